@@ -1,0 +1,20 @@
+"""The part of the work that keras.ops cannot express, once for each Keras backend."""
+
+import importlib
+
+import keras
+
+_BACKENDS = ("tensorflow", "jax")
+name: str = keras.backend.backend()
+if name not in _BACKENDS:
+    raise ImportError(
+        f"keras_xla received the Keras backend {name!r}; it expects one of {', '.join(_BACKENDS)}, which have XLA. "
+        "Set the environment variable KERAS_BACKEND=tensorflow (or jax) before Keras is imported."
+    )
+
+_module = importlib.import_module(f"keras_xla.backend.{name}")
+is_traced = _module.is_traced
+is_string = _module.is_string
+host_call = _module.host_call
+jit = _module.jit
+matmul_transposed = _module.matmul_transposed

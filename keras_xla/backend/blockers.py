@@ -1,0 +1,18 @@
+"""What the backends report about operations that XLA cannot compile."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class BlockingOp:
+    """One operation without an XLA kernel.
+
+    Attributes:
+        op: Its type (`"StringUpper"`), or `"string input NAME"` for an argument of strings.
+        name: Its full name, with the name scopes of the layers that it is in.
+        where: `file:line` of the user's code that made it; empty when unknown.
+    """
+
+    op: str
+    name: str
+    where: str

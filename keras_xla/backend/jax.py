@@ -1,0 +1,44 @@
+"""XLA on the JAX backend."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import keras
+
+
+def matmul_transposed(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """`x [..., in]` times `kernel [out, in]`, without carrying out a transpose."""
+    return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (1,)), ((), ())))
+
+
+def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
+    """Compile `fn(*tensors)`, which may read `variables`; their values at each call are used.
+
+    The values are arguments: jax would bake closed-over ones into the executable as constants.
+    """
+
+    @jax.jit
+    def compiled(values, args):
+        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
+            return fn(*args)
+
+    return lambda *args: compiled([v.value for v in variables], args)
+
+
+def is_traced(x: Any) -> bool:
+    """Whether `x` is an abstract value of a jax transformation."""
+    return isinstance(x, jax.core.Tracer)
+
+
+def is_string(x: Any) -> bool:
+    """Whether `x` is a backend tensor of strings; jax has none."""
+    return False
+
+
+def host_call(fn: Callable, inputs: Any, outputs: Sequence[tuple[tuple, str]]) -> list[jax.Array]:
+    """Unsupported: inside a jax transformation there is no way out to other executables."""
+    raise TypeError(
+        "Received an abstract value: XLAGenerationLayer compiles itself and cannot be called inside jax.jit, "
+        "grad or vmap. Call it, or predict, outside."
+    )

@@ -1,0 +1,13 @@
+"""Observed step functions and compiled functions, from the backend that Keras runs on."""
+
+import importlib
+
+from keras_xla.backend import name as _name
+
+_module = importlib.import_module(f"keras_xla.backend.{_name}_steps")
+_functions = importlib.import_module(f"keras_xla.backend.{_name}_functions")
+observed_step = _module.observed_step
+forward_blockers = _functions.forward_blockers
+compile_function = _functions.compile_function
+to_tensor = _functions.to_tensor
+cut = _functions.cut

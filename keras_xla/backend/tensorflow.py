@@ -1,0 +1,61 @@
+"""XLA on the TensorFlow backend."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def matmul_transposed(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """`x [..., in]` times `kernel [out, in]`, without carrying out a transpose."""
+    if x.shape.rank == 2:
+        return tf.matmul(x, kernel, transpose_b=True)
+    shape = keras.ops.shape(x)
+    flat = tf.matmul(tf.reshape(x, (-1, shape[-1])), kernel, transpose_b=True)
+    return tf.reshape(flat, (*shape[:-1], kernel.shape[0]))
+
+
+def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
+    """Compile `fn(*tensors)`, which may read `variables`; their values at each call are used.
+
+    The variables are read once, before any loop inside `fn`: a read inside a loop body is carried out
+    at every step.
+    """
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled(*args):
+        with keras.StatelessScope(state_mapping=[(v, v.value) for v in variables]):
+            return fn(*args)
+
+    return compiled
+
+
+def is_traced(x: Any) -> bool:
+    """Whether `x` is a symbolic tensor of a graph under construction."""
+    return isinstance(x, tf.Tensor) and not hasattr(x, "numpy")
+
+
+def is_string(x: Any) -> bool:
+    """Whether `x` is a backend tensor of strings."""
+    return isinstance(x, tf.Tensor) and x.dtype == tf.string
+
+
+def host_call(fn: Callable, inputs: Any, outputs: Sequence[tuple[tuple, str]]) -> list[tf.Tensor]:
+    """Call the Python function `fn` from inside a graph.
+
+    Args:
+        fn: From `inputs` as numpy arrays (strings as an object array of bytes) to a list of arrays, or one.
+        inputs: Nested tensors.
+        outputs: `(shape, dtype)` of each result.
+    """
+    flat = tf.nest.flatten(inputs)
+
+    def run(*arrays):
+        return fn(tf.nest.pack_sequence_as(inputs, list(arrays)))
+
+    results = tf.numpy_function(run, flat, [tf.as_dtype(dtype) for _, dtype in outputs])
+    results = results if isinstance(results, (list, tuple)) else [results]
+    for result, (shape, _) in zip(results, outputs, strict=True):
+        result.set_shape(shape)
+    return list(results)

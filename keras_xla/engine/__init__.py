@@ -1,0 +1,1 @@
+"""Padded, fixed-shape, XLA-compiled generation over the Decoder protocol; knows no architecture."""

@@ -1,0 +1,51 @@
+"""Shape buckets: the few sizes that inputs are padded to, so that XLA compiles few times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Sizes that one axis may have.
+
+    Args:
+        name: What the axis counts, for errors ("prompt").
+        sizes: The sizes allowed, or None for the powers of two from `smallest` on.
+        smallest: The first power of two.
+
+    Raises:
+        ValueError: for sizes that are empty, not above 0, or not increasing.
+    """
+
+    name: str
+    sizes: tuple[int, ...] | None = None
+    smallest: int = 1
+
+    def __post_init__(self):
+        sizes = self.sizes
+        if sizes is None:
+            return
+        increasing = len(sizes) > 0 and sizes[0] > 0 and all(a < b for a, b in zip(sizes, sizes[1:], strict=False))
+        if not increasing:
+            raise ValueError(f"Received {self.name} buckets {sizes}; expected increasing sizes above 0.")
+
+    def fit(self, size: int) -> int:
+        """The smallest bucket that holds `size`.
+
+        Raises:
+            ValueError: if it is larger than the largest bucket.
+        """
+        if self.sizes is None:
+            return max(self.smallest, 1 << (size - 1).bit_length())
+        for bucket in self.sizes:
+            if size <= bucket:
+                return bucket
+        raise ValueError(
+            f"Received a {self.name} of {size}, larger than the largest bucket of {self.sizes}. "
+            "Add a larger bucket, or pass less at once."
+        )
+
+
+def make(name: str, sizes: Sequence[int] | None, smallest: int) -> Buckets:
+    """`Buckets` from what a user passed."""
+    return Buckets(name, None if sizes is None else tuple(int(s) for s in sizes), smallest)

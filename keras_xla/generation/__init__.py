@@ -1,0 +1,1 @@
+"""Generation as a Keras layer: text in, text out."""

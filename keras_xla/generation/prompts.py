@@ -1,0 +1,145 @@
+"""Everything a prompt may be, as rows of ids: 1-D int32 arrays without padding."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Message = Mapping[str, Any]
+
+
+def is_text(inputs: Any) -> bool:
+    """Whether the inputs are strings or chats rather than ids."""
+    if isinstance(inputs, (str, bytes)):
+        return True
+    if isinstance(inputs, Mapping):
+        return "role" in inputs
+    if isinstance(inputs, (list, tuple)):
+        return bool(inputs) and is_text(inputs[0])
+    dtype = getattr(inputs, "dtype", None)
+    return dtype == "string" or getattr(dtype, "kind", None) in ("U", "S", "O", "T")
+
+
+def texts(inputs: Any) -> list[str | list[Message]]:
+    """The prompts of text inputs, each a string or a chat (a list of messages).
+
+    Accepts a string, a list or array of strings, a list of messages, or a list of such lists.
+
+    Raises:
+        ValueError: for an empty list, string or chat, or messages without `role` and `content`.
+        TypeError: for anything in between.
+    """
+    if isinstance(inputs, (str, bytes)):
+        prompts = [inputs]
+    elif isinstance(inputs, (list, tuple)):
+        prompts = [list(inputs)] if inputs and isinstance(inputs[0], Mapping) else list(inputs)
+    else:
+        array = np.asarray(inputs.numpy() if hasattr(inputs, "numpy") else inputs)
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        if array.ndim > 1:
+            raise ValueError(f"Received strings of shape {array.shape}; expected (batch,) or (batch, 1).")
+        prompts = array.reshape(-1).tolist()
+    if not prompts:
+        raise ValueError("Received no prompts; expected at least one.")
+    return [_text(i, prompt) for i, prompt in enumerate(prompts)]
+
+
+def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
+    """The rows of id inputs.
+
+    Accepts a `(batch, length)` array or tensor of ints, a ragged tensor, a list of lists of ints, or
+    `{"input_ids": ..., "attention_mask": ...}`. Padding, on either side, is what the mask says; without
+    one it is `pad`, where that is given.
+
+    Raises:
+        TypeError: for ids or a mask of a float dtype, and for inputs that are none of the above.
+        ValueError: for a wrong rank, an empty batch, a mask of another shape or with values beside 0 and 1.
+    """
+    mask = None
+    if isinstance(inputs, Mapping):
+        unknown = set(inputs) - {"input_ids", "attention_mask", "token_type_ids"}
+        if "input_ids" not in inputs or unknown:
+            raise ValueError(
+                f"Received a dict with the keys {sorted(inputs)}; expected 'input_ids', and 'attention_mask' "
+                "where there is padding."
+            )
+        inputs, mask = inputs["input_ids"], inputs.get("attention_mask")
+    if hasattr(inputs, "to_list") and not hasattr(inputs, "__array__"):  # a ragged tensor
+        inputs = inputs.to_list()
+    if isinstance(inputs, (list, tuple)):
+        return _ragged(list(inputs), mask)
+    ids = _array(inputs)
+    if ids.ndim != 2:
+        raise ValueError(
+            f"Received ids of shape {ids.shape}; expected (batch, length). For one prompt pass ids[None]."
+        )
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise TypeError(f"Received ids of dtype {ids.dtype}; expected an integer dtype. Cast them to int32.")
+    if 0 in ids.shape:
+        raise ValueError(f"Received ids of shape {ids.shape}; expected at least one prompt and one token.")
+    if mask is not None:
+        keep = _mask(_array(mask), ids.shape)
+    elif pad is not None:
+        # Only at the ends: the same token inside a prompt is a token.
+        real = ids != pad
+        before, after = np.cumsum(real, axis=1), np.cumsum(real[:, ::-1], axis=1)[:, ::-1]
+        keep = (before > 0) & (after > 0)
+    else:
+        keep = np.ones(ids.shape, bool)
+    if ids.max() > 2**31 - 1 or ids.min() < -(2**31):
+        raise ValueError(f"Received token ids up to {ids.max()}; expected ids that fit into int32.")
+    return [row[kept].astype(np.int32) for row, kept in zip(ids, keep, strict=True)]
+
+
+def _text(i: int, prompt: Any) -> str | list[Message]:
+    if isinstance(prompt, bytes):
+        prompt = prompt.decode("utf-8")
+    if isinstance(prompt, (list, tuple)) and all(isinstance(message, Mapping) for message in prompt):
+        for message in prompt:
+            if not {"role", "content"} <= set(message):
+                raise ValueError(
+                    f"Chat {i} has a message with the keys {sorted(message)}; expected 'role' and 'content'."
+                )
+    elif not isinstance(prompt, str):
+        raise TypeError(f"Prompt {i} is a {type(prompt).__name__}; expected a string, like the first.")
+    if not prompt:
+        raise ValueError(f"Prompt {i} is empty; expected at least one character or message.")
+    return prompt
+
+
+def _ragged(prompts: Sequence, mask: Any) -> list[np.ndarray]:
+    if not prompts:
+        raise ValueError("Received no prompts; expected at least one.")
+    arrays = [_array(prompt) for prompt in prompts]
+    for i, array in enumerate(arrays):
+        if array.ndim != 1:
+            raise ValueError(
+                f"Prompt {i} has shape {array.shape}; expected a list of ids. For one prompt pass [ids]."
+            )
+        if array.size and not np.issubdtype(array.dtype, np.integer):
+            raise TypeError(f"Prompt {i} has dtype {array.dtype}; expected ints.")
+    if mask is None:
+        return [array.astype(np.int32) for array in arrays]
+    masks = [_mask(_array(m), array.shape) for m, array in zip(mask, arrays, strict=True)]
+    return [array[kept].astype(np.int32) for array, kept in zip(arrays, masks, strict=True)]
+
+
+def _mask(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if mask.shape != shape:
+        raise ValueError(f"Received an attention_mask of shape {mask.shape}; expected that of the ids, {shape}.")
+    if mask.dtype != bool and not np.issubdtype(mask.dtype, np.integer):
+        raise TypeError(
+            f"Received an attention_mask of dtype {mask.dtype}; expected bool or int, 1 for tokens and 0 for "
+            "padding. An additive float mask is something else: pass mask == 0."
+        )
+    if not np.isin(mask, (0, 1)).all():
+        raise ValueError(f"Received an attention_mask with the values {np.unique(mask)[:5]}; expected 0 and 1.")
+    return mask.astype(bool)
+
+
+def _array(x: Any) -> np.ndarray:
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"Received ids of uneven shape: {error}. Pass a list of lists of ints.") from error

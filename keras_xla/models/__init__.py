@@ -1,0 +1,1 @@
+"""Language models described by a spec: layers, converters and checkpoint readers."""

@@ -1,0 +1,54 @@
+"""GPT-2: learned positions, pre-norm, fused projections stored `[in, out]`."""
+
+from keras_xla.models.convert.common import Family, activation
+from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
+
+
+def _spec(config) -> DecoderSpec:
+    head_dim = config.n_embd // config.n_head
+    return DecoderSpec(
+        vocab_size=config.vocab_size,
+        hidden_size=config.n_embd,
+        embedding_size=config.n_embd,
+        layers=config.n_layer,
+        attention=AttentionSpec(
+            heads=config.n_head,
+            kv_heads=config.n_head,
+            head_dim=head_dim,
+            qkv_bias=True,
+            out_bias=True,
+            scale=head_dim**-0.5 if config.scale_attn_weights else 1.0,
+            scale_by_layer=config.scale_attn_by_inverse_layer_idx,
+            windows=(None,) * config.n_layer,
+        ),
+        position=LearnedPositions(config.n_positions),
+        norm=NormSpec("layer", config.layer_norm_epsilon),
+        mlp=MLPSpec(
+            config.n_inner or 4 * config.n_embd, activation(config.activation_function), gated=False, bias=True
+        ),
+        final_norm=True,
+        tied=config.tie_word_embeddings,
+    )
+
+
+def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
+    table = {"embedding": ("wte",), "positions": ("wpe",), "final_norm": ("ln_f",), "head": ("lm_head",)}
+    for i in range(spec.layers):
+        table |= {
+            f"blocks.{i}.attention_norm": (f"h.{i}.ln_1",),
+            f"blocks.{i}.attention.qkv": (f"h.{i}.attn.c_attn",),
+            f"blocks.{i}.attention.out": (f"h.{i}.attn.c_proj",),
+            f"blocks.{i}.mlp_norm": (f"h.{i}.ln_2",),
+            f"blocks.{i}.mlp.up": (f"h.{i}.mlp.c_fc",),
+            f"blocks.{i}.mlp.down": (f"h.{i}.mlp.c_proj",),
+        }
+    return table
+
+
+GPT2 = Family(
+    _spec,
+    _modules,
+    "transformer.",
+    ignored=r"\.attn\.(masked_)?bias$",
+    transposed=r"\.(c_attn|c_proj|c_fc)\.weight$",
+)

@@ -1,0 +1,57 @@
+"""OPT: learned positions offset by 2; 350m is post-norm with projected embeddings and no final norm."""
+
+from keras_xla.models.convert.common import Family, activation
+from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
+
+
+def _spec(config) -> DecoderSpec:
+    heads = config.num_attention_heads
+    head_dim = config.hidden_size // heads
+    pre = config.do_layer_norm_before
+    return DecoderSpec(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        embedding_size=config.word_embed_proj_dim,
+        layers=config.num_hidden_layers,
+        attention=AttentionSpec(
+            heads=heads,
+            kv_heads=heads,
+            head_dim=head_dim,
+            qkv_bias=config.enable_bias,
+            out_bias=config.enable_bias,
+            scale=head_dim**-0.5,
+            windows=(None,) * config.num_hidden_layers,
+        ),
+        position=LearnedPositions(config.max_position_embeddings, offset=2),
+        norm=NormSpec(
+            "layer", 1e-5, placement="pre" if pre else "post", affine=config.layer_norm_elementwise_affine
+        ),
+        mlp=MLPSpec(config.ffn_dim, activation(config.activation_function), gated=False, bias=config.enable_bias),
+        final_norm=pre and not config._remove_final_layer_norm,
+        tied=config.tie_word_embeddings,
+    )
+
+
+def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
+    table = {
+        "embedding": ("decoder.embed_tokens",),
+        "positions": ("decoder.embed_positions",),
+        "project_in": ("decoder.project_in",),
+        "project_out": ("decoder.project_out",),
+        "final_norm": ("decoder.final_layer_norm",),
+        "head": ("lm_head",),
+    }
+    for i in range(spec.layers):
+        theirs, ours = f"decoder.layers.{i}", f"blocks.{i}"
+        table |= {
+            f"{ours}.attention_norm": (f"{theirs}.self_attn_layer_norm",),
+            f"{ours}.attention.qkv": tuple(f"{theirs}.self_attn.{n}_proj" for n in "qkv"),
+            f"{ours}.attention.out": (f"{theirs}.self_attn.out_proj",),
+            f"{ours}.mlp_norm": (f"{theirs}.final_layer_norm",),
+            f"{ours}.mlp.up": (f"{theirs}.fc1",),
+            f"{ours}.mlp.down": (f"{theirs}.fc2",),
+        }
+    return table
+
+
+OPT = Family(_spec, _modules, "model.")

@@ -1,0 +1,170 @@
+"""From a GGUF file's metadata to what Hugging Face keeps in config.json and generation_config.json."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_xla.models.sources.gguf_header import GGUFHeader
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ROPE_FACTORS = "rope_freqs.weight"
+
+_SCALING_KEYS = {
+    "type",
+    "factor",
+    "original_context_length",
+    "finetuned",
+    "attn_factor",
+    "yarn_attn_factor",
+    "yarn_ext_factor",
+    "yarn_beta_fast",
+    "yarn_beta_slow",
+}
+
+
+def token_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """The ids of the special tokens a file names: `bos`, `eos`, `unknown`, `padding`, `eot`."""
+    # A sentencepiece vocabulary without ids means Llama's; llama.cpp reads it so too.
+    ids = {"bos": 1, "eos": 2, "unknown": 0} if metadata.get("tokenizer.ggml.model") == "llama" else {}
+    for name in ("bos", "eos", "unknown", "padding", "eot"):
+        if (value := metadata.get(f"tokenizer.ggml.{name}_token_id")) is not None:
+            ids[name] = value
+    return ids
+
+
+def gguf_config(header: GGUFHeader) -> dict[str, Any]:
+    """The file's hyper-parameters under the names of a Hugging Face config.
+
+    Llama 3's scaling of its rotary frequencies, a tensor in GGUF, becomes `rope_freq_factors`.
+    """
+    metadata, tensors = header.metadata, header.tensors
+    architecture = metadata.get("general.architecture")
+    if architecture not in ARCHITECTURES:
+        raise ValueError(
+            f"{header.path}: received the GGUF architecture {architecture!r}; expected one of "
+            f"{', '.join(ARCHITECTURES)}. Give the model's safetensors folder instead."
+        )
+    _refuse_unreadable(header, architecture)
+
+    def get(key: str, default: Any = None) -> Any:
+        value = metadata.get(f"{architecture}.{key}", default)
+        if value is None:
+            raise ValueError(f"{header.path} has no '{architecture}.{key}'; convert the model to GGUF again.")
+        if isinstance(value, list):
+            # Some converters write one number a layer, all of them the same.
+            if len(set(value)) != 1:
+                raise ValueError(f"{header.path}: '{architecture}.{key}' differs between layers: {value}.")
+            value = value[0]
+        return value
+
+    if "token_embd.weight" not in tensors:
+        raise ValueError(f"{header.path} has no tensor 'token_embd.weight': it holds no language model.")
+    heads, hidden = get("attention.head_count"), get("embedding_length")
+    head_dim = get("attention.key_length", hidden // heads)
+    for key in ("attention.value_length", "rope.dimension_count"):
+        if (other := get(key, head_dim)) != head_dim:
+            raise ValueError(
+                f"{header.path}: '{architecture}.{key}' is {other}; expected the head size {head_dim}."
+            )
+    config = {
+        "architectures": [ARCHITECTURES[architecture]],
+        "model_type": architecture,
+        "vocab_size": tensors["token_embd.weight"].shape[0],
+        "hidden_size": hidden,
+        "intermediate_size": get("feed_forward_length"),
+        "num_hidden_layers": get("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": get("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": _decimal(get("attention.layer_norm_rms_epsilon")),
+        "rope_theta": _decimal(get("rope.freq_base", 10000.0)),
+        "max_position_embeddings": get("context_length"),
+        "tie_word_embeddings": "output.weight" not in tensors,
+    }
+    if architecture != "qwen2":  # whose biases are not an option
+        config["attention_bias"] = "blk.0.attn_q.bias" in tensors
+    if architecture == "llama":
+        config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
+        if window := metadata.get("llama.attention.sliding_window"):
+            # Hugging Face's Llama has no window; its Mistral is the same model with one.
+            config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+            config["sliding_window"] = window
+    if scaling := _rope_scaling(header, architecture):
+        config["rope_scaling"] = scaling
+    if ROPE_FACTORS in tensors:
+        factors = header.read(ROPE_FACTORS)
+        if factors.shape != (head_dim // 2,):
+            raise ValueError(
+                f"{header.path}: {ROPE_FACTORS} has the shape {factors.shape}; expected ({head_dim // 2},), "
+                "half the head size. Convert the model to GGUF again."
+            )
+        config["rope_freq_factors"] = factors.tolist()
+    return config | _config_ids(metadata)
+
+
+def gguf_generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The token ids that generation needs, with the end of a turn as a second end of text."""
+    config, eot = _config_ids(metadata), token_ids(metadata).get("eot")
+    if eot is not None and eot != config.get("eos_token_id"):
+        config["eos_token_id"] = [config["eos_token_id"], eot] if "eos_token_id" in config else eot
+    return config
+
+
+def _config_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
+    ids = token_ids(metadata)
+    names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
+    return {theirs: ids[ours] for ours, theirs in names.items() if ours in ids}
+
+
+def _refuse_unreadable(header: GGUFHeader, architecture: str) -> None:
+    metadata, tensors = header.metadata, header.tensors
+    experts = metadata.get(f"{architecture}.expert_count") or 0
+    if experts or any(re.search(r"ffn_gate_inp|_exps\.|ffn_up\.\d", name) for name in tensors):
+        raise ValueError(
+            f"{header.path} is a mixture of experts ({experts} of them); expected a dense model. "
+            "Mixtures of experts are not supported."
+        )
+    if metadata.get("split.count", 1) > 1:
+        raise ValueError(
+            f"{header.path} is one of {metadata['split.count']} parts of a model; expected a single file. "
+            "Join the parts with `llama-gguf-split --merge FIRST_PART OUT`."
+        )
+
+
+def _rope_scaling(header: GGUFHeader, architecture: str) -> dict[str, Any] | None:
+    prefix = f"{architecture}.rope.scaling."
+    given = {k.removeprefix(prefix): v for k, v in header.metadata.items() if k.startswith(prefix)}
+    if linear := header.metadata.get(f"{architecture}.rope.scale_linear"):  # before 2024
+        given = {"type": "linear", "factor": linear} | given
+    kind, factor = given.get("type", "linear"), given.get("factor", 0.0)
+    if kind == "none" or not factor:
+        return None
+    unusual = given.keys() - _SCALING_KEYS or given.get("yarn_ext_factor", 1.0) != 1.0
+    if kind not in ("linear", "yarn") or unusual:
+        raise ValueError(
+            f"{header.path}: received the rotary scaling {given}; expected type 'linear' or 'yarn', and no "
+            f"options but {', '.join(sorted(_SCALING_KEYS - {'yarn_ext_factor'}))}. "
+            "Use the safetensors folder."
+        )
+    scaling = {"rope_type": kind, "factor": _decimal(factor)}
+    if kind == "linear":
+        return scaling
+    if length := given.get("original_context_length"):
+        scaling["original_max_position_embeddings"] = length
+    for theirs, ours in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+        if theirs in given:
+            scaling[ours] = _decimal(given[theirs])
+    extra = given.get("attn_factor", 1.0) * given.get("yarn_attn_factor", 1.0)
+    if extra != 1.0:
+        # llama.cpp multiplies YaRN's own factor with this one; Hugging Face replaces it.
+        scaling["attention_factor"] = _decimal(extra) * (0.1 * math.log(factor) + 1.0)
+    return scaling
+
+
+def _decimal(value: float) -> float:
+    """The shortest decimal number of a float32: 1e-05, not 9.999999747378752e-06."""
+    return float(str(np.float32(value)))

@@ -1,0 +1,140 @@
+"""A Hugging Face folder: config.json, one or several safetensors files, tokenizer files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (safetensors finds numpy's bfloat16 only once this has registered it)
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+_WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+
+
+class SafetensorsFolder:
+    """A checkpoint folder as `save_pretrained` or a hub download leaves it. Tensors are read one by one."""
+
+    def __init__(self, path: str | Path):
+        folder = Path(path)
+        self.path = str(folder)
+        self.config = _config(folder)
+        generation = folder / "generation_config.json"
+        self.generation_config: dict[str, Any] = _json(generation) if generation.exists() else {}
+        self._file_of = {}
+        for file in _weight_files(folder):
+            opened = _open(file)
+            self._file_of.update(dict.fromkeys(opened.keys(), opened))
+
+    def names(self) -> set[str]:
+        """The names of all tensors."""
+        return set(self._file_of)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape, without reading it."""
+        return tuple(self._file_of[name].get_slice(name).get_shape())
+
+    def read(self, name: str) -> np.ndarray:
+        """One tensor, in the dtype it is stored in."""
+        return self._file_of[name].get_tensor(name)
+
+    def tokenizer(self) -> Any:
+        """The folder's tokenizer, or None if it has no tokenizer files."""
+        if not any((Path(self.path) / name).exists() for name in _TOKENIZER_FILES):
+            return None
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.path, local_files_only=True)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}). Download or save it again.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object.")
+    return content
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.exists():
+        hint = "Expected a Hugging Face folder with config.json and model.safetensors"
+        if gguf := sorted(file.name for file in folder.glob("*.gguf")):
+            hint = f"It holds {', '.join(gguf)}: give the path of that file instead of the folder's"
+        elif (folder / "adapter_config.json").exists():
+            hint = "It is an adapter (LoRA): merge it into its base model first (peft's `merge_and_unload`)"
+        raise ValueError(f"The folder {folder} has no config.json. {hint}.")
+    config = _json(path)
+    if "model_type" not in config:
+        raise ValueError(f"{path} has no 'model_type'; expected the config.json of a transformers model.")
+    if method := config.get("quantization_config"):
+        name = method.get("quant_method", "unknown") if isinstance(method, dict) else method
+        raise ValueError(
+            f"{folder}: its weights are quantized ({name}); expected float32, float16 or bfloat16. "
+            "Give the unquantized checkpoint, or a GGUF file of it."
+        )
+    return config
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """The safetensors files to read; all of them exist."""
+    if (folder / _WEIGHTS).exists():
+        return [folder / _WEIGHTS]
+    if (folder / _INDEX).exists():
+        shards = _json(folder / _INDEX).get("weight_map")
+        if not isinstance(shards, dict):
+            raise ValueError(f"{folder / _INDEX} has no 'weight_map'. Download or save it again.")
+        names = sorted(set(shards.values()))
+        if missing := [name for name in names if not (folder / name).exists()]:
+            raise FileNotFoundError(
+                f"{folder}: {len(missing)} of the {len(names)} files named in {_INDEX} are missing: "
+                f"{', '.join(missing)}. Download them too."
+            )
+        return [folder / name for name in names]
+    found = sorted({file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern)})
+    raise FileNotFoundError(
+        f"The folder {folder} has neither {_WEIGHTS} nor {_INDEX}"
+        + (f"; it has {', '.join(found)}" if found else "")
+        + ". Pickled and TensorFlow weights (.bin, .pt, .h5) are never opened: convert them with "
+        f"`AutoModel.from_pretrained({str(folder)!r}).save_pretrained('converted')`, the Auto class being "
+        "that of the model, in an environment with torch."
+    )
+
+
+def _open(file: Path) -> Any:
+    try:
+        return safe_open(str(file), framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise ValueError(
+            f"{file} cannot be read: {_damage(file)} ({error}). Download or save it again."
+        ) from error
+
+
+def _damage(file: Path) -> str:
+    """What is wrong with a safetensors file, from its first bytes and its size."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        if start.startswith(b"version "):
+            return f"it is a Git LFS pointer of {size} bytes, not the weights; run `git lfs pull`"
+        length = int.from_bytes(start, "little")
+        if size < 8 or length > size - 8:
+            return f"it has {size} bytes, and its header alone should have {length} from the 8th byte on"
+        try:
+            entries = json.loads(stream.read(length))
+            ends = [entry["data_offsets"][1] for key, entry in entries.items() if key != "__metadata__"]
+            needed = 8 + length + max(ends, default=0)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+            return f"it has {size} bytes, and its header of {length} bytes is damaged"
+    return f"it has {size} bytes, and its header describes {needed}"

@@ -1,0 +1,57 @@
+"""Every family and variant gives PyTorch transformers' logits and tokens."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.models.registry import FAMILIES, load_model
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests import reference
+
+PROMPTS = [[5], [7, 11, 13, 17, 19], [3, 4, 5, 6, 7, 8, 9, 10, 11], list(range(20, 36)), [90, 80, 70]]
+
+
+def test_every_registered_family_has_a_variant_here():
+    families = {reference.torch_model(v).config.model_type for v in reference.VARIANTS}
+    assert families == set(FAMILIES)
+
+
+@pytest.mark.parametrize("variant", reference.VARIANTS)
+def test_logits_equal_the_reference_at_every_step(variant, checkpoint):
+    model = load_model(open_checkpoint(checkpoint(variant)))
+    ids = np.random.default_rng(0).integers(3, reference.VOCAB, (2, 20)).astype("int32")
+    expected = reference.logits(variant, ids)
+    np.testing.assert_allclose(model(ids), expected, atol=1e-4)
+
+    # Rows of 8 and 12 tokens, padded to 14 on the left, then 6 steps with the tokens that follow.
+    lengths, prompt = np.array([8, 12]), 14
+    starts = ops.convert_to_tensor((prompt - lengths).astype("int32"))
+    padded = np.zeros((2, prompt), "int32")
+    for i, n in enumerate(lengths):
+        padded[i, prompt - n :] = ids[i, :n]
+    logits, cache = model.prefill(ops.convert_to_tensor(padded), starts, prompt + 6)
+    for step in range(7):
+        at = lengths + step
+        np.testing.assert_allclose(logits, expected[[0, 1], at - 1], atol=1e-4)
+        if step < 6:
+            tokens = ops.convert_to_tensor(ids[[0, 1], at])
+            slot = ops.convert_to_tensor(prompt + step, "int32")
+            logits, cache = model.step(tokens, slot, starts, cache)
+
+
+@pytest.mark.parametrize("variant", reference.VARIANTS)
+def test_greedy_tokens_equal_the_reference_for_a_batch_of_mixed_lengths_on_both_padding_sides(variant, checkpoint):
+    layer = XLAGenerationLayer.from_pretrained(checkpoint(variant), eos_token_id=None, max_new_tokens=24)
+    expected = [reference.generate(variant, prompt, max_new_tokens=24) for prompt in PROMPTS]
+    assert layer.generate(PROMPTS)["sequences"].tolist() == expected
+    width = max(map(len, PROMPTS))
+    for side in ("left", "right"):
+        ids = np.zeros((len(PROMPTS), width), "int64")
+        mask = np.zeros_like(ids)
+        for i, prompt in enumerate(PROMPTS):
+            where = slice(width - len(prompt), None) if side == "left" else slice(len(prompt))
+            ids[i, where], mask[i, where] = prompt, 1
+        out = layer.generate({"input_ids": ids, "attention_mask": mask})
+        assert out["sequences"].tolist() == expected, side
+    assert layer.trace_count == 1

@@ -1,0 +1,104 @@
+import ast
+import pathlib
+
+import huggingface_hub
+import pytest
+
+import keras_xla.models.sources
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from keras_xla.models.sources.gguf_file import GGUFFile
+from tests.models.test_sources_gguf import write_gguf
+from tests.models.test_sources_safetensors import save
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "./models/llama",
+        "../llama",
+        "/no/such/folder",
+        "~/no-such-folder",
+        "model.gguf",
+        "a/b.safetensors",
+        "a/b/c",
+        "a b",
+        "",
+    ],
+)
+def test_missing_paths(text):
+    with pytest.raises(FileNotFoundError, match="neither a file nor a folder") as error:
+        open_checkpoint(text)
+    assert repr(text) in str(error.value)
+
+
+def test_a_path_object_is_never_a_hub_name():
+    with pytest.raises(FileNotFoundError, match="'gpt2-no-such'"):
+        open_checkpoint(pathlib.Path("gpt2-no-such"))
+
+
+def test_gguf_is_known_by_its_content_too(tmp_path):
+    path = write_gguf(tmp_path / "sha256-0123", "llama")
+    assert isinstance(open_checkpoint(str(path)), GGUFFile)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_other_files(tmp_path, name):
+    (tmp_path / name).write_bytes(b"something")
+    with pytest.raises(ValueError, match=r"expected a folder.*or a GGUF file.*never opened"):
+        open_checkpoint(tmp_path / name)
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    state = save(tmp_path / "llama")
+    assert open_checkpoint("~/llama").names() == set(state)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "org/SmolLM2-1.7B-Instruct"])
+def test_hub_names(tmp_path, monkeypatch, name):
+    asked = {}
+
+    def snapshot_download(repo, allow_patterns, ignore_patterns):
+        from huggingface_hub.utils import filter_repo_objects
+
+        files = [
+            "config.json",
+            "model.safetensors",
+            "pytorch_model.bin",
+            "onnx/config.json",
+            "merges.txt",
+            "tokenizer.model",
+        ]
+        files += ["chat_template.jinja", "rust_model.ot", "consolidated.safetensors", "modeling_custom.py"]
+        asked[repo] = list(
+            filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)
+        )
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    state = save(tmp_path)
+    assert open_checkpoint(name).names() == set(state)
+    expected = ["config.json", "model.safetensors", "merges.txt", "tokenizer.model", "chat_template.jinja"]
+    assert asked == {name: expected}
+
+
+def test_hub_out_of_reach(monkeypatch):
+    def offline(*args, **kwargs):
+        raise ConnectionError("no route to huggingface.co\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(
+        OSError, match=r"'org/name'.*not a local folder.*no route to huggingface\.co\)\. Give a local folder"
+    ):
+        open_checkpoint("org/name")
+
+
+def test_no_framework_and_no_pickle_is_imported():
+    folder = pathlib.Path(keras_xla.models.sources.__file__).parent
+    imported = set()
+    for file in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            imported |= {name.split(".")[0] for name in names}
+    assert not imported & {"torch", "tensorflow", "jax", "pickle", "keras"}

@@ -1,0 +1,142 @@
+import json
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from keras_xla.models.sources.checkpoint import open_checkpoint
+
+
+def save(folder, dtype=torch.float32, **options):
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        "llama",
+        vocab_size=96,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=False,
+    )
+    model = AutoModelForCausalLM.from_config(config).to(dtype)
+    model.save_pretrained(folder, **options)
+    return {name: value.float().numpy() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"max_shard_size": "10KB"}])
+def test_tensors_are_those_saved(tmp_path, dtype, options):
+    state = save(tmp_path, dtype, **options)
+    assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == bool(options)
+    checkpoint = open_checkpoint(str(tmp_path))
+    assert checkpoint.path == str(tmp_path)
+    assert checkpoint.names() == set(state)
+    stored = {torch.float32: np.float32, torch.float16: np.float16, torch.bfloat16: ml_dtypes.bfloat16}[dtype]
+    for name, value in state.items():
+        assert checkpoint.shape(name) == value.shape
+        read = checkpoint.read(name)
+        assert read.dtype == stored
+        np.testing.assert_array_equal(read.astype(np.float32), value)
+
+
+def test_configs_are_the_files(tmp_path):
+    save(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.config == json.loads((tmp_path / "config.json").read_text())
+    assert checkpoint.generation_config == json.loads((tmp_path / "generation_config.json").read_text())
+    (tmp_path / "generation_config.json").unlink()
+    assert open_checkpoint(tmp_path).generation_config == {}
+
+
+def test_tokenizer(tmp_path):
+    save(tmp_path)
+    assert open_checkpoint(tmp_path).tokenizer() is None
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "hello": 1, "world": 2}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]").save_pretrained(tmp_path)
+    tokenizer = open_checkpoint(tmp_path).tokenizer()
+    assert tokenizer("hello there world").input_ids == [1, 0, 2]
+
+
+def test_missing_shards_are_all_named(tmp_path):
+    save(tmp_path, max_shard_size="10KB")
+    shards = sorted(tmp_path.glob("*.safetensors"))
+    shards[1].unlink()
+    shards[3].unlink()
+    with pytest.raises(FileNotFoundError, match=f"2 of the {len(shards)} files.*missing") as error:
+        open_checkpoint(tmp_path)
+    assert shards[1].name in str(error.value)
+    assert shards[3].name in str(error.value)
+    assert shards[0].name not in str(error.value)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1000, -1])
+def test_truncated_file(tmp_path, keep):
+    save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:keep])
+    with pytest.raises(
+        ValueError, match=rf"model\.safetensors cannot be read: it has {len(content[:keep])} bytes"
+    ) as e:
+        open_checkpoint(tmp_path)
+    if keep < 0:
+        assert f"its header describes {len(content)}" in str(e.value)
+
+
+def test_damaged_files(tmp_path):
+    save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    content = file.read_bytes()
+    for damaged in (
+        content + b"more",
+        b"\x10" + bytes(7) + b"not json" * 20,
+        b"\x02" + bytes(7) + b"[]",
+        bytes(50),
+    ):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"it has {len(damaged)} bytes, and its header"):
+            open_checkpoint(tmp_path)
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 98362432\n")
+    with pytest.raises(ValueError, match="git lfs pull"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "tf_model.h5", "flax_model.msgpack"])
+def test_other_weights_are_never_opened(tmp_path, name):
+    save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    with pytest.raises(FileNotFoundError, match=rf"it has {name}.*never opened.*from_pretrained.*torch"):
+        open_checkpoint(tmp_path)
+
+
+def test_folder_without_config(tmp_path):
+    with pytest.raises(ValueError, match=r"has no config\.json\. Expected"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"adapter.*merge_and_unload"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ValueError, match=r"It holds m\.gguf: give the path of that file"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "holds a list"),
+        ("{}", "has no 'model_type'"),
+        ('{"model_type": "llama", "quantization_config": {"quant_method": "awq"}}', r"quantized \(awq\)"),
+    ],
+)
+def test_configs_that_cannot_be_used(tmp_path, text, message):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=message) as error:
+        open_checkpoint(tmp_path)
+    assert str(tmp_path) in str(error.value)
