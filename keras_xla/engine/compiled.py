@@ -99,6 +99,6 @@ class Executables:
             fields = [f.name for f in dataclasses.fields(Key)]
             return [(f, getattr(other, f), getattr(key, f)) for f in fields if getattr(other, f) != getattr(key, f)]
 
-        nearest = min(map(changes, self._compiled), key=len)
+        nearest = min(map(changes, reversed(self._compiled)), key=len)  # of equals, the latest
         labels = {"batch": "batch bucket", "prompt": "prompt bucket", "new_tokens": "new-token bucket"}
         return ", ".join(f"{labels.get(field, field)} {old} -> {new}" for field, old, new in nearest)

@@ -83,7 +83,7 @@ def gguf_config(header: GGUFHeader) -> dict[str, Any]:
         "rms_norm_eps": _decimal(get("attention.layer_norm_rms_epsilon")),
         "rope_theta": _decimal(get("rope.freq_base", 10000.0)),
         "max_position_embeddings": get("context_length"),
-        "tie_word_embeddings": "output.weight" not in tensors,
+        "tie_word_embeddings": False,
     }
     if architecture != "qwen2":  # whose biases are not an option
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors

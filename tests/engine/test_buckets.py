@@ -1,0 +1,27 @@
+"""Buckets hold what is asked for, and are few."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_xla.engine.buckets import Buckets, make
+
+
+@given(st.integers(1, 100_000), st.sampled_from([1, 4, 32]))
+def test_powers_of_two_hold_the_size_and_waste_less_than_half(size, smallest):
+    bucket = Buckets("prompt", None, smallest).fit(size)
+    assert size <= bucket and (bucket == smallest or bucket < 2 * size)
+    assert bucket & (bucket - 1) == 0
+
+
+def test_own_sizes_are_used_in_order():
+    buckets = make("prompt", [10, 100], 32)
+    assert [buckets.fit(n) for n in (1, 10, 11, 100)] == [10, 10, 100, 100]
+    with pytest.raises(ValueError, match="prompt of 101, larger than the largest bucket"):
+        buckets.fit(101)
+
+
+@pytest.mark.parametrize("sizes", [[], [0, 1], [4, 4], [8, 2]])
+def test_bad_sizes_are_refused(sizes):
+    with pytest.raises(ValueError, match="increasing sizes above 0"):
+        make("batch", sizes, 1)

@@ -1,0 +1,136 @@
+"""The decode loop over a fake model: what is written, when rows stop, what lengths and scores say."""
+
+import numpy as np
+import pytest
+
+from keras_xla.config import GenerationOptions
+from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.compiled import RecompileError
+from keras_xla.engine.generator import Generator
+from tests.engine.fake import EOS, Follow, decode, encode
+
+
+def generator(model=None, **kwargs):
+    buckets = (Buckets("batch"), Buckets("prompt", None, 4), Buckets("max_new_tokens", None, 4))
+    return Generator(model or Follow(), *buckets, **kwargs)
+
+
+def run(gen, texts, **options):
+    options = GenerationOptions(**{"max_new_tokens": 4, "eos_token_id": EOS, "pad_token_id": 0, **options})
+    return gen([encode(text) for text in texts], options)
+
+
+def test_each_row_goes_on_from_its_own_prompt_and_stops_at_its_end():
+    out = run(generator(), ["ab", "efg", "h"], max_new_tokens=6)
+    assert [decode(row) for row in out["sequences"]] == ["cdefgh", "h.____", "._____"]
+    assert out["lengths"].tolist() == [6, 2, 1]
+
+
+def test_scores_are_the_sum_of_log_probabilities_up_to_the_end():
+    out = run(generator(Follow(sharpness=3.0)), ["ab", "h"], max_new_tokens=4)
+    one = 3.0 - np.log(np.exp(3.0) + 9)
+    np.testing.assert_allclose(out["scores"], [4 * one, one], rtol=1e-5)
+
+
+def test_without_eos_ids_every_row_runs_to_max_new_tokens():
+    out = run(generator(), ["h"], max_new_tokens=3, eos_token_id=None)
+    assert decode(out["sequences"][0]) == ".ab" and out["lengths"].tolist() == [3]
+
+
+def test_any_of_several_eos_ids_ends_a_row():
+    ends = (EOS, int(encode("d")[0]))
+    out = run(generator(), ["a", "f"], max_new_tokens=8, eos_token_id=ends)
+    assert [decode(row) for row in out["sequences"]] == ["bcd_____", "gh._____"]
+
+
+def test_no_eos_before_min_new_tokens():
+    out = run(generator(), ["h"], max_new_tokens=5, min_new_tokens=3)
+    assert out["lengths"][0] > 3 and EOS not in out["sequences"][0, :3]
+
+
+def test_the_outputs_shape_is_max_new_tokens_whatever_the_bucket():
+    assert run(generator(), ["a", "b", "c"], max_new_tokens=5)["sequences"].shape == (3, 5)
+
+
+def test_num_return_sequences_repeats_each_prompt_in_order():
+    out = run(generator(), ["a", "e"], max_new_tokens=2, do_sample=True, top_k=1, num_return_sequences=2)
+    assert [decode(row) for row in out["sequences"]] == ["bc", "bc", "fg", "fg"]
+
+
+def test_a_seed_gives_equal_draws_in_any_batch_bucket_and_another_seed_others():
+    flat = Follow(sharpness=0.0)
+    options = dict(max_new_tokens=8, do_sample=True, eos_token_id=None)
+    gen = generator(flat)
+    first = run(gen, ["a"], seed=1, **options)["sequences"]
+    assert (run(gen, ["a", "b", "c"], seed=1, **options)["sequences"][0] == first[0]).all()
+    assert (run(gen, ["a"], seed=2, **options)["sequences"] != first).any()
+    unseeded = [run(gen, ["a"], **options)["sequences"].tolist() for _ in range(4)]
+    assert any(row != unseeded[0] for row in unseeded)
+
+
+def test_nothing_compiles_twice_for_other_options_or_sizes_in_a_bucket(new_events):
+    gen = generator()
+    for n, text in enumerate(["a", "ab", "abc", "abcd"]):
+        run(gen, [text] * 2, max_new_tokens=1 + n, do_sample=True, temperature=1.0 + n, top_k=n, seed=n)
+        run(gen, [text] * 2, max_new_tokens=1 + n, do_sample=True, top_p=0.5 + n / 10, min_p=n / 10)
+    assert gen.executables.trace_count == 1
+    assert [event.cause for event in new_events("generate")] == ["first call"]
+
+
+def test_a_compilation_says_what_was_new(new_events):
+    gen = generator()
+    run(gen, ["a"])
+    run(gen, ["abcde"])
+    run(gen, ["abcde"], do_sample=True)
+    run(gen, ["a", "b"], do_sample=True)
+    assert [event.cause for event in new_events("generate")] == [
+        "first call",
+        "prompt bucket 4 -> 8",
+        "do_sample False -> True",
+        "batch bucket 1 -> 2, prompt bucket 8 -> 4",
+    ]
+
+
+def test_on_recompile_raise_names_the_change_and_compiles_nothing(new_events):
+    gen = generator(on_recompile="raise")
+    run(gen, ["a"])
+    with pytest.raises(RecompileError, match="prompt bucket 4 -> 8"):
+        run(gen, ["abcde"])
+    assert len(new_events("generate")) == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "text"),
+    [
+        ([], {}, "no prompts"),
+        ([[]], {}, "Prompt 0 is empty"),
+        ([[1], [1, 99]], {}, "Prompt 1 holds the token id 99; expected ids from 0 to 9"),
+        ([[-1]], {}, "token id -1"),
+        ([[1] * 64], {}, "Prompt 0 has 64 tokens; the model has 64 positions"),
+        ([[1] * 60], {"max_new_tokens": 5}, "Pass max_new_tokens=4 or less"),
+        ([[1]], {"eos_token_id": 10}, "Received eos_token_id [10]"),
+    ],
+)
+def test_bad_rows_raise_before_anything_compiles(rows, options, text, new_events):
+    gen = generator()
+    with pytest.raises(ValueError) as caught:
+        gen([np.array(row, np.int32) for row in rows], GenerationOptions(**{"max_new_tokens": 2, **options}))
+    assert text in str(caught.value)
+    assert not new_events() and gen.executables.trace_count == 0
+
+
+def test_nan_logits_are_an_error_not_a_token():
+    model = Follow()
+    model.table[:] = np.nan
+    with pytest.raises(ValueError, match=r"logits are NaN for rows \[0\]"):
+        run(generator(model), ["a"])
+
+
+def test_two_threads_with_the_same_new_bucket_compile_once():
+    from concurrent.futures import ThreadPoolExecutor
+
+    gen = generator()
+    with ThreadPoolExecutor(4) as pool:
+        outs = list(pool.map(lambda text: decode(run(gen, [text], max_new_tokens=3)["sequences"][0]), "abcd"))
+    assert outs == ["bcd", "cde", "def", "efg"]
+    assert gen.executables.trace_count == 1

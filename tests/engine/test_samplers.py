@@ -1,0 +1,84 @@
+"""Filters keep what Hugging Face's keep; draws follow the distribution."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+from transformers import LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
+from transformers import TopPLogitsWarper
+
+from keras_xla.engine import samplers
+from keras_xla.engine.random import uniform
+
+
+def kept(logits, temperature, top_k, top_p, min_p):
+    """Which tokens the reference leaves, and their probabilities."""
+    chain = [TemperatureLogitsWarper(temperature)]
+    chain += [TopKLogitsWarper(top_k)] if top_k else []
+    chain += [TopPLogitsWarper(top_p)] if top_p < 1 else []
+    chain += [MinPLogitsWarper(min_p)] if min_p else []
+    scores = LogitsProcessorList(chain)(None, torch.tensor(logits))
+    return torch.softmax(scores, -1).numpy()
+
+
+def support(logits, temperature, top_k, top_p, min_p, draws=64):
+    """The tokens that an even grid of `draws` uniforms gives."""
+    batch = np.repeat(logits, draws, axis=0)
+    u = np.tile((np.arange(draws) + 0.5) / draws, len(logits)).astype("float32")
+    values = (np.float32(temperature), np.int32(top_k), np.float32(top_p), np.float32(min_p))
+    tokens = samplers.sample(*map(ops.convert_to_tensor, (batch, u, *values)))
+    return ops.convert_to_numpy(tokens).reshape(len(logits), draws)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    temperature=st.floats(0.2, 3),
+    top_k=st.sampled_from([0, 1, 3, 17, 1000]),
+    top_p=st.sampled_from([1.0, 0.95, 0.5, 0.01]),
+    min_p=st.sampled_from([0.0, 0.02, 0.3]),
+)
+def test_draws_have_the_references_distribution(seed, temperature, top_k, top_p, min_p):
+    logits = np.random.default_rng(seed).normal(0, 2, (2, 300)).astype("float32")
+    expected = kept(logits, temperature, top_k, top_p, min_p)
+    draws = 2000
+    tokens = support(logits, temperature, top_k, top_p, min_p, draws)
+    for row, probabilities in zip(tokens, expected, strict=True):
+        counts = np.bincount(row, minlength=300)
+        # An even grid hits each token's share of [0, 1) to within one point at either end.
+        np.testing.assert_allclose(counts, probabilities * draws, atol=2.1)
+        assert not counts[probabilities == 0].any()
+
+
+@pytest.mark.parametrize("size", [2, 255, 256, 257, 50257])
+def test_a_draw_never_leaves_the_tokens_with_weight(size):
+    weights = np.zeros((4, size), "float32")
+    only = [0, size - 1, size // 2, 1]
+    weights[np.arange(4), only] = [1e-20, 1.0, 3.0, 1e20]
+    for u in (0.0, 0.3, 1 - 2**-24):
+        tokens = samplers.draw(ops.convert_to_tensor(weights), ops.full((4,), u))
+        assert ops.convert_to_numpy(tokens).tolist() == only
+
+
+def test_greedy_takes_the_first_of_equals():
+    assert ops.convert_to_numpy(samplers.greedy(ops.convert_to_tensor([[1.0, 3.0, 3.0]]))).tolist() == [1]
+
+
+def test_tokens_that_are_off_are_never_drawn_at_any_temperature():
+    logits = np.array([[0.0, samplers.OFF, 1.0]], "float32")
+    for temperature in (0.01, 1.0, 1e6):
+        assert 1 not in support(logits, temperature, 0, 1.0, 0.0)
+        assert 1 not in support(logits, temperature, 2, 0.9, 0.0)
+
+
+def test_uniforms_are_uniform_and_independent_of_the_batch_size():
+    seed = ops.convert_to_tensor(np.array([0, 7], "uint32"))
+    many = np.stack([ops.convert_to_numpy(uniform(seed, 1000, ops.convert_to_tensor(s, "int32"))) for s in range(20)])
+    few = ops.convert_to_numpy(uniform(seed, 3, ops.convert_to_tensor(4, "int32")))
+    np.testing.assert_array_equal(few, many[4, :3])
+    assert many.min() >= 0 and many.max() < 1
+    counts = np.histogram(many, 50, (0, 1))[0]
+    assert ((counts - 400) ** 2 / 400).sum() < 100  # chi-squared, 49 degrees of freedom: p < 1e-4 beyond
+    assert abs(np.corrcoef(many[0], many[1])[0, 1]) < 0.12

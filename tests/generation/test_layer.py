@@ -1,0 +1,216 @@
+"""`XLAGenerationLayer` as a Keras layer: ids and text, eager and in models, saved and loaded."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_xla
+from keras_xla import XLAGenerationLayer
+from keras_xla.models.registry import load_model
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests import reference
+from tests.tokenizers import tiny
+
+tensorflow_only = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="string tensors and graphs with host calls are TensorFlow's"
+)
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint):
+    return load_model(open_checkpoint(checkpoint("llama-tied-gqa")))
+
+
+@pytest.fixture
+def layer(model):
+    return XLAGenerationLayer(model, tiny(), max_new_tokens=6)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return [reference.generate("llama-tied-gqa", prompt, max_new_tokens=6) for prompt in PROMPTS]
+
+
+def padded(prompts=PROMPTS):
+    ids = np.zeros((len(prompts), max(map(len, prompts))), "int32")
+    for i, prompt in enumerate(prompts):
+        ids[i, : len(prompt)] = prompt
+    return {"input_ids": ids, "attention_mask": (ids > 0).astype("int32")}
+
+
+def test_called_eagerly_it_returns_tensors_of_new_tokens(layer, expected):
+    out = layer(padded())
+    assert keras.ops.convert_to_numpy(out["sequences"]).tolist() == expected
+    assert keras.ops.is_tensor(out["scores"]) and out["lengths"].shape == (3,)
+
+
+def test_a_functional_model_predicts_over_arrays(layer, expected):
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("input_ids", "attention_mask")}
+    pipeline = keras.Model(inputs, layer(inputs))
+    assert pipeline.output["sequences"].shape == (None, 6)
+    out = pipeline.predict(padded(), batch_size=2, verbose=0)
+    assert out["sequences"].tolist() == expected
+    assert out["sequences"].dtype == np.int32 and out["scores"].shape == (3,)
+
+
+def test_a_sequential_model_takes_ids(layer):
+    pipeline = keras.Sequential([keras.Input((3,), dtype="int32"), layer])
+    out = pipeline.predict(np.array([[5, 6, 7], [7, 6, 5]]), verbose=0)
+    assert out["sequences"][0].tolist() == reference.generate("llama-tied-gqa", [5, 6, 7], max_new_tokens=6)
+
+
+@tensorflow_only
+def test_strings_go_through_a_sequential_model_in_arrays_and_datasets(layer):
+    import tensorflow as tf
+
+    pipeline = keras.Sequential([keras.Input((), dtype="string"), layer])
+    texts = ["abc", "hello there", "x y"]
+    expected = [text.encode() for text in layer.generate(texts)]
+    assert pipeline.predict(tf.constant(texts), verbose=0).tolist() == expected
+    data = tf.data.Dataset.from_tensor_slices(texts).batch(2)
+    assert pipeline.predict(data, verbose=0).tolist() == expected
+    mapped = [text for batch in data.map(layer).as_numpy_iterator() for text in batch.tolist()]
+    assert mapped == expected
+
+
+@tensorflow_only
+def test_a_string_tensor_gives_a_string_tensor(layer):
+    import tensorflow as tf
+
+    out = layer(tf.constant([["abc"], ["x"]]))
+    assert out.dtype == tf.string and out.shape == (2,)
+
+
+def test_text_gives_a_list_of_completions(layer):
+    one = layer.generate("abc")
+    assert isinstance(one, list) and isinstance(one[0], str)
+    assert layer.generate(["abc", "hello"])[0] == one[0] == layer(["abc"])[0]
+    assert layer.generate("abc", return_prompt=True) == ["abc" + one[0]]
+
+
+def test_text_equals_the_references_tokens_decoded(layer):
+    prompt = "So it goes"
+    ids = tiny()(prompt)["input_ids"]
+    new = reference.generate("llama-tied-gqa", ids, max_new_tokens=6)
+    whole = tiny().decode(ids + new, skip_special_tokens=True)
+    assert layer.generate(prompt, return_prompt=True) == [whole]
+
+
+def test_chats_go_through_the_chat_template_without_a_second_bos(model):
+    layer = XLAGenerationLayer(model, tiny(bos=True), max_new_tokens=6)
+    chat = [{"role": "user", "content": "Hi"}]
+    ids = tiny(bos=True)("<user>Hi</s><assistant>", add_special_tokens=False)["input_ids"]
+    sequence = layer.generate([ids])["sequences"][0]
+    assert layer.generate(chat) == [tiny().decode(sequence, skip_special_tokens=True)]
+    assert layer.generate([chat, chat]) == layer.generate(chat) * 2
+
+
+def test_options_of_a_call_override_those_of_the_layer(layer):
+    assert layer.generate(PROMPTS, max_new_tokens=2)["sequences"].shape == (3, 2)
+    out = layer.generate(PROMPTS, do_sample=True, seed=3, num_return_sequences=2)
+    again = layer.generate(PROMPTS, do_sample=True, seed=3, num_return_sequences=2)
+    assert out["sequences"].shape == (6, 6) and (out["sequences"] == again["sequences"]).all()
+    assert layer.options.max_new_tokens == 6 and not layer.options.do_sample
+
+
+def test_forty_different_calls_compile_once_a_bucket(model, new_events):
+    layer = XLAGenerationLayer(model, max_new_tokens=8, eos_token_id=2, name="forty")
+    rng = np.random.default_rng(0)
+    buckets = set()
+    for i in range(40):
+        batch, longest, new = int(rng.integers(1, 9)), 1 + (i * 37) % 64, int(rng.integers(1, 33))
+        rows = [rng.integers(5, 90, longest if r == 0 else rng.integers(1, longest + 1)).tolist() for r in range(batch)]
+        options = dict(
+            temperature=float(rng.uniform(0.3, 2)),
+            top_k=int(rng.integers(0, 60)),
+            top_p=float(rng.uniform(0.3, 1)),
+            min_p=float(rng.uniform(0, 0.3)),
+            seed=i,
+            min_new_tokens=int(rng.integers(0, new + 1)),
+        )
+        out = layer.generate(rows, do_sample=True, max_new_tokens=new, **options)
+        assert out["sequences"].shape == (batch, new)
+        buckets.add((1 << (batch - 1).bit_length(), 32 if longest <= 32 else 64))
+    assert layer.trace_count == len(new_events("generate")) <= len(buckets) == 8
+
+
+def test_warmup_compiles_ahead(layer, new_events):
+    assert layer.warmup(batch_sizes=[1, 3], prompt_lengths=[5, 20], verbose=0) == 2
+    layer.generate([[5] * 20])
+    layer.generate([[5], [6], [7]])
+    assert len(new_events("generate")) == 2
+
+
+def test_new_weights_are_used_without_compiling_again(checkpoint, new_events):
+    layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), max_new_tokens=6, eos_token_id=None)
+    before = layer.generate([[5, 6]])
+    other = reference.torch_model("gpt2", seed=1).transformer.wte.weight.detach().numpy()
+    layer.model.embedding.assign(other)
+    assert (layer.generate([[5, 6]])["scores"] != before["scores"]).all()
+    assert len(new_events("generate")) == 1
+
+
+def test_a_saved_pipeline_loads_with_weights_tokenizer_and_options(layer, tmp_path):
+    inputs = keras.Input((3,), dtype="int32")
+    pipeline = keras.Model(inputs, layer(inputs))
+    pipeline.save(tmp_path / "pipeline.keras")
+    loaded = keras.saving.load_model(tmp_path / "pipeline.keras")
+    ids = np.array([[5, 6, 7]])
+    assert (loaded.predict(ids, verbose=0)["sequences"] == pipeline.predict(ids, verbose=0)["sequences"]).all()
+    restored = loaded.get_layer(layer.name)
+    assert restored.options == layer.options
+    assert restored.generate("abc") == layer.generate("abc")
+
+
+def test_the_checkpoints_defaults_hold_unless_overridden(checkpoint, tmp_path):
+    import shutil
+
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint("qwen2"), folder)
+    config = '{"do_sample": true, "temperature": 0.5, "eos_token_id": [7, 8], "repetition_penalty": 1.2}'
+    (folder / "generation_config.json").write_text(config)
+    with pytest.warns(UserWarning, match="repetition_penalty"):
+        layer = XLAGenerationLayer.from_pretrained(folder)
+    assert layer.options.temperature == 0.5 and layer.options.eos_token_id == (7, 8)
+    with pytest.warns(UserWarning, match="repetition_penalty"):
+        layer = XLAGenerationLayer.from_pretrained(folder, do_sample=False, eos_token_id=9)
+    assert not layer.options.do_sample and layer.options.eos_token_id == (9,)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "error", "text"),
+    [
+        ([], {}, ValueError, "no prompts"),
+        ("", {}, ValueError, "Prompt 0 is empty"),
+        ([[5] * 128], {}, ValueError, "has 128 tokens; the model has 128 positions"),
+        ([[97]], {}, ValueError, "token id 97; expected ids from 0 to 96"),
+        (np.zeros((3,), int), {}, ValueError, "expected (batch, length)"),
+        (np.ones((1, 2), "float32"), {}, TypeError, "dtype float32"),
+        ([[5]], {"max_new_tokens": 0}, ValueError, "at least 1"),
+        ([[5]], {"num_beam": 3}, TypeError, "unknown generation option 'num_beam'"),
+    ],
+)
+def test_bad_input_raises_before_any_compilation(layer, inputs, options, error, text, new_events):
+    with pytest.raises(error) as caught:
+        layer.generate(inputs, **options)
+    assert text in str(caught.value)
+    assert not new_events() and layer.trace_count == 0
+
+
+def test_text_without_a_tokenizer_or_template_says_what_to_pass(model):
+    layer = XLAGenerationLayer(model)
+    with pytest.raises(ValueError, match="no tokenizer"):
+        layer.generate("abc")
+    from transformers import PreTrainedTokenizerFast
+
+    layer.tokenizer = PreTrainedTokenizerFast(tokenizer_object=tiny().backend_tokenizer)
+    with pytest.raises(ValueError, match="no chat template"):
+        layer.generate([{"role": "user", "content": "Hi"}])
+
+
+def test_the_log_names_the_layer(model):
+    layer = XLAGenerationLayer(model, max_new_tokens=2, name="storyteller")
+    layer.generate([[5]])
+    event = keras_xla.compile_log()[-1]
+    assert event.name == "storyteller" and event.kind == "generate" and event.seconds > 0

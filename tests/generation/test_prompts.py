@@ -1,0 +1,111 @@
+"""Everything a prompt may be gives the same rows; everything else gives an error that says what to do."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_xla.generation import prompts
+
+ROWS = [[5, 6, 7], [8], [9, 5]]
+
+
+def plain(rows):
+    return [row.tolist() for row in rows]
+
+
+@given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=5), st.data())
+def test_any_padding_gives_back_the_rows(rows, data):
+    width = max(map(len, rows)) + data.draw(st.integers(0, 3))
+    ids, mask = np.full((len(rows), width), 7), np.zeros((len(rows), width), "int64")
+    for i, row in enumerate(rows):
+        start = data.draw(st.integers(0, width - len(row)))
+        ids[i, start : start + len(row)], mask[i, start : start + len(row)] = row, 1
+    assert plain(prompts.rows({"input_ids": ids, "attention_mask": mask})) == rows
+    assert plain(prompts.rows({"input_ids": ids.astype("int32"), "attention_mask": mask.astype(bool)})) == rows
+    assert plain(prompts.rows({"input_ids": keras.ops.convert_to_tensor(ids), "attention_mask": mask})) == rows
+
+
+def test_ragged_lists_need_no_padding():
+    assert plain(prompts.rows(ROWS)) == ROWS
+    assert plain(prompts.rows([np.array(row) for row in ROWS])) == ROWS
+
+
+def test_without_a_mask_pad_tokens_at_either_end_are_padding_and_inside_they_are_tokens():
+    ids = np.array([[0, 0, 5, 0, 6], [7, 8, 0, 0, 0]])
+    assert plain(prompts.rows(ids, pad=0)) == [[5, 0, 6], [7, 8]]
+    assert plain(prompts.rows(ids)) == ids.tolist()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow has ragged tensors")
+def test_a_ragged_tensor_gives_its_rows():
+    import tensorflow as tf
+
+    assert plain(prompts.rows(tf.ragged.constant(ROWS))) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "text"),
+    [
+        ([], ValueError, "no prompts"),
+        (np.zeros((0, 4), int), ValueError, "at least one prompt"),
+        (np.zeros((2, 0), int), ValueError, "at least one prompt and one token"),
+        (np.zeros((4,), int), ValueError, "pass ids[None]"),
+        (np.zeros((1, 2, 3), int), ValueError, "(1, 2, 3)"),
+        ([1, 2, 3], ValueError, "pass [ids]"),
+        (np.ones((1, 3)), TypeError, "dtype float64"),
+        ([[1.5, 2.0]], TypeError, "expected ints"),
+        (np.array([[2**40]]), ValueError, "fit into int32"),
+        ({"ids": [[1]]}, ValueError, "expected 'input_ids'"),
+        ({"input_ids": np.ones((1, 2), int), "attention_mask": np.ones((1, 2))}, TypeError, "mask of dtype float64"),
+        ({"input_ids": np.ones((1, 2), int), "attention_mask": np.full((1, 2), 2)}, ValueError, "expected 0 and 1"),
+        ({"input_ids": np.ones((1, 2), int), "attention_mask": np.ones((2, 1), int)}, ValueError, "of shape (2, 1)"),
+    ],
+)
+def test_bad_ids_are_refused(inputs, error, text):
+    with pytest.raises(error) as caught:
+        prompts.rows(inputs)
+    assert text in str(caught.value)
+
+
+CHAT = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        ("Hi", ["Hi"]),
+        (["Hi", "Ho"], ["Hi", "Ho"]),
+        (("Hi", "Ho"), ["Hi", "Ho"]),
+        (np.array(["Hi", "Ho"]), ["Hi", "Ho"]),
+        (np.array([[b"Hi"], [b"Ho"]], object), ["Hi", "Ho"]),
+        (CHAT, [CHAT]),
+        ([CHAT, CHAT], [CHAT, CHAT]),
+    ],
+)
+def test_texts(inputs, expected):
+    assert prompts.is_text(inputs)
+    assert prompts.texts(inputs) == expected
+
+
+@pytest.mark.parametrize("inputs", [[[1, 2]], np.ones((1, 2), int), {"input_ids": [[1]]}, []])
+def test_ids_are_no_text(inputs):
+    assert not prompts.is_text(inputs)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "text"),
+    [
+        ("", ValueError, "Prompt 0 is empty"),
+        (["a", ""], ValueError, "Prompt 1 is empty"),
+        (["a", 3], TypeError, "Prompt 1 is a int; expected a string"),
+        (np.array([], "U1"), ValueError, "no prompts"),
+        (np.array([["a", "b"]]), ValueError, "expected (batch,)"),
+        ([{"role": "user"}], ValueError, "expected 'role' and 'content'"),
+    ],
+)
+def test_bad_texts_are_refused(inputs, error, text):
+    with pytest.raises(error) as caught:
+        prompts.texts(inputs)
+    assert text in str(caught.value)

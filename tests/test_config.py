@@ -1,0 +1,63 @@
+"""Generation options: what is accepted, and what is said about the rest."""
+
+import pytest
+
+from keras_xla.config import GenerationOptions, checkpoint_defaults
+
+BAD = [
+    (dict(max_new_tokens=0), ValueError, "max_new_tokens=0; expected an int of at least 1"),
+    (dict(max_new_tokens=-3), ValueError, "max_new_tokens=-3"),
+    (dict(max_new_tokens=2.5), TypeError, "expected an int"),
+    (dict(max_new_tokens=True), TypeError, "of type bool"),
+    (dict(min_new_tokens=9, max_new_tokens=8), ValueError, "more than max_new_tokens=8"),
+    (dict(do_sample=1), TypeError, "True or False"),
+    (dict(do_sample=True, temperature=0), ValueError, "For greedy search pass do_sample=False"),
+    (dict(do_sample=True, temperature=float("nan")), ValueError, "above 0"),
+    (dict(do_sample=True, temperature="hot"), TypeError, "expected a float"),
+    (dict(do_sample=True, top_p=1.5), ValueError, "top_p=1.5"),
+    (dict(do_sample=True, top_k=-1), ValueError, "top_k=-1"),
+    (dict(do_sample=True, min_p=1.0), ValueError, "min_p=1.0"),
+    (dict(do_sample=True, seed=-1), ValueError, "seed=-1"),
+    (dict(num_return_sequences=2), ValueError, "Pass do_sample=True"),
+    (dict(eos_token_id=[1, "x"]), TypeError, "eos_token_id='x'"),
+    (dict(temperature=0.7), ValueError, "greedy search would ignore that"),
+    (dict(temprature=0.7), TypeError, "Did you mean 'temperature'"),
+    (dict(max_length=20), TypeError, "Use max_new_tokens"),
+]
+
+
+@pytest.mark.parametrize(("values", "error", "text"), BAD, ids=[str(values) for values, *_ in BAD])
+def test_bad_options_are_named_with_what_was_expected(values, error, text):
+    with pytest.raises(error) as caught:
+        GenerationOptions().replace(**values)
+    assert text in str(caught.value)
+
+
+def test_options_are_frozen_and_normalized():
+    options = GenerationOptions().replace(do_sample=True, top_k=None, eos_token_id=[3, 4])
+    assert options.top_k == 0 and options.eos_token_id == (3, 4)
+    with pytest.raises(AttributeError):
+        options.top_k = 5
+
+
+def test_finished_rows_are_filled_with_the_pad_token_or_the_first_eos_or_zero():
+    assert GenerationOptions(pad_token_id=9, eos_token_id=3).fill == 9
+    assert GenerationOptions(eos_token_id=(3, 4)).fill == 3
+    assert GenerationOptions().fill == 0
+
+
+def test_a_checkpoints_defaults_are_taken_and_the_rest_that_matters_is_named():
+    known, ignored = checkpoint_defaults(
+        {
+            "transformers_version": "5.0",
+            "_from_model_config": True,
+            "num_beams": 1,
+            "do_sample": True,
+            "temperature": 0.6,
+            "repetition_penalty": 1.1,
+            "eos_token_id": [1, 2],
+            "bos_token_id": 1,
+        }
+    )
+    assert known == {"do_sample": True, "temperature": 0.6, "eos_token_id": [1, 2]}
+    assert ignored == {"repetition_penalty": 1.1}
