@@ -34,7 +34,7 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.base: pyproject.toml .ci/constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e .
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[demo]"
 	touch $@
 
 $(VENV)/.test: pyproject.toml .ci/constraints.txt | $(BIN)/python

@@ -7,7 +7,10 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.reference import VOCAB
 
-TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 
 
 @functools.cache

@@ -17,4 +17,5 @@ is_traced = _module.is_traced
 is_string = _module.is_string
 host_call = _module.host_call
 jit = _module.jit
+run_eagerly = _module.run_eagerly
 matmul_transposed = _module.matmul_transposed

@@ -8,6 +8,10 @@ _LOCK = threading.Lock()
 _EVENTS: list["CompileEvent"] = []
 
 
+class RecompileError(RuntimeError):
+    """Raised instead of compiling again, where `on_recompile="raise"` asks for that."""
+
+
 @dataclass(frozen=True)
 class CompileEvent:
     """One XLA compilation.

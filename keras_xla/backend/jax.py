@@ -26,6 +26,12 @@ def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
     return lambda *args: compiled([v.value for v in variables], args)
 
 
+def run_eagerly(fn: Callable, *args):
+    """Call `fn` op by op, loops included."""
+    with jax.disable_jit():
+        return fn(*args)
+
+
 def is_traced(x: Any) -> bool:
     """Whether `x` is an abstract value of a jax transformation."""
     return isinstance(x, jax.core.Tracer)

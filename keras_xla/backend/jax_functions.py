@@ -30,8 +30,8 @@ class _Discovery(keras.StatelessScope):
 def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Callable) -> Callable:
     """One executable of `call(tensors)` for tensors of these shapes and dtypes; variables are read and assigned live.
 
-    jax would bake the values of closed-over variables into the executable, so an abstract run finds them first; then
-    their values are arguments, and the new ones are results that are assigned after each call.
+    jax would bake the values of closed-over variables into the executable, so an abstract run finds them
+    first; then their values are arguments, and the new ones are results that are assigned after each call.
 
     Args:
         call: Takes the list of tensors.
@@ -60,12 +60,17 @@ def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Calla
         return outputs, [scope.get_current_value(variable) for variable in assigned]
 
     def run(tensors):
-        outputs, updates = compiled([variable.value for variable in variables], list(tensors))
+        outputs, updates = compiled([_strong(variable.value) for variable in variables], list(tensors))
         for variable, value in zip(assigned, updates, strict=True):
             variable.assign(value)
         return outputs
 
     return run
+
+
+def _strong(x: jax.Array) -> jax.Array:
+    """Without jax's weak type, which a variable made of a Python number has until it is assigned."""
+    return to_tensor(x) if x.weak_type else x
 
 
 def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:
@@ -80,4 +85,4 @@ def to_tensor(x) -> jax.Array:
 
 def cut(x: jax.Array, axis: int, size: int) -> jax.Array:
     """The first `size` entries along `axis`, through numpy: jax would compile a kernel for every size."""
-    return jnp.asarray(np.asarray(x)[(*[slice(None)] * axis, slice(size))])
+    return jax.device_put(np.array(np.asarray(x)[(*[slice(None)] * axis, slice(size))]))

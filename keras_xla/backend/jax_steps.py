@@ -22,10 +22,12 @@ def observed_step(
         model: A compiled Keras model.
         kind: `"train"`, `"test"` or `"predict"`.
         keras_make: Builds Keras' own function.
-        own: Whether the model's class builds a function of its own; its compilations count whatever their name.
+        own: Whether the model's class builds a function of its own; its compilations count whatever their
+            name.
         names: `names(data)` names the tensors of a batch.
         refuse: Not used: what jax can trace, XLA can compile.
-        saw: `saw([(trace, [(name, shape, dtype), ...]), ...], seconds, compiled=True)` with the batches that compiled.
+        saw: `saw([(trace, [(name, shape, dtype), ...]), ...], seconds, compiled=True)` with the batches that
+            compiled.
     """
     function = keras_make()
     wanted = "" if own else f"{kind}_step"
@@ -68,7 +70,10 @@ class _Batches:
 
 def _leaves(data, names: Callable) -> list[tuple]:
     present = [x for x in keras.tree.flatten(data) if x is not None]
-    return [(name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x)))) for name, x in zip(names(data), present, strict=True)]
+    return [
+        (name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x))))
+        for name, x in zip(names(data), present, strict=True)
+    ]
 
 
 def _dtype(x) -> np.dtype:

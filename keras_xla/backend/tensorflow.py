@@ -31,6 +31,11 @@ def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
     return compiled
 
 
+def run_eagerly(fn: Callable, *args):
+    """Call `fn` op by op."""
+    return fn(*args)
+
+
 def is_traced(x: Any) -> bool:
     """Whether `x` is a symbolic tensor of a graph under construction."""
     return isinstance(x, tf.Tensor) and not hasattr(x, "numpy")

@@ -11,8 +11,11 @@ from tensorflow.python.util import pywrap_xla_ops
 
 from keras_xla.backend.blockers import BlockingOp
 
-# These carry no computation: XLA drops them or turns them into arguments, and the list of kernels has not all of them.
-_STRUCTURAL = frozenset({"Placeholder", "PlaceholderWithDefault", "Const", "NoOp", "_Arg", "_Retval", "Identity", "IdentityN"})
+# These carry no computation: XLA drops them or turns them into arguments, and the list of kernels has not all
+# of them.
+_STRUCTURAL = frozenset(
+    {"Placeholder", "PlaceholderWithDefault", "Const", "NoOp", "_Arg", "_Retval", "Identity", "IdentityN"}
+)
 _LIBRARIES = tuple(
     os.path.dirname(path) + os.sep
     for path in (keras.__file__, tf.__file__, os.path.join(sysconfig.get_path("stdlib"), "os.py"))

@@ -1,5 +1,6 @@
 """Shape buckets: the few sizes that inputs are padded to, so that XLA compiles few times."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ class Buckets:
         sizes = self.sizes
         if sizes is None:
             return
-        increasing = len(sizes) > 0 and sizes[0] > 0 and all(a < b for a, b in zip(sizes, sizes[1:], strict=False))
+        increasing = len(sizes) > 0 and sizes[0] > 0 and all(a < b for a, b in itertools.pairwise(sizes))
         if not increasing:
             raise ValueError(f"Received {self.name} buckets {sizes}; expected increasing sizes above 0.")
 

@@ -10,10 +10,6 @@ from keras_xla import backend
 from keras_xla.backend import events
 
 
-class RecompileError(RuntimeError):
-    """Raised instead of compiling again, where `on_recompile="raise"` asks for that."""
-
-
 @dataclass(frozen=True)
 class Key:
     """What truly changes the graph; everything else is a tensor.
@@ -55,9 +51,12 @@ class Executables:
         self._compiled: dict[Key, Callable] = {}
         self._lock = threading.Lock()
         self.trace_count = 0
+        self.run_eagerly = False
 
     def __call__(self, key: Key, *args):
         """Run the executable of `key`, compiling it if it is new."""
+        if self.run_eagerly:
+            return backend.run_eagerly(self._build(key), *args)
         compiled = self._compiled.get(key)
         if compiled is not None:
             return compiled(*args)
@@ -66,7 +65,9 @@ class Executables:
                 return self._compiled[key](*args)
             cause = self._cause(key)
             if self._compiled and self.on_recompile == "raise":
-                raise RecompileError(f"{self.name} would compile again: {cause}. Warm that up, or widen the buckets.")
+                raise events.RecompileError(
+                    f"{self.name} would compile again: {cause}. Warm that up, or widen the buckets."
+                )
             before = self.trace_count
             compiled = backend.jit(self._counted(key), self._variables)
             start = time.perf_counter()

@@ -204,6 +204,15 @@ class XLAGenerationLayer(keras.layers.Layer):
         """Executables compiled so far."""
         return self._generator.executables.trace_count
 
+    @property
+    def run_eagerly(self) -> bool:
+        """Whether to run op by op instead of compiled, for debugging; may be set, like that of a model."""
+        return self._generator.executables.run_eagerly
+
+    @run_eagerly.setter
+    def run_eagerly(self, value: bool):
+        self._generator.executables.run_eagerly = bool(value)
+
     def compute_output_spec(self, inputs):
         leaf = _leaf(inputs)
         batch = leaf.shape[0]

@@ -71,9 +71,7 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
         return _ragged(list(inputs), mask)
     ids = _array(inputs)
     if ids.ndim != 2:
-        raise ValueError(
-            f"Received ids of shape {ids.shape}; expected (batch, length). For one prompt pass ids[None]."
-        )
+        raise ValueError(f"Received ids of shape {ids.shape}; expected (batch, length). For one prompt pass ids[None].")
     if not np.issubdtype(ids.dtype, np.integer):
         raise TypeError(f"Received ids of dtype {ids.dtype}; expected an integer dtype. Cast them to int32.")
     if 0 in ids.shape:
@@ -114,9 +112,7 @@ def _ragged(prompts: Sequence, mask: Any) -> list[np.ndarray]:
     arrays = [_array(prompt) for prompt in prompts]
     for i, array in enumerate(arrays):
         if array.ndim != 1:
-            raise ValueError(
-                f"Prompt {i} has shape {array.shape}; expected a list of ids. For one prompt pass [ids]."
-            )
+            raise ValueError(f"Prompt {i} has shape {array.shape}; expected a list of ids. For one prompt pass [ids].")
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"Prompt {i} has dtype {array.dtype}; expected ints.")
     if mask is None:

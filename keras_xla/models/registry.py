@@ -35,9 +35,7 @@ def load_model(checkpoint: "Checkpoint", dtype: str | None = None) -> Transforme
     kind = checkpoint.config.get("model_type")
     if kind not in FAMILIES:
         known = ", ".join(FAMILIES)
-        raise ValueError(
-            f"{checkpoint.path}: received the architecture model_type={kind!r}; expected one of {known}."
-        )
+        raise ValueError(f"{checkpoint.path}: received the architecture model_type={kind!r}; expected one of {known}.")
     from transformers import AutoConfig  # late: it takes a second
 
     values = {key: value for key, value in checkpoint.config.items() if key != "model_type"}

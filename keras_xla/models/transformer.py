@@ -60,9 +60,7 @@ class Transformer(keras.layers.Layer):
         """See `Decoder.prefill`."""
         x, prompt = self._prompt(ids, starts)
         a, batch = self.spec.attention, ids.shape[0]
-        cache: Cache = [
-            kv.write(kv.empty(batch, a.kv_heads, slots, a.head_dim, x.dtype), k, v, 0) for k, v in prompt
-        ]
+        cache: Cache = [kv.write(kv.empty(batch, a.kv_heads, slots, a.head_dim, x.dtype), k, v, 0) for k, v in prompt]
         return self._logits(x[:, -1]), cache
 
     def step(self, tokens, slot, starts, cache: Cache) -> tuple:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from keras_xla import RecompileError
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
-from keras_xla.engine.compiled import RecompileError
 from keras_xla.engine.generator import Generator
 from tests.engine.fake import EOS, Follow, decode, encode
 

@@ -6,8 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
-from transformers import LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper
-from transformers import TopPLogitsWarper
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from keras_xla.engine import samplers
 from keras_xla.engine.random import uniform

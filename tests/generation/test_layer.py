@@ -163,6 +163,12 @@ def test_a_saved_pipeline_loads_with_weights_tokenizer_and_options(layer, tmp_pa
     assert restored.generate("abc") == layer.generate("abc")
 
 
+def test_run_eagerly_gives_the_same_without_compiling(layer, expected, new_events):
+    layer.run_eagerly = True
+    assert layer.generate(PROMPTS)["sequences"].tolist() == expected
+    assert not new_events() and layer.trace_count == 0
+
+
 def test_the_checkpoints_defaults_hold_unless_overridden(checkpoint, tmp_path):
     import shutil
 

@@ -70,9 +70,7 @@ def test_hub_names(tmp_path, monkeypatch, name):
             "tokenizer.model",
         ]
         files += ["chat_template.jinja", "rust_model.ot", "consolidated.safetensors", "modeling_custom.py"]
-        asked[repo] = list(
-            filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)
-        )
+        asked[repo] = list(filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns))
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)

@@ -1,4 +1,3 @@
-import io
 import json
 
 import pytest
@@ -123,14 +122,9 @@ def test_byte_level_ids_of_any_text(pair, text):
 def test_text_is_cut_as_the_model_was_trained(pair):
     backend, tokenizer = pair
     cut = [
-        piece
-        for piece, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(
-            "I'LL 12345 HTTPserver\n\n x"
-        )
+        piece for piece, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("I'LL 12345 HTTPserver\n\n x")
     ]
-    assert cut == [
-        piece for piece, _ in backend.pre_tokenizer.pre_tokenize_str("I'LL 12345 HTTPserver\n\n x")
-    ]
+    assert cut == [piece for piece, _ in backend.pre_tokenizer.pre_tokenize_str("I'LL 12345 HTTPserver\n\n x")]
 
 
 def test_special_tokens_and_padding(pair):
@@ -202,96 +196,3 @@ def test_tokenizers_that_cannot_be_read_say_why(changes, message):
     with pytest.raises(ValueError, match=message) as error:
         gguf_tokenizer({key: value for key, value in fields.items() if value is not None}, "m.gguf")
     assert "m.gguf" in str(error.value)
-
-
-def sentencepiece_fields(**changes):
-    """Llama's layout, small: unknown, bos, eos, 256 bytes, then pieces by falling score."""
-    pieces = ["▁t", "he", "▁a", "▁the", "in", "ing", "▁▁", "▁▁▁▁", *"▁abceghintx", "é"]
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
-    fields = {
-        "model": "llama",
-        "pre": "default",
-        "tokens": tokens,
-        "scores": [0.0] * 259 + [float(-i) for i in range(len(pieces))],
-        "token_type": [2, 3, 3] + [6] * 256 + [1] * len(pieces),
-        **changes,
-    }
-    return {f"tokenizer.ggml.{key}": value for key, value in fields.items()}
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("the thing", ["▁the", "▁t", "h", "ing"]),
-        ("a  b", ["▁a", "▁▁", "b"]),
-        ("bé", ["▁", "b", "é"]),
-        ("bö", ["▁", "b", "<0xC3>", "<0xB6>"]),
-        ("b\n", ["▁", "b", "<0x0A>"]),
-        (" a", ["▁", "▁a"]),
-        ("b</s>a", ["▁", "b", "</s>", "▁a"]),
-        ("", []),
-    ],
-)
-def test_sentencepiece(tmp_path, text, pieces):
-    tokenizer = open_checkpoint(
-        write_gguf(tmp_path / "m.gguf", fields=sentencepiece_fields(), tokens=False)
-    ).tokenizer()
-    assert tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) == ["<s>", *pieces]
-    if "</s>" not in text:
-        assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
-    assert (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token) == ("<s>", "</s>", "<unk>")
-
-
-def test_sentencepiece_without_space_before():
-    tokenizer = gguf_tokenizer(sentencepiece_fields(add_space_prefix=False, add_bos_token=False), "m.gguf")
-    assert tokenizer.convert_ids_to_tokens(tokenizer("the a").input_ids) == ["t", "he", "▁a"]
-    assert tokenizer.decode(tokenizer(" the").input_ids) == " the"
-
-
-def test_sentencepiece_without_scores():
-    fields = sentencepiece_fields()
-    del fields["tokenizer.ggml.scores"]
-    with pytest.raises(ValueError, match=r"m\.gguf has a sentencepiece vocabulary but no scores"):
-        gguf_tokenizer(fields, "m.gguf")
-
-
-@pytest.fixture(scope="module")
-def sentencepiece_pair():
-    library = pytest.importorskip("sentencepiece")
-    stored = io.BytesIO()
-    library.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES * 3),
-        model_writer=stored,
-        vocab_size=420,
-        model_type="bpe",
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        allow_whitespace_only_pieces=True,
-        minloglevel=2,
-    )
-    original = library.SentencePieceProcessor(model_proto=stored.getvalue())
-    ids = range(original.vocab_size())
-    kinds = [
-        2 if original.is_unknown(i) else 3 if original.is_control(i) else 6 if original.is_byte(i) else 1
-        for i in ids
-    ]
-    fields = {
-        "tokenizer.ggml.model": "llama",
-        "tokenizer.ggml.tokens": [original.id_to_piece(i) for i in ids],
-        "tokenizer.ggml.scores": [original.get_score(i) for i in ids],
-        "tokenizer.ggml.token_type": kinds,
-    }
-    return original, gguf_tokenizer(fields, "m.gguf")
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    text=st.text("aehinst  ö日123\n.,-", max_size=40)
-    | st.sampled_from(TEXTS).filter(lambda text: "\x00" not in text)
-)
-def test_ids_are_sentencepieces(sentencepiece_pair, text):
-    original, tokenizer = sentencepiece_pair
-    ids = tokenizer(text).input_ids
-    assert ids == [1, *original.encode(text)]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == original.decode(ids[1:])

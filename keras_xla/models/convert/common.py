@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import keras
 import numpy as np
 
-from keras_xla.models.spec import DecoderSpec, RotaryPositions
 from keras_xla.models.positions import inverse_frequencies
+from keras_xla.models.spec import DecoderSpec, RotaryPositions
 from keras_xla.models.transformer import Transformer
 
 ACTIVATIONS = {

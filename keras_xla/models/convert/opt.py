@@ -23,9 +23,7 @@ def _spec(config) -> DecoderSpec:
             windows=(None,) * config.num_hidden_layers,
         ),
         position=LearnedPositions(config.max_position_embeddings, offset=2),
-        norm=NormSpec(
-            "layer", 1e-5, placement="pre" if pre else "post", affine=config.layer_norm_elementwise_affine
-        ),
+        norm=NormSpec("layer", 1e-5, placement="pre" if pre else "post", affine=config.layer_norm_elementwise_affine),
         mlp=MLPSpec(config.ffn_dim, activation(config.activation_function), gated=False, bias=config.enable_bias),
         final_norm=pre and not config._remove_final_layer_norm,
         tied=config.tie_word_embeddings,

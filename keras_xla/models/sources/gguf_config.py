@@ -66,9 +66,7 @@ def gguf_config(header: GGUFHeader) -> dict[str, Any]:
     head_dim = get("attention.key_length", hidden // heads)
     for key in ("attention.value_length", "rope.dimension_count"):
         if (other := get(key, head_dim)) != head_dim:
-            raise ValueError(
-                f"{header.path}: '{architecture}.{key}' is {other}; expected the head size {head_dim}."
-            )
+            raise ValueError(f"{header.path}: '{architecture}.{key}' is {other}; expected the head size {head_dim}.")
     config = {
         "architectures": [ARCHITECTURES[architecture]],
         "model_type": architecture,
@@ -83,7 +81,7 @@ def gguf_config(header: GGUFHeader) -> dict[str, Any]:
         "rms_norm_eps": _decimal(get("attention.layer_norm_rms_epsilon")),
         "rope_theta": _decimal(get("rope.freq_base", 10000.0)),
         "max_position_embeddings": get("context_length"),
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": "output.weight" not in tensors,
     }
     if architecture != "qwen2":  # whose biases are not an option
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors

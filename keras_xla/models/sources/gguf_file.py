@@ -34,9 +34,7 @@ class GGUFFile:
         self.config = gguf_config(self._header)
         self.generation_config = gguf_generation_config(self._header.metadata)
         # A tensor without a Hugging Face name keeps its own: the loader then reports it as unexpected.
-        self._theirs = {
-            hugging_face_name(name): name for name in self._header.tensors if name != ROPE_FACTORS
-        }
+        self._theirs = {hugging_face_name(name): name for name in self._header.tensors if name != ROPE_FACTORS}
 
     def names(self) -> set[str]:
         """The names of all tensors, as Hugging Face writes them."""

@@ -73,9 +73,7 @@ class GGUFHeader:
     def _begin(self, cursor: "_Cursor", size: int) -> tuple[int, int]:
         start = bytes(self._data[:8])
         if start == b"version ":
-            raise ValueError(
-                f"{self.path} is a Git LFS pointer ({size} bytes); run `git lfs pull` to get the file."
-            )
+            raise ValueError(f"{self.path} is a Git LFS pointer ({size} bytes); run `git lfs pull` to get the file.")
         if start[:4] != b"GGUF":
             raise ValueError(
                 f"{self.path} ({size} bytes) is no GGUF file: it starts with {start[:4]!r}; expected b'GGUF'."
@@ -86,9 +84,7 @@ class GGUFHeader:
         version = cursor.scalar("I")
         if version not in (2, 3):
             what = "big-endian" if version & 0xFFFF == 0 else f"of version {version}"
-            raise ValueError(
-                f"{self.path} is a GGUF file {what}; expected a little-endian one of version 2 or 3."
-            )
+            raise ValueError(f"{self.path} is a GGUF file {what}; expected a little-endian one of version 2 or 3.")
         return cursor.scalar("Q"), cursor.scalar("Q")
 
     def _tensor(self, name: str, start: int, shape: tuple[int, ...], kind: int, offset: int) -> TensorInfo:

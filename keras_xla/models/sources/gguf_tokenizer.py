@@ -64,10 +64,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: str) -> Any:
         )
     # These are found in the text before anything is cut; all are in the vocabulary, so no id changes.
     added = {
-        kind: [
-            AddedToken(t, special=kind != _USER_DEFINED, normalized=False)
-            for t in _of_kind(tokens, kinds, kind)
-        ]
+        kind: [AddedToken(t, special=kind != _USER_DEFINED, normalized=False) for t in _of_kind(tokens, kinds, kind)]
         for kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
     }
     backend.add_special_tokens(added[_UNKNOWN] + added[_CONTROL])
@@ -134,9 +131,7 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str], kinds: list[i
 
     scores = metadata.get("tokenizer.ggml.scores")
     if not scores:
-        raise ValueError(
-            f"{path} has a sentencepiece vocabulary but no scores. Convert the model to GGUF again."
-        )
+        raise ValueError(f"{path} has a sentencepiece vocabulary but no scores. Convert the model to GGUF again.")
     vocab = {token: i for i, token in enumerate(tokens)}
     pieces = [i for i, kind in enumerate(kinds) if kind not in (_UNKNOWN, _CONTROL, _BYTE)]
     unknown = token_ids(metadata).get("unknown", len(tokens))

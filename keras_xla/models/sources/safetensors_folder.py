@@ -116,9 +116,7 @@ def _open(file: Path) -> Any:
     try:
         return safe_open(str(file), framework="numpy")
     except (SafetensorError, OSError) as error:
-        raise ValueError(
-            f"{file} cannot be read: {_damage(file)} ({error}). Download or save it again."
-        ) from error
+        raise ValueError(f"{file} cannot be read: {_damage(file)} ({error}). Download or save it again.") from error
 
 
 def _damage(file: Path) -> str:

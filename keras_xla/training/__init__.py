@@ -1,0 +1,1 @@
+"""XLA for fit, evaluate and predict."""

@@ -1,0 +1,117 @@
+"""Shape buckets of `jit`: arguments are padded to a few sizes, and outputs cut back, so that few shapes compile."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_xla.backend.steps import cut
+
+POW2 = "pow2"
+Sizes = tuple[int, ...] | str
+
+
+class Buckets:
+    """The checked form of `{"x": {0: (1, 8, 32)}}`.
+
+    Raises:
+        ValueError: A name is not an argument, an axis is not an int >= 0, or sizes are not positive ints or
+            "pow2".
+    """
+
+    def __init__(self, buckets: Mapping[str, Mapping[int, Sequence[int] | str]] | None, names: Sequence[str], who: str):
+        self._who = who
+        self._axes: dict[str, dict[int, Sizes]] = {}
+        for name, axes in (buckets or {}).items():
+            if name not in names:
+                raise ValueError(
+                    f"{who} received buckets for the argument {name!r}; it expects one of its arguments: "
+                    f"{', '.join(names) or 'it has none'}."
+                )
+            self._axes[name] = {axis: self._sizes(name, axis, sizes) for axis, sizes in axes.items()}
+
+    def __bool__(self):
+        return bool(self._axes)
+
+    def _sizes(self, name, axis, sizes) -> Sizes:
+        if not isinstance(axis, int) or axis < 0:
+            raise ValueError(
+                f"{self._who} received axis {axis!r} in buckets[{name!r}]; it expects an int that is 0 or more."
+            )
+        if isinstance(sizes, str) and sizes == POW2:
+            return sizes
+        valid = isinstance(sizes, (list, tuple, range)) and all(isinstance(size, int) and size > 0 for size in sizes)
+        if not valid or not sizes:
+            raise ValueError(
+                f'{self._who} received {sizes!r} in buckets[{name!r}][{axis}]; it expects positive ints or "pow2".'
+            )
+        return tuple(sorted(sizes))
+
+    def pad(self, arguments: dict[str, Any], pad_value) -> tuple[dict[str, Any], list[tuple[int, int, int]]]:
+        """Pad every bucketed argument at the end of its axes.
+
+        Returns:
+            The arguments, and `(axis, padded size, real size)` for everything that was padded.
+        """
+        arguments, padded = dict(arguments), []
+        for name, axes in self._axes.items():
+            value = keras.tree.map_structure(
+                lambda x, name=name, axes=axes: self._pad(name, x, axes, pad_value, padded), arguments[name]
+            )
+            arguments[name] = value
+        padded = list(dict.fromkeys(padded))
+        for axis, size, real in padded:
+            if any(other[:2] == (axis, size) and other[2] != real for other in padded):
+                raise ValueError(
+                    f"{self._who} received arguments of different sizes that go into the same bucket "
+                    f"{size} of axis "
+                    f"{axis}, so that its outputs cannot be cut back; pass arguments of one size, or other "
+                    "buckets."
+                )
+        return arguments, [entry for entry in padded if entry[1] != entry[2]]
+
+    def _pad(self, name, x, axes, pad_value, padded):
+        if x is None:
+            return x
+        shape = np.shape(x)
+        widths = [(0, 0)] * len(shape)
+        for axis, sizes in axes.items():
+            if axis >= len(shape):
+                raise ValueError(
+                    f"{self._who} received {name!r} of shape {shape}; it expects an axis {axis}, which has buckets."
+                )
+            bucket = self._bucket(name, axis, shape[axis], sizes)
+            widths[axis] = (0, bucket - shape[axis])
+            padded.append((axis, bucket, shape[axis]))
+        if not any(after for _, after in widths):
+            return x
+        # In numpy: on jax, an eager pad would compile a kernel for every size that buckets are there to
+        # avoid.
+        x = keras.ops.convert_to_numpy(x)
+        return np.pad(x, widths, constant_values=np.asarray(pad_value, dtype=x.dtype))
+
+    def _bucket(self, name, axis, size, sizes) -> int:
+        if sizes == POW2:
+            return 1 << max(size - 1, 0).bit_length()
+        for bucket in sizes:
+            if size <= bucket:
+                return bucket
+        raise ValueError(
+            f"{self._who} received {name!r} with size {size} on axis {axis}; its largest bucket is "
+            f"{sizes[-1]}. Pass a "
+            f'smaller one, add a larger bucket, or use "pow2".'
+        )
+
+
+def cut_back(outputs: Any, padded: list[tuple[int, int, int]]) -> Any:
+    """Cut every output whose size on an axis is a padded size back to the real one."""
+
+    def each(x):
+        for axis, size, real in padded:
+            shape = getattr(x, "shape", ())
+            if len(shape) > axis and shape[axis] == size:
+                x = cut(x, axis, real)
+        return x
+
+    return keras.tree.map_structure(each, outputs) if padded else outputs

@@ -1,0 +1,77 @@
+"""`keras_xla.compile`: `Model.compile` with XLA on for certain, and every compilation in the log."""
+
+import keras
+
+from keras_xla.training.errors import XLAUnsupportedError
+from keras_xla.training.explain import refuse_layers
+from keras_xla.training.steps import install
+
+
+def compile(model: keras.Model, *args, jit_compile: bool = True, **kwargs) -> keras.Model:
+    """Compile a model so that `fit`, `evaluate` and `predict` run through XLA.
+
+    A drop-in for `model.compile`. Where Keras turns XLA off with a warning, this raises and says what is in
+    the way. The class, the configuration and saved files of the model stay plain Keras.
+
+    Args:
+        model: Any Keras model, built or not.
+        *args: Passed to `model.compile`, in its order.
+        jit_compile: `True` (XLA or an error) or `False` (what plain Keras does).
+        **kwargs: Passed to `model.compile`: `optimizer`, `loss`, `metrics`, `steps_per_execution`, ...
+
+    Returns:
+        The same model.
+
+    Raises:
+        XLAUnsupportedError: A layer cannot be compiled; nothing of the model is changed then. Operations
+            inside layers, losses, metrics and custom steps are checked before the first step of `fit` runs.
+        ValueError: `jit_compile` is neither True nor False, or it is True together with `run_eagerly=True`.
+        TypeError: `model` is not a Keras model.
+
+    Example:
+    ```python
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model = keras_xla.compile(model, optimizer="adam", loss="mse")
+    model.fit(np.ones((32, 4)), np.ones((32, 1)), verbose=0)
+    print(keras_xla.compile_log())
+    ```
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"keras_xla.compile received {type(model).__name__}; it expects a keras.Model as first argument."
+        )
+    check_switch("keras_xla.compile", jit_compile)
+    if jit_compile and kwargs.get("run_eagerly"):
+        raise ValueError(
+            "keras_xla.compile received run_eagerly=True together with jit_compile=True; an eager step "
+            "cannot be "
+            "compiled. Pass jit_compile=False while debugging eagerly, or leave run_eagerly out."
+        )
+    if jit_compile:
+        refuse_layers(model)
+    model.compile(*args, jit_compile=jit_compile, **kwargs)
+    if jit_compile:
+        require_jit(model)
+        install(model)
+    return model
+
+
+def check_switch(who: str, jit_compile) -> None:
+    """Raise unless `jit_compile` is True or False."""
+    if jit_compile is not True and jit_compile is not False:
+        raise ValueError(
+            f"{who} received jit_compile={jit_compile!r}; it expects True (XLA, or an error that names "
+            "what is in the "
+            "way) or False (no XLA)."
+        )
+
+
+def require_jit(model: keras.Model) -> None:
+    """Raise if Keras turned XLA off again although every layer supports it."""
+    if not model.jit_compile or model.run_eagerly:
+        raise XLAUnsupportedError(
+            f"Keras turned XLA off for {model.name!r}: jit_compile is {model.jit_compile!r}, run_eagerly is "
+            f"{model.run_eagerly!r}. XLA needs run_eagerly=False, and TensorFlow's op determinism must be "
+            "off "
+            "(tf.config.experimental.enable_op_determinism was called, or this is a Mac with a GPU)."
+        )

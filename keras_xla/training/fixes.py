@@ -1,0 +1,63 @@
+"""What to do about layers and operations that XLA cannot compile."""
+
+import keras
+
+_PIPELINE = (
+    "map it over the tf.data pipeline before the model (dataset.map(lambda x, y: (layer(x), y))), or "
+    "compile with "
+    "jit_compile=False"
+)
+_LAYERS = {
+    "StringLookup": ("it looks up strings in a table, and XLA has no strings", _PIPELINE),
+    "TextVectorization": (
+        "it splits strings and looks them up in a table, and XLA has no strings",
+        _PIPELINE,
+    ),
+    "Hashing": ("it hashes strings, and XLA has no strings", _PIPELINE),
+    "HashedCrossing": ("it joins and hashes strings, and XLA has no strings", _PIPELINE),
+    "IntegerLookup": ("it looks up values in a hash table, which XLA does not have", _PIPELINE),
+    "LSTM": ("it uses the cuDNN kernel, which XLA cannot call", "pass use_cudnn=False to the layer"),
+    "GRU": ("it uses the cuDNN kernel, which XLA cannot call", "pass use_cudnn=False to the layer"),
+}
+_IMAGE = ("its image transformation has no XLA kernel", _PIPELINE)
+_UNKNOWN = (
+    "its class says supports_jit=False",
+    "compile with jit_compile=False or split the model before this layer",
+)
+_WRITE_IN_OPS = "write it with keras.ops, move it into the tf.data pipeline, or compile with jit_compile=False"
+
+
+def _known(layer: keras.layers.Layer) -> tuple[str, str]:
+    for kind in type(layer).__mro__:
+        if kind.__name__ in _LAYERS:
+            return _LAYERS[kind.__name__]
+        if kind.__name__.startswith("Random") and kind.__module__.startswith("keras."):
+            return _IMAGE
+    return _UNKNOWN
+
+
+def reason_for_layer(layer: keras.layers.Layer) -> str:
+    """Why a layer with `supports_jit = False` cannot be compiled."""
+    return _known(layer)[0]
+
+
+def fix_for_layer(layer: keras.layers.Layer) -> str:
+    """What to do about a layer with `supports_jit = False`."""
+    return _known(layer)[1]
+
+
+def fix_for_op(op: str, layer: keras.layers.Layer | None = None) -> str:
+    """What to do about an operation, given its type and the layer that it is in."""
+    if layer is not None and not layer.supports_jit:
+        return fix_for_layer(layer)
+    if "PyFunc" in op:
+        return "Python code cannot be compiled: " + _WRITE_IN_OPS
+    if op.startswith("Print"):
+        return "remove tf.print, or debug with jit_compile=False"
+    if op.startswith(("String", "string", "AsString", "Substr", "RegexReplace", "StaticRegex", "UnicodeDecode")):
+        return "XLA has no strings: map this over the tf.data pipeline before the model"
+    if "Lookup" in op or "HashTable" in op:
+        return "XLA has no hash tables: map this over the tf.data pipeline before the model"
+    if op in ("ImageProjectiveTransformV3", "ImageProjectiveTransformV2", "CropAndResize", "DecodeImage"):
+        return "move the image transformation into the tf.data pipeline"
+    return "write it with keras.ops if they have it, compile with jit_compile=False, or split the model before it"

@@ -1,0 +1,72 @@
+"""What an executable is for: the shapes of its arguments, and what changed between two of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One argument of an executable: a tensor (`shape` and `dtype`) or a static Python value (`shape` is None)."""
+
+    name: str
+    shape: tuple[int | None, ...] | None
+    dtype: str
+    value: Any = None
+
+    def __str__(self):
+        return f"{self.name}={self.value!r}" if self.shape is None else f"{self.name}: {self.shape} {self.dtype}"
+
+
+Signature = tuple[Leaf, ...]
+
+
+def describe(signature: Signature) -> str:
+    """`"x: (32, 20) float32, y: (32,) int64"`."""
+    return ", ".join(map(str, signature)) or "no arguments"
+
+
+def describe_change(old: Signature, new: Signature) -> str:
+    """Every argument that differs: `"argument x: (32, 20) -> (8, 20)"`; empty when nothing does."""
+    before, after = {leaf.name: leaf for leaf in old}, {leaf.name: leaf for leaf in new}
+    if before.keys() != after.keys():
+        return f"arguments ({', '.join(before)}) -> ({', '.join(after)})"
+    changes = [_leaf_change(before[name], leaf) for name, leaf in after.items() if before[name] != leaf]
+    return f"argument {', '.join(changes)}" if changes else ""
+
+
+def _leaf_change(old: Leaf, new: Leaf) -> str:
+    if old.shape is None or new.shape is None:
+        return f"{new.name}: {_kind(old)} -> {_kind(new)}"
+    if old.dtype == new.dtype:
+        return f"{new.name}: {old.shape} -> {new.shape}"
+    return f"{new.name}: {old.shape} {old.dtype} -> {new.shape} {new.dtype}"
+
+
+def _kind(leaf: Leaf) -> str:
+    return repr(leaf.value) if leaf.shape is None else f"{leaf.shape} {leaf.dtype}"
+
+
+def batch_names(data: Any) -> list[str]:
+    """Names for the tensors of a batch as Keras trainers see it, in `keras.tree.flatten` order, without Nones.
+
+    Args:
+        data: `x`, `(x,)`, `(x, y)` or `(x, y, sample_weight)`, each of any structure.
+
+    Returns:
+        Such as `["x", "y"]`, or `["x['ids']", "x['mask']", "y"]` for a dict.
+    """
+    parts = ("x", "y", "sample_weight")
+    if not isinstance(data, (tuple, list)) or not 0 < len(data) <= 3:
+        data = (data,)
+    return [name for part, value in zip(parts, data, strict=False) for name in named_leaves(part, value)]
+
+
+def named_leaves(name: str, value: Any) -> list[str]:
+    """The names of the leaves of `value` that are not None: `name`, `name['key']`, `name[0]`."""
+    return [
+        name + "".join(f"[{key!r}]" for key in path)
+        for path, leaf in keras.tree.flatten_with_path(value)
+        if leaf is not None
+    ]

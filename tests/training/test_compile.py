@@ -1,0 +1,146 @@
+"""keras_xla.compile: model.compile with XLA on for certain."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla.training.compile import compile
+from keras_xla.training.errors import XLAUnsupportedError
+from tests.training.helpers import LOSS, OPTIONS, SIZE, Log, X, Y, classifier
+
+tensorflow_only = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="strings and Keras' XLA switch exist on TensorFlow only"
+)
+
+
+def lookup_model():
+    inputs = keras.Input((2,), dtype="string")
+    ids = keras.layers.StringLookup(vocabulary=["a", "b"], name="words")(inputs)
+    return keras.Model(inputs, keras.layers.Embedding(4, 3)(ids), name="texts")
+
+
+def test_returns_the_model_and_passes_every_argument_on():
+    model = classifier()
+    assert compile(model, "sgd", "mse", steps_per_execution=2, metrics=["mae"]) is model
+    assert isinstance(model.optimizer, keras.optimizers.SGD)
+    assert (model.loss, model.steps_per_execution, model.jit_compile) == ("mse", 2, True)
+
+
+def test_jit_compile_false_is_plain_keras():
+    log, model = Log(), compile(classifier(), **OPTIONS, jit_compile=False)
+    model.fit(X, Y, batch_size=SIZE, verbose=0)
+    assert model.jit_compile is False
+    assert log.new() == []
+
+
+@pytest.mark.parametrize("value", ["auto", None, 1, "yes"])
+def test_other_switches_are_refused(value):
+    with pytest.raises(ValueError, match=r"received jit_compile=.* expects True .* or False"):
+        compile(classifier(), **OPTIONS, jit_compile=value)
+
+
+def test_eager_steps_cannot_be_compiled():
+    with pytest.raises(ValueError, match="run_eagerly=True together with jit_compile=True"):
+        compile(classifier(), **OPTIONS, run_eagerly=True)
+    assert compile(classifier(), **OPTIONS, run_eagerly=True, jit_compile=False).run_eagerly
+
+
+def test_only_models_are_accepted():
+    with pytest.raises(TypeError, match=r"received Dense; it expects a keras\.Model"):
+        compile(keras.layers.Dense(1))
+
+
+@tensorflow_only
+def test_a_layer_that_cannot_be_compiled_is_named_before_anything_changes():
+    model = lookup_model()
+    model.compile("sgd", "mse")
+    before = model.optimizer
+    with pytest.raises(XLAUnsupportedError, match=r"words \(StringLookup\).*strings.*tf\.data") as error:
+        compile(model, "adam", "mse")
+    assert "'texts'" in str(error.value)
+    assert model.optimizer is before
+
+
+@tensorflow_only
+def test_every_blocking_layer_is_named_however_deep():
+    inputs = keras.Input((2,), dtype="string")
+    outer = keras.Model(inputs, keras.layers.Dense(1, name="head")(lookup_model()(inputs)), name="outer")
+    inner_rotation = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.RandomRotation(0.1, name="turn")])
+    with pytest.raises(XLAUnsupportedError, match=r"words \(StringLookup\)"):
+        compile(outer, "adam", "mse")
+    with pytest.raises(XLAUnsupportedError, match=r"turn \(RandomRotation\)"):
+        compile(keras.Sequential([inner_rotation]), "adam", "mse")
+
+
+def test_results_are_bit_equal_to_plain_keras():
+    options = {"optimizer": "adam", "loss": LOSS, "metrics": ["accuracy"]}
+
+    def run(make):
+        model = make(classifier(dropout=0.2))
+        history = model.fit(X, Y, batch_size=32, epochs=2, validation_data=(X, Y), verbose=0).history
+        return history, model.evaluate(X, Y, verbose=0), model.predict(X, verbose=0), model.get_weights()
+
+    plain = run(lambda model: model.compile(**options, jit_compile=True) or model)
+    ours = run(lambda model: compile(model, **options))
+    assert ours[:2] == plain[:2]
+    assert np.array_equal(ours[2], plain[2])
+    assert all(np.array_equal(a, b) for a, b in zip(ours[3], plain[3], strict=True))
+
+
+def test_a_saved_model_is_plain_keras(tmp_path):
+    model = compile(classifier(), "adam", LOSS)
+    model.fit(X, Y, batch_size=SIZE, epochs=3, verbose=0)
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "expected.npy", model.predict(X, verbose=0))
+    program = f"""
+import sys, keras, numpy as np
+model = keras.saving.load_model({str(tmp_path / "model.keras")!r})
+assert "keras_xla" not in sys.modules
+assert model.compiled and model.jit_compile is True
+assert int(model.optimizer.iterations.value) == 3
+x = np.random.default_rng(0).normal(size=(72, 20)).astype("float32")
+expected = np.load({str(tmp_path / "expected.npy")!r})
+np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-6)
+model.fit(x, np.zeros(72), batch_size=72, verbose=0)
+assert int(model.optimizer.iterations.value) == 4
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_compiling_again_replaces_the_step_functions_once():
+    log, model = Log(), compile(classifier(), **OPTIONS)
+    model.fit(X, Y, batch_size=SIZE, verbose=0)
+    maker = model.make_train_function
+    compile(model, **OPTIONS)
+    model.fit(X, Y, batch_size=SIZE, verbose=0)
+    assert model.make_train_function == maker
+    assert log.causes() == ["first call", "model recompiled"]
+
+
+def test_plain_compile_afterwards_turns_xla_off_or_keeps_it_observed():
+    log, model = Log(), compile(classifier(), **OPTIONS)
+    model.compile(**OPTIONS, jit_compile=False)
+    model.fit(X, Y, batch_size=SIZE, verbose=0)
+    assert log.new() == []
+    model.compile(**OPTIONS, jit_compile=True)
+    model.fit(X, Y, batch_size=SIZE, verbose=0)
+    assert log.kinds() == ["train"]
+
+
+def test_unbuilt_subclassed_models_work():
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.dense(x)
+
+    log, model = Log(), compile(Net(), **OPTIONS)
+    model.fit(X, Y, batch_size=SIZE, verbose=0)
+    assert np.isfinite(model.predict(X, batch_size=SIZE, verbose=0)).all()
+    assert log.kinds() == ["train", "predict"]

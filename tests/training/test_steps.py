@@ -1,0 +1,114 @@
+"""The compile log of fit, evaluate and predict is exactly what XLA did."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla.training.compile import compile
+from tests.training.helpers import OPTIONS, SIZE, Log, X, Y, classifier
+
+
+def test_one_event_for_fit_evaluate_and_predict_each():
+    log, model = Log(), compile(classifier("digits"), **OPTIONS)
+    model.fit(X, Y, batch_size=SIZE, epochs=2, verbose=0)
+    model.evaluate(X, Y, batch_size=SIZE, verbose=0)
+    model.predict(X, batch_size=SIZE, verbose=0)
+    train, test, predict = log.new()
+    assert (train.name, train.kind, train.cause) == ("digits.train_step", "train", "first call")
+    assert train.shapes == f"x: ({SIZE}, 20) float32, y: ({SIZE},) int32"
+    assert (test.name, test.kind) == ("digits.test_step", "test")
+    assert (predict.name, predict.shapes) == ("digits.predict_step", f"x: ({SIZE}, 20) float32")
+    assert all(event.seconds > 0 for event in (train, test, predict))
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_a_partial_last_batch_compiles_once_more_and_never_again(steps_per_execution):
+    log, model = Log(), compile(classifier(), **OPTIONS, steps_per_execution=steps_per_execution)
+    model.fit(X, Y, batch_size=16, epochs=3, verbose=0)
+    full, partial = log.new()
+    assert full.cause == "first call"
+    assert partial.cause == "argument x: (16, 20) -> (8, 20), y: (16,) -> (8,)"
+    model.fit(X, Y, batch_size=16, epochs=2, verbose=0)
+    assert log.new() == []
+    assert int(model.optimizer.iterations.value) == 5 * 5
+
+
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_predict_with_a_partial_batch(steps_per_execution):
+    log, model = Log(), compile(classifier(), **OPTIONS, steps_per_execution=steps_per_execution)
+    outputs = model.predict(X, batch_size=16, verbose=0)
+    assert [event.shapes for event in log.new()] == ["x: (16, 20) float32", "x: (8, 20) float32"]
+    assert np.allclose(outputs, keras.ops.convert_to_numpy(model(X)), atol=1e-5)
+    model.predict(X, batch_size=16, verbose=0)
+    assert log.new() == []
+
+
+def test_several_steps_in_one_execution_change_no_result():
+    def run(make, steps):
+        model = classifier()
+        make(model, **OPTIONS, steps_per_execution=steps, jit_compile=True)
+        return model.fit(X, Y, batch_size=16, epochs=2, verbose=0).history
+
+    assert run(compile, 3) == run(keras.Model.compile, 3) == run(compile, 100)
+
+
+def test_batches_by_hand():
+    log, model = Log(), compile(classifier(), **OPTIONS)
+    for size in (16, 16, 8):
+        model.train_on_batch(X[:size], Y[:size])
+    assert log.kinds() == ["train", "train"]
+    model.test_on_batch(X[:16], Y[:16])
+    assert model.predict_on_batch(X[:16]).shape == (16, 3)
+    assert log.kinds() == ["test", "predict"]
+
+
+def test_validation_inside_fit():
+    log, model = Log(), compile(classifier(), **OPTIONS)
+    model.fit(X, Y, batch_size=36, epochs=2, validation_data=(X[:36], Y[:36]), verbose=0)
+    assert log.kinds() == ["train", "test"]
+
+
+def test_dictionaries_and_sample_weights_are_named():
+    inputs = {"a": keras.Input((4,), name="a"), "b": keras.Input((2,), name="b")}
+    model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.concatenate(list(inputs.values()))))
+    log, model = Log(), compile(model, "sgd", "mse")
+    data = {"a": np.ones((8, 4), "float32"), "b": np.ones((8, 2), "float32")}
+    model.fit(data, np.ones((8, 1), "float32"), sample_weight=np.ones(8, "float32"), batch_size=8, verbose=0)
+    (event,) = log.new()
+    assert event.shapes == (
+        "x['a']: (8, 4) float32, x['b']: (8, 2) float32, y: (8, 1) float32, sample_weight: (8,) float32"
+    )
+
+
+def test_a_python_generator_as_data():
+    def batches():
+        for size in (16, 16, 8):
+            yield X[:size], Y[:size]
+
+    log, model = Log(), compile(classifier(), **OPTIONS)
+    model.fit(batches(), verbose=0)
+    assert log.kinds() == ["train", "train"]
+
+
+def test_nan_passes_through():
+    model = compile(classifier(), **OPTIONS)
+    x = X.copy()
+    x[0, 0] = np.nan
+    outputs = model.predict(x, batch_size=SIZE, verbose=0)
+    assert np.isnan(outputs[0]).all()
+    assert np.isfinite(outputs[1:]).all()
+
+
+def test_a_class_with_its_own_train_function_keeps_it():
+    class Own(keras.Sequential):
+        made = 0
+
+        def make_train_function(self, force=False):
+            self.made += 1
+            return super().make_train_function(force)
+
+    model = compile(Own([keras.Input((20,)), keras.layers.Dense(3)]), **OPTIONS)
+    log = Log()
+    model.fit(X, Y, batch_size=SIZE, epochs=2, verbose=0)
+    assert model.made == 1
+    assert log.kinds() == ["train"]
