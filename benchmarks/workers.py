@@ -21,9 +21,17 @@ def ours(folder, prompt):
 
 def hf_tf_xla(folder, prompt):
     import tensorflow as tf
-    from transformers import TFGPT2LMHeadModel
+    from safetensors.numpy import load_file
+    from transformers import GPT2Config, TFGPT2LMHeadModel
 
-    model = TFGPT2LMHeadModel.from_pretrained(folder)
+    model = TFGPT2LMHeadModel(GPT2Config.from_pretrained(folder))
+    model(model.dummy_inputs)
+    weights = load_file(f"{folder}/model.safetensors")  # their own reader of such a file needs PyTorch
+    for variable in model.weights:
+        name = variable.name.split("/", 1)[1].removesuffix(":0").replace("h_._", "h/").replace("/", ".")
+        for theirs, stored in (("gamma", "weight"), ("beta", "bias"), ("embeddings", "weight")):
+            name = name.replace(theirs, stored)
+        variable.assign(weights[name].reshape(variable.shape))
     model.generation_config.pad_token_id, model.generation_config.eos_token_id = 0, None
     generate = tf.function(model.generate, jit_compile=True)
 

@@ -84,16 +84,18 @@ class Attention(keras.layers.Layer):
             q, k = self.q_norm(q), self.k_norm(k)
         if tables is not None:
             q, k = rotate(q, tables), rotate(k, tables)
+        rows = batch * s.kv_heads
+        k = ops.reshape(k, (rows, length, s.head_dim))  # [BH, S, D]
+        v = ops.reshape(v, (rows, length, s.head_dim))
         if cache is not None:
-            k, v = kv.write(cache, k, v, slot)
-        groups = s.heads // s.kv_heads
-        q = ops.reshape(q, (batch, s.kv_heads, groups * length, s.head_dim))  # [B, H, GS, D]
-        scores = ops.einsum("bhqd,bhtd->bhqt", q, k) * self.factor
-        scores = ops.reshape(scores, (batch, s.heads, length, k.shape[2]))
-        scores = ops.where(mask, ops.cast(scores, "float32"), -1e9)  # finite: an unused row sees nothing
+            k, v = kv.write(cache, k, v, slot)  # [BH, T, D]
+        slots, queries = k.shape[1], s.heads // s.kv_heads * length
+        q = ops.reshape(q, (rows, queries, s.head_dim)) * self.factor  # [BH, GS, D]
+        scores = ops.cast(ops.einsum("nqd,ntd->nqt", q, k), "float32")
+        scores = ops.reshape(scores, (batch, s.heads, length, slots))
+        scores = ops.where(mask, scores, -1e9)  # finite: an unused row sees nothing
         weights = ops.cast(ops.softmax(scores, axis=-1), x.dtype)
-        weights = ops.reshape(weights, (batch, s.kv_heads, groups * length, k.shape[2]))
-        y = ops.einsum("bhqt,bhtd->bhqd", weights, v)
+        y = ops.einsum("nqt,ntd->nqd", ops.reshape(weights, (rows, queries, slots)), v)
         y = ops.transpose(ops.reshape(y, (batch, s.heads, length, s.head_dim)), (0, 2, 1, 3))
         return self.out(ops.reshape(y, (batch, length, s.heads * s.head_dim)), one), (k, v)
 

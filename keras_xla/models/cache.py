@@ -1,20 +1,24 @@
-"""The key-value cache: two arrays a layer, written in place inside the decode loop."""
+"""The key-value cache: two arrays a layer, written in place inside the decode loop.
+
+Batch and heads are one axis, as in the matrix products that read the arrays: with any reshape between, XLA
+on CPU updates one copy for the products and another for the loop.
+"""
 
 from keras import ops
 
-# B batch, H key-value heads, T slots, S new tokens, D head size
+# B batch, N batch times key-value heads, T slots, S new tokens, D head size
 
 
-def empty(batch: int, heads: int, slots: int, head_dim: int, dtype: str):
-    """Keys and values of one layer, `[B, H, T, D]` each, all zero."""
-    return ops.zeros((batch, heads, slots, head_dim), dtype), ops.zeros((batch, heads, slots, head_dim), dtype)
+def empty(rows: int, slots: int, head_dim: int, dtype: str):
+    """Keys and values of one layer, `[N, T, D]` each, all zero."""
+    return ops.zeros((rows, slots, head_dim), dtype), ops.zeros((rows, slots, head_dim), dtype)
 
 
 def write(cache, keys, values, slot):
-    """Put `keys` and `values [B, H, S, D]` at `slot`; one slice update each for the whole batch."""
+    """Put `keys` and `values [N, S, D]` at `slot`; one slice update each for the whole batch."""
     return (
-        ops.slice_update(cache[0], (0, 0, slot, 0), keys),
-        ops.slice_update(cache[1], (0, 0, slot, 0), values),
+        ops.slice_update(cache[0], (0, slot, 0), keys),
+        ops.slice_update(cache[1], (0, slot, 0), values),
     )
 
 

@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 Cache = list[tuple[Any, Any]]
-"""One `(keys, values)` pair a layer, each `(batch, kv_heads, slots, head_dim)`."""
+"""One `(keys, values)` pair a layer, each `(batch * kv_heads, slots, head_dim)`."""
 
 
 class Decoder(Protocol):

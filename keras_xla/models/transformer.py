@@ -60,14 +60,15 @@ class Transformer(keras.layers.Layer):
         """See `Decoder.prefill`."""
         x, prompt = self._prompt(ids, starts)
         a, batch = self.spec.attention, ids.shape[0]
-        cache: Cache = [kv.write(kv.empty(batch, a.kv_heads, slots, a.head_dim, x.dtype), k, v, 0) for k, v in prompt]
+        rows = batch * a.kv_heads
+        cache: Cache = [kv.write(kv.empty(rows, slots, a.head_dim, x.dtype), k, v, 0) for k, v in prompt]
         return self._logits(x[:, -1]), cache
 
     def step(self, tokens, slot, starts, cache: Cache) -> tuple:
         """See `Decoder.step`."""
         queries = ops.reshape(slot, (1,))
         x, tables, one = self._embed(tokens[:, None], queries, starts)
-        masks = self._masks(queries, cache[0][0].shape[2], starts)
+        masks = self._masks(queries, cache[0][0].shape[1], starts)
         updated = []
         for block, layer_cache in zip(self.blocks, cache, strict=True):
             x, layer_cache = block(x, one, masks, tables, layer_cache, slot)

@@ -44,8 +44,7 @@ class XLACompile(keras.callbacks.Callback):
         if model.run_eagerly:
             raise ValueError(
                 f"XLACompile received the model {model.name!r}, which was compiled with run_eagerly=True; "
-                "an eager step "
-                "cannot be compiled. Compile it with run_eagerly=False, or leave the callback out."
+                "an eager step cannot be compiled. Compile it with run_eagerly=False, or leave the callback out."
             )
         refuse_layers(model)
         if model.jit_compile and observer_of(model) is not None:

@@ -66,8 +66,7 @@ class Explanation:
         if self.traced:
             return f"{self.model}: everything compiles"
         return (
-            f"{self.model}: no layer is in the way; the operations inside were not looked at, because the "
-            "model is not "
+            f"{self.model}: no layer is in the way; the operations inside were not looked at, because the model is not "
             "built. Pass explain(model, sample_batch=x)."
         )
 

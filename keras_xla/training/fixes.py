@@ -3,8 +3,7 @@
 import keras
 
 _PIPELINE = (
-    "map it over the tf.data pipeline before the model (dataset.map(lambda x, y: (layer(x), y))), or "
-    "compile with "
+    "map it over the tf.data pipeline before the model (dataset.map(lambda x, y: (layer(x), y))), or compile with "
     "jit_compile=False"
 )
 _LAYERS = {
@@ -16,6 +15,10 @@ _LAYERS = {
     "Hashing": ("it hashes strings, and XLA has no strings", _PIPELINE),
     "HashedCrossing": ("it joins and hashes strings, and XLA has no strings", _PIPELINE),
     "IntegerLookup": ("it looks up values in a hash table, which XLA does not have", _PIPELINE),
+    "XLAGenerationLayer": (
+        "it compiles itself, for shapes of its own",
+        "compile the model around it with jit_compile=False; generation stays compiled",
+    ),
     "LSTM": ("it uses the cuDNN kernel, which XLA cannot call", "pass use_cudnn=False to the layer"),
     "GRU": ("it uses the cuDNN kernel, which XLA cannot call", "pass use_cudnn=False to the layer"),
 }

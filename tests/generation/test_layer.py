@@ -135,6 +135,12 @@ def test_forty_different_calls_compile_once_a_bucket(model, new_events):
     assert layer.trace_count == len(new_events("generate")) <= len(buckets) == 8
 
 
+def test_a_model_around_it_is_not_compiled_again_and_says_why(layer):
+    pipeline = keras.Sequential([keras.Input((3,), dtype="int32"), layer])
+    with pytest.raises(keras_xla.XLAUnsupportedError, match=r"compiles itself.*jit_compile=False"):
+        keras_xla.compile(pipeline, jit_compile=True)
+
+
 def test_warmup_compiles_ahead(layer, new_events):
     assert layer.warmup(batch_sizes=[1, 3], prompt_lengths=[5, 20], verbose=0) == 2
     layer.generate([[5] * 20])
