@@ -145,9 +145,9 @@ class XLAGenerationLayer(keras.layers.Layer):
         if backend.is_traced(_leaf(inputs)):
             return self._call_in_graph(inputs)
         if not prompts.is_text(inputs):
-            outputs = self._complete(prompts.rows(inputs, self._padding), self.options)
+            outputs = self._generator(prompts.rows(inputs, self._padding), self.options)
             return {name: keras.ops.convert_to_tensor(value) for name, value in outputs.items()}
-        completions = self._complete_text(inputs, self.options)
+        completions = self._complete_text(inputs, self.options, self.return_prompt)
         return keras.ops.convert_to_tensor(completions) if backend.is_string(inputs) else completions
 
     def generate(self, inputs: Any, **overrides: Any) -> list[str] | dict[str, np.ndarray]:
@@ -169,7 +169,7 @@ class XLAGenerationLayer(keras.layers.Layer):
         options = self.options.replace(**overrides)
         if prompts.is_text(inputs):
             return self._complete_text(inputs, options, return_prompt)
-        return self._complete(prompts.rows(inputs, self._padding), options)
+        return self._generator(prompts.rows(inputs, self._padding), options)
 
     def warmup(
         self,
@@ -214,16 +214,9 @@ class XLAGenerationLayer(keras.layers.Layer):
         self._generator.executables.run_eagerly = bool(value)
 
     def compute_output_spec(self, inputs):
-        leaf = _leaf(inputs)
-        batch = leaf.shape[0]
-        rows = None if batch is None else batch * self.options.num_return_sequences
-        if leaf.dtype == "string":
-            return keras.KerasTensor((rows,), dtype="string")
-        return {
-            "sequences": keras.KerasTensor((rows, self.options.max_new_tokens), dtype="int32"),
-            "lengths": keras.KerasTensor((rows,), dtype="int32"),
-            "scores": keras.KerasTensor((rows,), dtype="float32"),
-        }
+        specs = self._output_specs(inputs, _leaf(inputs).dtype == "string")
+        outputs = {name: keras.KerasTensor(shape, dtype=dtype) for name, (shape, dtype) in specs.items()}
+        return outputs.get("text", outputs)
 
     def get_config(self) -> dict:
         if not isinstance(self.model, Transformer):
@@ -269,34 +262,38 @@ class XLAGenerationLayer(keras.layers.Layer):
         pad = self.options.pad_token_id
         return None if pad in self.options.eos_token_id else pad
 
-    def _complete(self, rows, options):
-        return self._generator(rows, options)
-
-    def _complete_text(self, inputs, options, return_prompt=None) -> list[str]:
-        return_prompt = self.return_prompt if return_prompt is None else return_prompt
+    def _complete_text(self, inputs, options, return_prompt: bool) -> list[str]:
         rows = tokenizing.encode(self.tokenizer, prompts.texts(inputs))
-        out = self._complete(rows, options)
+        out = self._generator(rows, options)
         rows = [row for row in rows for _ in range(options.num_return_sequences)]
         made = [sequence[:length] for sequence, length in zip(out["sequences"], out["lengths"], strict=True)]
         return [tokenizing.decode(self.tokenizer, *pair, return_prompt) for pair in zip(rows, made, strict=True)]
 
+    def _output_specs(self, inputs, text: bool) -> dict[str, tuple[tuple, str]]:
+        """Shape and dtype of each output; a single one, `"text"`, for text."""
+        batch = _leaf(inputs).shape[0]
+        rows = None if batch is None else batch * self.options.num_return_sequences
+        if text:
+            return {"text": ((rows,), "string")}
+        return {
+            "sequences": ((rows, self.options.max_new_tokens), "int32"),
+            "lengths": ((rows,), "int32"),
+            "scores": ((rows,), "float32"),
+        }
+
     def _call_in_graph(self, inputs):
         """A call inside a graph (`predict`, `tf.data.map`): leaves it for the executables, and comes back."""
-        leaf = _leaf(inputs)
-        batch = leaf.shape[0]
-        rows = None if batch is None else batch * self.options.num_return_sequences
-        if backend.is_string(leaf):
-            return backend.host_call(
-                lambda text: np.array(self._complete_text(text, self.options), object), inputs, [((rows,), "string")]
-            )[0]
-        names = {"sequences": ((rows, self.options.max_new_tokens), "int32")}
-        names |= {"lengths": ((rows,), "int32"), "scores": ((rows,), "float32")}
+        text = backend.is_string(_leaf(inputs))
+        specs = self._output_specs(inputs, text)
 
-        def run(ids):
-            outputs = self._complete(prompts.rows(ids, self._padding), self.options)
-            return [outputs[name] for name in names]
+        def run(arrays):
+            if text:
+                return np.array(self._complete_text(arrays, self.options, self.return_prompt), object)
+            outputs = self._generator(prompts.rows(arrays, self._padding), self.options)
+            return [outputs[name] for name in specs]
 
-        return dict(zip(names, backend.host_call(run, inputs, list(names.values())), strict=True))
+        outputs = dict(zip(specs, backend.host_call(run, inputs, list(specs.values())), strict=True))
+        return outputs.get("text", outputs)
 
 
 def _leaf(inputs):
