@@ -3,15 +3,23 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# What runs on the backend: the rest (files, names, options, what a host does) is the same on both.
+ON_JAX := tests/engine tests/training $(addprefix tests/models/test_,audio.py encoder_decoder.py families.py recompute.py) \
+	$(addprefix tests/generation/test_,beams.py features.py layer.py layer_speech.py)
 
-.PHONY: demo test lint format bench oldest clean
+# XLA compiles on one core: two test files at a time.
+PARALLEL := -n 2 --dist loadfile
+
+.PHONY: demo test lint format bench bench-live oldest transformers4 clean
 
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py
 
-test: $(VENV)/.test
-	$(BIN)/python -m pytest tests
-	KERAS_BACKEND=jax $(BIN)/python -m pytest tests/engine tests/models tests/generation tests/training -m "not slow"
+# Both backends, and the live TensorFlow models of transformers 4 in an environment of their own.
+test: $(VENV)/.test .venv-transformers4/.installed
+	$(BIN)/python -m pytest $(PARALLEL) tests
+	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
+	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -27,7 +35,16 @@ bench: $(VENV)/.test .venv-peer/.installed
 
 # The lower end of the stated version range.
 oldest: .venv-oldest/.installed
-	.venv-oldest/bin/python -m pytest tests -m "not slow"
+	.venv-oldest/bin/python -m pytest $(PARALLEL) tests -m "not slow"
+
+# Live TensorFlow models: eager, their XLA and ours.
+bench-live: .venv-transformers4/.installed
+	.venv-transformers4/bin/python benchmarks/live.py
+
+# Everything that does not take minutes, with the TensorFlow line of Hugging Face: transformers 4, whose models are Keras 2's.
+transformers4: .venv-transformers4/.installed
+	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests -m "not slow" \
+		--ignore tests/test_examples.py --ignore tests/test_docs.py --ignore tests/test_real_checkpoint.py --ignore tests/test_real_seq2seq.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -55,5 +72,10 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	.venv-oldest/bin/python -m pip install --quiet -c .ci/oldest.txt -e ".[test]"
 	touch $@
 
+.venv-transformers4/.installed: .ci/transformers4.txt pyproject.toml
+	$(PYTHON) -m venv .venv-transformers4
+	.venv-transformers4/bin/python -m pip install --quiet -c .ci/transformers4.txt -e ".[test,transformers4]"
+	touch $@
+
 clean:
-	rm -rf .venv .venv-peer .venv-oldest .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peer .venv-oldest .venv-transformers4 .pytest_cache .ruff_cache .hypothesis

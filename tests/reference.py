@@ -4,9 +4,10 @@ import functools
 import pathlib
 
 import numpy as np
+import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
 
 VOCAB = 97
 _LLAMA = dict(
@@ -33,6 +34,8 @@ _OPT = dict(
 
 
 def _rope(**parameters):
+    if transformers.__version__.startswith("4."):
+        return dict(rope_theta=500.0, rope_scaling=parameters)
     return dict(rope_parameters={"rope_theta": 500.0, **parameters})
 
 
@@ -76,18 +79,82 @@ VARIANTS = {
 }
 
 
+_TOKENS = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0, decoder_start_token_id=3)
+_T5 = dict(
+    vocab_size=VOCAB,
+    d_model=32,
+    d_kv=12,
+    d_ff=48,
+    num_layers=2,
+    num_decoder_layers=3,
+    num_heads=4,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=20,
+    **_TOKENS,
+)
+_BART = dict(
+    vocab_size=VOCAB,
+    d_model=32,
+    encoder_layers=2,
+    decoder_layers=3,
+    encoder_attention_heads=4,
+    decoder_attention_heads=2,
+    encoder_ffn_dim=48,
+    decoder_ffn_dim=40,
+    max_position_embeddings=64,
+    forced_eos_token_id=None,
+    **_TOKENS,
+)
+SEQ2SEQ = {
+    "t5": ("T5", _T5),
+    "t5-gated": ("T5", {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "mt5": ("MT5", {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "bart": ("Bart", _BART),
+    "bart-untied": ("Bart", {**_BART, "scale_embedding": True, "tie_word_embeddings": False}),
+    "mbart": ("MBart", {**_BART, "scale_embedding": True}),
+    "marian": ("Marian", {**_BART, "scale_embedding": True, "activation_function": "swish"}),
+    "marian-two-vocabularies": (
+        "Marian",
+        {**_BART, "share_encoder_decoder_embeddings": False, "vocab_size": 120, "decoder_vocab_size": VOCAB},
+    ),
+}
+MEL, FRAMES = 6, 40
+SPEECH = {
+    "whisper": (
+        "Whisper",
+        {
+            **_BART,
+            "num_mel_bins": MEL,
+            "max_source_positions": FRAMES // 2,
+            "max_target_positions": 64,
+            "suppress_tokens": None,
+            "begin_suppress_tokens": None,
+        },
+    )
+}
+
+
 @functools.cache
 def torch_model(variant: str, seed: int = 0) -> torch.nn.Module:
     """The reference model, float32, with weights large enough for distinct logits."""
-    family, config = VARIANTS[variant]
+    if variant == "opt-no-bias" and transformers.__version__.startswith("4."):
+        pytest.skip("transformers 4 cannot build OPT with norms that have no weights")
+    family, values = {**VARIANTS, **SEQ2SEQ, **SPEECH}[variant]
+    kind = {**dict.fromkeys(SEQ2SEQ, AutoModelForSeq2SeqLM), **dict.fromkeys(SPEECH, AutoModelForSpeechSeq2Seq)}
+    config = getattr(transformers, f"{family}Config")(**values)
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(
-        getattr(transformers, f"{family}Config")(**config), attn_implementation="eager"
-    )
+    model = kind.get(variant, AutoModelForCausalLM).from_config(config, attn_implementation="eager")
+    if values.get("tie_word_embeddings") is False:  # transformers 5 ties that of T5 whatever its config says
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     with torch.no_grad():
         for name, weight in model.named_parameters():
+            if family == "Marian" and "embed_positions" in name:
+                continue  # these are sinusoids, and not stored
             # Small initial weights make every norm and bias nearly a no-op; these do not.
             weight.add_(torch.randn_like(weight) * (0.15 if "norm" in name or "ln_" in name else 0.1))
+        for name, buffer in model.named_buffers():
+            if name == "final_logits_bias":
+                buffer.normal_()
     return model.float().eval()
 
 
@@ -113,3 +180,17 @@ def generate(variant: str, prompt: list[int], **options) -> list[int]:
     with torch.no_grad():
         out = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
     return out[0, len(prompt) :].tolist()
+
+
+def seq2seq_logits(variant: str, source: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """The reference's logits `(batch, length, vocab)` for unpadded sources (ids, or features) and decoder ids."""
+    name = "input_features" if variant in SPEECH else "input_ids"
+    with torch.no_grad():
+        return torch_model(variant)(**{name: torch.tensor(source)}, decoder_input_ids=torch.tensor(ids)).logits.numpy()
+
+
+def generate_seq2seq(variant: str, source: list[int], **options) -> list[int]:
+    """The reference's new tokens for one source alone, without the start token; greedy unless told otherwise."""
+    options = {"do_sample": False, "eos_token_id": None, "forced_eos_token_id": None, **options}
+    with torch.no_grad():
+        return torch_model(variant).generate(torch.tensor([source]), **options)[0, 1:].tolist()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_xla.config import GenerationOptions, checkpoint_defaults
+from keras_xla.config import GenerationOptions, checkpoint_defaults, without_idle
 
 BAD = [
     (dict(max_new_tokens=0), ValueError, "max_new_tokens=0; expected an int of at least 1"),
@@ -20,7 +20,17 @@ BAD = [
     (dict(do_sample=True, seed=-1), ValueError, "seed=-1"),
     (dict(num_return_sequences=2), ValueError, "Pass do_sample=True"),
     (dict(eos_token_id=[1, "x"]), TypeError, "eos_token_id='x'"),
-    (dict(temperature=0.7), ValueError, "greedy search would ignore that"),
+    (dict(temperature=0.7), ValueError, "do_sample=False, which would ignore that"),
+    (dict(num_beams=0), ValueError, "num_beams=0; expected an int of at least 1"),
+    (dict(num_beams=2, num_return_sequences=3), ValueError, "Pass num_beams=3 or more"),
+    (dict(length_penalty=2.0), ValueError, "length_penalty=2.0 with num_beams=1, which would ignore that"),
+    (dict(early_stopping="soon", num_beams=2), ValueError, 'expected True, False or "never"'),
+    (dict(repetition_penalty=0.0), ValueError, "repetition_penalty=0.0; expected a float above 0"),
+    (dict(no_repeat_ngram_size=-1), ValueError, "no_repeat_ngram_size=-1"),
+    (dict(bad_words_ids=[3]), TypeError, "expected a list of lists of token ids"),
+    (dict(bad_words_ids=[[]]), TypeError, "each of at least one"),
+    (dict(bad_words_ids=[["bad"]]), TypeError, "bad_words_ids='bad'"),
+    (dict(suppress_tokens=[-1]), ValueError, "suppress_tokens=-1"),
     (dict(temprature=0.7), TypeError, "Did you mean 'temperature'"),
     (dict(max_length=20), TypeError, "Use max_new_tokens"),
 ]
@@ -51,13 +61,20 @@ def test_a_checkpoints_defaults_are_taken_and_the_rest_that_matters_is_named():
         {
             "transformers_version": "5.0",
             "_from_model_config": True,
-            "num_beams": 1,
+            "typical_p": 1.0,
             "do_sample": True,
             "temperature": 0.6,
             "repetition_penalty": 1.1,
+            "diversity_penalty": 0.5,
             "eos_token_id": [1, 2],
             "bos_token_id": 1,
         }
     )
-    assert known == {"do_sample": True, "temperature": 0.6, "eos_token_id": [1, 2]}
-    assert ignored == {"repetition_penalty": 1.1}
+    assert known == {"do_sample": True, "temperature": 0.6, "repetition_penalty": 1.1, "eos_token_id": [1, 2]}
+    assert ignored == {"diversity_penalty": 0.5}
+
+
+def test_options_of_modes_that_are_off_are_left_out():
+    tuned = {"temperature": 0.6, "length_penalty": 2.0, "max_new_tokens": 8}
+    assert without_idle(tuned) == {"max_new_tokens": 8}
+    assert without_idle({**tuned, "do_sample": True, "num_beams": 4}) == {**tuned, "do_sample": True, "num_beams": 4}

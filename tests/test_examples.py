@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from tests import real_models, reference
+from tests.tokenizers import tiny
+
 ROOT = pathlib.Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 pytestmark = pytest.mark.slow
@@ -39,10 +42,42 @@ def test_generate_text():
     assert "14 calls, 3 XLA compilations" in out
 
 
+def test_translate_tfds():
+    out = run(str(EXAMPLES / "translate_tfds.py"), "--model", str(real_models.flan_t5_small()))
+    assert "The house is wonderful.\n    Das Haus ist wunderbar." in out
+    assert "9 sentences, 2 XLA compilations" in out  # batches of 4 and 1
+
+
+def test_transcribe():
+    files = [str(real_models.speech())] * 2
+    out = run(str(EXAMPLES / "transcribe.py"), *files, "--model", str(real_models.whisper_tiny_en()), "--srt")
+    assert out.count("And so my fellow Americans") == 2 and out.count("00:00:00,000 --> ") == 2
+
+
+@pytest.fixture
+def tiny_gpt2(tmp_path):
+    folder = reference.folder("gpt2", tmp_path)
+    tiny().save_pretrained(folder)
+    return folder
+
+
+def test_finetune_gpt2(tiny_gpt2):
+    out = run(str(EXAMPLES / "finetune_gpt2.py"), "--model", tiny_gpt2, "--epochs", "3")
+    losses = [float(x) for x in re.findall(r"loss: (\d\.\d+)\s*$", out, re.MULTILINE)]
+    assert losses[-1] < losses[0]
+    assert out.count("10 green") == 3 and out.count("[greedy") == 1  # three epochs of new weights, one executable
+
+
+def test_migrate_after(tiny_gpt2):
+    assert run(str(EXAMPLES / "migrate_after.py"), tiny_gpt2).count(" -> ") == 3
+
+
 def test_readme_snippets(tmp_path):
     text = (ROOT / "README.md").read_text()
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(snippets) >= 4
     script = tmp_path / "readme.py"
-    script.write_text("\n\n".join(snippets))
+    code = "\n\n".join(snippets).replace("google/flan-t5-small", str(real_models.flan_t5_small()))
+    code = code.replace("openai/whisper-tiny.en", str(real_models.whisper_tiny_en()))
+    script.write_text(code.replace("speech.wav", str(real_models.speech())))
     run(str(script), README_MODEL=str(EXAMPLES), PYTHONPATH=f"{ROOT}:{EXAMPLES}")

@@ -19,3 +19,4 @@ host_call = _module.host_call
 jit = _module.jit
 run_eagerly = _module.run_eagerly
 matmul_transposed = _module.matmul_transposed
+share = _module.share

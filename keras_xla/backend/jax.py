@@ -26,6 +26,11 @@ def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
     return lambda *args: compiled([v.value for v in variables], args)
 
 
+def share(variable: keras.Variable, source: Any) -> bool:
+    """Never: TensorFlow's variables are not jax's."""
+    return False
+
+
 def run_eagerly(fn: Callable, *args):
     """Call `fn` op by op, loops included."""
     with jax.disable_jit():

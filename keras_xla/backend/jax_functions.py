@@ -78,6 +78,11 @@ def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:
     return []
 
 
+def with_autograph(call: Callable):
+    """The result of `call()`; jax has no such conversion."""
+    return call()
+
+
 def to_tensor(x) -> jax.Array:
     """The array on the device; the explicit dtype drops jax's weak type, which would compile again."""
     return jnp.asarray(x, dtype=jax.dtypes.canonicalize_dtype(x.dtype))

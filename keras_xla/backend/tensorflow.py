@@ -31,6 +31,14 @@ def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
     return compiled
 
 
+def share(variable: keras.Variable, source: Any) -> bool:
+    """Let `variable` stand on the memory of the `tf.Variable` `source` from now on, if shape and dtype allow."""
+    same = isinstance(source, tf.Variable) and source.dtype == variable.dtype and source.shape == variable.shape
+    if same:
+        variable._initialize(source)  # Keras takes a tf.Variable as it is; there is no public way to say so
+    return same
+
+
 def run_eagerly(fn: Callable, *args):
     """Call `fn` op by op."""
     return fn(*args)

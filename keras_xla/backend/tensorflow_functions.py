@@ -41,6 +41,11 @@ def _spec(x):
     return tf.TensorSpec([None, *x.shape[1:]] if len(x.shape) else [], x.dtype)
 
 
+def with_autograph(call: Callable):
+    """The result of `call()` in the graph under construction, for code whose `if`s and loops test tensors."""
+    return tf.function(call)()
+
+
 def to_tensor(x) -> tf.Tensor:
     """The array as a tensor of the same dtype."""
     return tf.convert_to_tensor(x)

@@ -22,7 +22,14 @@ _NOT_RUN = -1
 
 
 def observed_step(
-    model, kind: str, keras_make: Callable, own: bool, names: Callable, refuse: Callable, saw: Callable
+    model,
+    kind: str,
+    keras_make: Callable,
+    own: bool,
+    names: Callable,
+    refuse: Callable,
+    saw: Callable,
+    from_iterator: bool = False,
 ) -> Callable:
     """The function that `fit`, `evaluate` or `predict` calls for each execution, with every batch shape reported.
 
@@ -34,12 +41,13 @@ def observed_step(
         names: `names(data)` names the tensors of a batch.
         refuse: Called with the `BlockingOp`s of a newly traced step before anything runs; raises.
         saw: `saw([(trace, [(name, shape, dtype), ...]), ...], seconds)` with the batches of one execution.
+        from_iterator: Whether `predict` too gives its iterator, rather than a list of batches.
     """
     distributed = tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy()
     if own or distributed:
         return _watched(keras_make(), names, saw)
     step = _Step(model, kind, names, refuse, saw)
-    return step.run_predict if kind == "predict" else step.run
+    return step.run_predict if kind == "predict" and not from_iterator else step.run
 
 
 class _Step:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from keras_xla import backend
 from keras_xla.backend import events
@@ -12,25 +13,61 @@ from keras_xla.backend import events
 
 @dataclass(frozen=True)
 class Key:
-    """What truly changes the graph; everything else is a tensor.
+    """What truly changes the graph of a generation; everything else is a tensor.
 
     Attributes:
         batch: Batch bucket.
         prompt: Prompt bucket.
         new_tokens: New-token bucket.
+        source: Source bucket of an encoder-decoder; 0 without.
+        encoded: Whether the source comes as hidden states.
+        num_beams: Beams.
         do_sample: Whether tokens are drawn.
         eos_slots: Room for end-of-sequence ids.
+        processors: Names of the logits processors.
+        words: Room for bad words: how many, how long.
     """
 
     batch: int
     prompt: int
     new_tokens: int
+    source: int
+    encoded: bool
+    num_beams: int
     do_sample: bool
     eos_slots: int
+    processors: tuple[str, ...]
+    words: tuple[int, ...]
 
     def __str__(self):
-        mode = "sample" if self.do_sample else "greedy"
-        return f"{mode}, batch {self.batch}, prompt {self.prompt}, new tokens {self.new_tokens}"
+        mode = "sample" if self.do_sample else "greedy" if self.num_beams == 1 else "search"
+        parts = [mode if self.num_beams == 1 else f"{self.num_beams} beams, {mode}"]
+        parts += [f"batch {self.batch}", f"prompt {self.prompt}", f"new tokens {self.new_tokens}"]
+        parts += [f"source {self.source}"] if self.source else []
+        return ", ".join(parts + [name for name in self.processors if name != "min_length"])
+
+
+@dataclass(frozen=True)
+class EncodeKey:
+    """What changes the graph of an encoder run alone."""
+
+    batch: int
+    source: tuple[int, ...]
+
+    def __str__(self):
+        return f"encode, batch {self.batch}, source {' x '.join(map(str, self.source))}"
+
+
+@dataclass(frozen=True)
+class ScoreKey:
+    """What changes the graph of a prompt's scores without generation."""
+
+    batch: int
+    prompt: int
+    source: int
+
+    def __str__(self):
+        return f"score, batch {self.batch}, prompt {self.prompt}, source {self.source}"
 
 
 class Executables:
@@ -48,12 +85,12 @@ class Executables:
             raise ValueError(f'Received on_recompile={on_recompile!r}; expected "log" or "raise".')
         self.name, self.on_recompile = name, on_recompile
         self._build, self._variables = build, variables
-        self._compiled: dict[Key, Callable] = {}
+        self._compiled: dict[Any, Callable] = {}
         self._lock = threading.Lock()
         self.trace_count = 0
         self.run_eagerly = False
 
-    def __call__(self, key: Key, *args):
+    def __call__(self, key: Any, *args):
         """Run the executable of `key`, compiling it if it is new."""
         if self.run_eagerly:
             return backend.run_eagerly(self._build(key), *args)
@@ -64,7 +101,7 @@ class Executables:
             if key in self._compiled:
                 return self._compiled[key](*args)
             cause = self._cause(key)
-            if self._compiled and self.on_recompile == "raise":
+            if cause != "first call" and self.on_recompile == "raise":
                 raise events.RecompileError(
                     f"{self.name} would compile again: {cause}. Warm that up, or widen the buckets."
                 )
@@ -78,7 +115,7 @@ class Executables:
             return result
 
     @property
-    def keys(self) -> list[Key]:
+    def keys(self) -> list:
         """What has been compiled, oldest first."""
         return list(self._compiled)
 
@@ -91,15 +128,20 @@ class Executables:
 
         return traced
 
-    def _cause(self, key: Key) -> str:
-        """What sets `key` apart from the nearest one compiled so far."""
-        if not self._compiled:
+    def _cause(self, key) -> str:
+        """What sets `key` apart from the nearest one of its kind compiled so far."""
+        others = [other for other in reversed(self._compiled) if type(other) is type(key)]
+        if not others:
             return "first call"
 
         def changes(other):
-            fields = [f.name for f in dataclasses.fields(Key)]
+            fields = [f.name for f in dataclasses.fields(key)]
             return [(f, getattr(other, f), getattr(key, f)) for f in fields if getattr(other, f) != getattr(key, f)]
 
-        nearest = min(map(changes, reversed(self._compiled)), key=len)  # of equals, the latest
-        labels = {"batch": "batch bucket", "prompt": "prompt bucket", "new_tokens": "new-token bucket"}
-        return ", ".join(f"{labels.get(field, field)} {old} -> {new}" for field, old, new in nearest)
+        nearest = min(map(changes, others), key=len)  # of equals, the latest
+        labels = {"new_tokens": "new-token bucket", **{f: f"{f} bucket" for f in ("batch", "prompt", "source")}}
+        return ", ".join(f"{labels.get(field, field)} {_show(old)} -> {_show(new)}" for field, old, new in nearest)
+
+
+def _show(value) -> str:
+    return "(" + ", ".join(map(str, value)) + ")" if isinstance(value, tuple) else str(value)

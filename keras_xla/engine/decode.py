@@ -1,68 +1,62 @@
-"""The decode loop: prefill once, then one token a row and step until every row is finished."""
+"""The decode loop: prefill once, then a token a lane and step until every row is finished."""
 
+from typing import Any, Protocol
+
+import keras
 from keras import ops
 
-from keras_xla.engine import logits as processors
-from keras_xla.engine import random, samplers
+from keras_xla.engine.lanes import lanes_for
 from keras_xla.engine.state import Request, Result
 from keras_xla.models.interface import Decoder
 
-# B batch, P prompt slots, N new-token slots, V vocabulary
+# B batch, K lanes, V vocabulary
 
 
-def decode(model: Decoder, request: Request, new_tokens: int, sampling: bool) -> Result:
+class Search(Protocol):
+    """What to do with scores: `single.Single` or `beam_search.BeamSearch`. Its state is a tree of tensors."""
+
+    width: int  # K
+
+    def begin(self) -> Any:
+        """The state before the first token."""
+
+    def advance(self, scores: Any, step: Any, state: Any) -> tuple[Any, Any, Any]:
+        """From `scores [B, K, V]` to the tokens of `step [B, K]`, the lanes they continue `[B, K]`, and the state."""
+
+    def unfinished(self, state: Any) -> Any:
+        """Whether any row needs another step."""
+
+    def result(self, state: Any) -> Result:
+        """What was found."""
+
+
+def decode(model: Decoder, request: Request, search: Search, new_tokens: int) -> Result:
     """Generate; pure, of fixed shapes, and so compilable as one executable.
 
     Args:
         model: The `Decoder`.
         request: Bucketed tensors.
+        search: How tokens are chosen.
         new_tokens: N, the bucket; `request.max_new_tokens` is at most this.
-        sampling: Whether tokens are drawn, or the most likely ones taken.
     """
-    batch, prompt = request.ids.shape
-    ends = processors.eos_mask(request.eos, model.vocab_size)  # [V]
-
-    def choose(scores, step):
-        """The next token of each row and its log-probability under the model itself."""
-        allowed = processors.forbid_eos(scores, ends, step, request.min_new_tokens)
-        if sampling:
-            uniform = random.uniform(request.seed, batch, step)
-            r = request
-            token = samplers.sample(allowed, uniform, r.temperature, r.top_k, r.top_p, r.min_p)
-        else:
-            token = samplers.greedy(allowed)
-        chosen = ops.take_along_axis(scores, token[:, None], axis=-1)[:, 0]
-        return token, chosen - ops.logsumexp(scores, axis=-1)
-
-    def emit(step, done, sequences, lengths, totals, scores):
-        """Choose from `scores [B, V]`, write the choice at `step`, and see who is finished."""
-        token, logprob = choose(scores, step)
-        token = ops.where(done, request.pad, token)
-        sequences = ops.slice_update(sequences, (0, step), token[:, None])
-        lengths = ops.where(done, lengths, step + 1)
-        totals = ops.where(done, totals, totals + logprob)
-        done = ops.logical_or(done, ops.take(ends, token))
-        return token, done, sequences, lengths, totals
-
-    scores, cache = model.prefill(request.ids, request.starts, prompt + new_tokens)
-    done = request.starts >= prompt  # rows that only fill the bucket
-    sequences = ops.broadcast_to(request.pad, (batch, new_tokens))
-    lengths, totals = ops.zeros((batch,), "int32"), ops.zeros((batch,), "float32")
+    lanes = lanes_for(model, request.starts, request.ids.shape[1], new_tokens, search.width)
+    scores, cache = model.prefill(request.ids, request.starts, lanes.slots)
     zero = ops.zeros((), "int32")
-    emitted = emit(zero, done, sequences, lengths, totals, scores)
+    first = search.advance(ops.tile(scores[:, None], (1, search.width, 1)), zero, search.begin())
+    initial = (*first, lanes.begin(cache))
+    leaves = keras.tree.flatten(initial)
 
-    def unfinished(step, token, done, *_):
-        return ops.logical_and(step < request.max_new_tokens, ops.logical_not(ops.all(done)))
+    def pack(flat):
+        return keras.tree.pack_sequence_as(initial, list(flat))
 
-    def advance(step, token, done, sequences, lengths, totals, *flat):
-        cache = list(zip(flat[::2], flat[1::2], strict=True))
-        # The token made at step s - 1 goes into the slot behind the prompt and those before it.
-        scores, cache = model.step(token, prompt + step - 1, request.starts, cache)
-        return (step + 1, *emit(step, done, sequences, lengths, totals, scores), *_flat(cache))
+    def unfinished(step, *flat):
+        state = pack(flat)[2]
+        return ops.logical_and(step < request.max_new_tokens, search.unfinished(state))
 
-    state = ops.while_loop(unfinished, advance, (zero + 1, *emitted, *_flat(cache)))
-    return Result(*state[3:6])
+    def advance(step, *flat):
+        tokens, parents, state, cache = pack(flat)
+        scores, cache = lanes.forward(tokens, parents, step - 1, cache)
+        return (step + 1, *keras.tree.flatten((*search.advance(scores, step, state), cache)))
 
-
-def _flat(cache):
-    return [array for layer in cache for array in layer]
+    final = ops.while_loop(unfinished, advance, (zero + 1, *leaves))
+    return search.result(pack(final[1:])[2])

@@ -11,7 +11,7 @@ _PARITY = 0x1BD11BDA
 
 
 def threefry(key, counter):
-    """Two words of `counter (2, ...)` uint32, encrypted with `key (2,)` uint32; the same shape."""
+    """Two words of `counter (2, ...)` uint32, encrypted with `key (2,)` (or broadcastable) uint32."""
     schedule = (key[0], key[1], ops.bitwise_xor(ops.bitwise_xor(key[0], key[1]), _word(_PARITY)))
     a, b = counter[0] + schedule[0], counter[1] + schedule[1]
     for block in range(5):
@@ -36,6 +36,16 @@ def uniform(seed, rows: int, step):
     counter = ops.stack([row, row * _word(0) + ops.cast(step, "uint32")])
     bits = ops.right_shift(threefry(seed, counter)[0], _word(8))  # 24 bits: what a float32 holds
     return ops.cast(ops.cast(bits, "int32"), "float32") * 2.0**-24
+
+
+def uniform_each(seed, shape: tuple[int, int], step):
+    """Float32 in (0, 1), one for each place of `shape` (rows, columns); a row's are the same at any batch size."""
+    rows, columns = (ops.cast(ops.arange(n, dtype="int32"), "uint32") for n in shape)
+    row_key = threefry(seed, ops.stack([rows, rows * _word(0) + ops.cast(step, "uint32")]))  # [2, rows]
+    place = ops.broadcast_to(columns[None], shape)
+    bits = threefry(row_key[:, :, None], ops.stack([place, ops.zeros_like(place)]))[0]
+    bits = ops.cast(ops.right_shift(bits, _word(9)), "int32")  # 23 bits, so that adding a half is exact
+    return (ops.cast(bits, "float32") + 0.5) * 2.0**-23
 
 
 def _word(value: int):

@@ -8,7 +8,7 @@ from keras import ops
 
 # B batch, V vocabulary, C columns of a V that is folded in two
 
-OFF = -1e9  # a logit that is out of the question; finite, so that no NaN can come of it
+OFF = -1e30  # a logit that is out of the question; finite, so that no NaN can come of it
 _BISECTIONS = 40
 _COLUMNS = 256
 
@@ -18,47 +18,58 @@ def greedy(logits):
     return ops.cast(ops.argmax(logits, axis=-1), "int32")
 
 
-def sample(logits, uniform, temperature, top_k, top_p, min_p):
-    """Draw one token a row, filtering in the order that Hugging Face does.
+def keep(logits, temperature, top_k, top_p, min_p, least=1):
+    """Divide by the temperature, and turn off what the filters drop, in the order that Hugging Face does.
 
     Args:
         logits: `[B, V]` float32.
-        uniform: `[B]` float32 in [0, 1).
         temperature: Scalar float32 above 0.
         top_k: Scalar int32; 0 is off.
         top_p: Scalar float32; 1 is off.
         min_p: Scalar float32; 0 is off.
+        least: Scalar int32, tokens that every filter keeps (beams need one that does not end).
 
     Returns:
-        `[B]` int32.
+        `[B, V]` float32.
     """
     x = ops.where(logits > OFF / 2, logits / temperature, OFF)
-    x = ops.cond(top_k > 0, lambda: keep_top_k(x, top_k), lambda: x)
-    y = ops.cond(top_p < 1, lambda: keep_top_p(x, top_p), lambda: x)
-    best = ops.max(y, axis=-1, keepdims=True)
-    weights = ops.where(y > OFF / 2, ops.exp(y - best), 0.0)
-    weights = ops.where(weights >= min_p, weights, 0.0)
-    return draw(weights, uniform)
+    x = ops.cond(top_k > 0, lambda: keep_top_k(x, ops.maximum(top_k, least)), lambda: x)
+    y = ops.cond(top_p < 1, lambda: keep_top_p(x, top_p, least), lambda: x)
+    return ops.cond(min_p > 0, lambda: keep_min_p(y, min_p, least), lambda: y)
+
+
+def weights(x):
+    """Probabilities up to a factor: `[B, V]`, 0 where `x` is off."""
+    return ops.where(x > OFF / 2, ops.exp(x - ops.max(x, axis=-1, keepdims=True)), 0.0)
 
 
 def keep_top_k(x, k):
     """`[B, V]` with all but the `k` largest values of each row (and ties with the last) off."""
-
-    def enough(threshold):
-        return ops.sum(ops.cast(x >= threshold, "int32"), axis=-1, keepdims=True) >= k
-
-    return _keep_largest(x, enough)
+    return _keep_largest(x, lambda threshold: _count(x >= threshold) >= k)
 
 
-def keep_top_p(x, p):
+def keep_top_p(x, p, least=1):
     """`[B, V]` with all but the fewest largest logits that hold probability `p` off (Holtzman et al., 2020)."""
-    weights = ops.where(x > OFF / 2, ops.exp(x - ops.max(x, axis=-1, keepdims=True)), 0.0)
-    wanted = p * ops.sum(weights, axis=-1, keepdims=True)
+    w = weights(x)
+    wanted = p * ops.sum(w, axis=-1, keepdims=True)
 
     def enough(threshold):
-        return ops.sum(ops.where(x >= threshold, weights, 0.0), axis=-1, keepdims=True) >= wanted
+        above = x >= threshold
+        mass = ops.sum(ops.where(above, w, 0.0), axis=-1, keepdims=True)
+        return ops.logical_and(mass >= wanted, _count(above) >= least)
 
     return _keep_largest(x, enough)
+
+
+def keep_min_p(x, p, least=1):
+    """`[B, V]` with all that are less than `p` times as likely as the most likely off."""
+    likely = weights(x) >= p
+    kept = ops.where(likely, x, OFF)
+    return ops.where(_count(likely) >= least, kept, keep_top_k(x, least))
+
+
+def _count(which):
+    return ops.sum(ops.cast(which, "int32"), axis=-1, keepdims=True)
 
 
 def draw(weights, uniform):

@@ -1,8 +1,8 @@
 """`XLAGenerationLayer`: generation as a Keras layer."""
 
+import inspect
 import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,12 +10,14 @@ import numpy as np
 
 from keras_xla import backend, config
 from keras_xla.engine.buckets import make
-from keras_xla.engine.generator import Generator
 from keras_xla.generation import prompts, tokenizing
-from keras_xla.models.registry import load_model
+from keras_xla.generation.defaults import SPEECH_FIELDS, known_options, resolve, stored_options
+from keras_xla.generation.speech_pipeline import SpeechPipeline, generator_for, hears
+from keras_xla.generation.transcripts import Transcript
+from keras_xla.models.build import build
+from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
-from keras_xla.models.spec import DecoderSpec
-from keras_xla.models.transformer import Transformer
+from keras_xla.models.sources.live_models import as_decoder, options_of, tokenizer_of
 
 
 @keras.saving.register_keras_serializable(package="keras_xla")
@@ -26,28 +28,36 @@ class XLAGenerationLayer(keras.layers.Layer):
     prompt length, batch size or option in it compiles again.
 
     Args:
-        model: A `Decoder` (see `keras_xla.models.interface`), such as `Transformer`.
+        model: A live model: a KerasHub `CausalLM` or `Seq2SeqLM`, any Keras model from ids to logits, a TensorFlow
+            model of transformers 4, or a `Decoder` or `EncoderDecoder` (see `keras_xla.models.interface`). Its
+            weights are those at the time of each call.
         tokenizer: A Hugging Face tokenizer; needed for text.
-        max_new_tokens: Tokens to make at most.
+        max_new_tokens: Tokens to make at most; the model's own default, or else 64.
+        generation_config: Defaults of all options, as in a checkpoint's `generation_config.json`; a live model's own
+            by default.
         return_prompt: Whether text outputs begin with the prompt.
-        prompt_buckets: Prompt lengths to pad to, increasing; powers of two from 32 by default.
+        sampling_rate: Of speech that comes as an array, in hertz.
+        prompt_buckets: Prompt lengths to pad to, increasing; powers of two from 32 by default. For an
+            encoder-decoder, of what it reads.
         batch_buckets: Batch sizes to pad to; powers of two by default.
         new_token_buckets: Room for new tokens; powers of two from 32 by default.
         on_recompile: `"log"` (see `keras_xla.compile_log`), or `"raise"`: after the first compilation,
             another one is a `RecompileError`.
-        **generation_options: Any other field of `keras_xla.config.GenerationOptions`.
+        **options: Any other field of `keras_xla.config.GenerationOptions`, and for speech of
+            `keras_xla.generation.speech_options.SpeechOptions`.
 
     Call arguments:
         inputs: Ids `(batch, length)`, a ragged tensor, a list of lists of ints, or
             `{"input_ids", "attention_mask"}`; or strings `(batch,)`, a chat or a list of chats. Padding
             may be on either side; without a mask, `pad_token_id` at either end is padding, if that was
-            given and is no `eos_token_id`.
+            given and is no `eos_token_id`. An encoder-decoder reads them, and takes `decoder_input_ids` beside them.
+            For speech: files, arrays `(batch, samples)`, or `{"input_features": (batch, mel bins, frames)}`.
 
     Returns:
         For ids `{"sequences": (batch * num_return_sequences, max_new_tokens) int32, "lengths": (...,) int32,
         "scores": (...,) float32}`: new tokens only, right-padded with `pad_token_id`; the tokens made, with
-        the end-of-sequence token; the sum of their log-probabilities under the model. For text, the
-        completions: a list of strings, or a string tensor for a string tensor.
+        the end-of-sequence token; the sum of their log-probabilities under the model (or a beam's score). For text
+        and speech, the completions: a list of strings, or a string tensor in a graph and for a string tensor.
 
     Raises:
         TypeError, ValueError: for bad options or inputs, before anything compiles.
@@ -65,9 +75,11 @@ class XLAGenerationLayer(keras.layers.Layer):
         self,
         model: Any,
         tokenizer: Any = None,
-        max_new_tokens: int = 64,
+        max_new_tokens: int | None = None,
         *,
+        generation_config: Mapping[str, Any] | None = None,
         return_prompt: bool = False,
+        sampling_rate: int | None = None,
         prompt_buckets: Sequence[int] | None = None,
         batch_buckets: Sequence[int] | None = None,
         new_token_buckets: Sequence[int] | None = None,
@@ -75,35 +87,38 @@ class XLAGenerationLayer(keras.layers.Layer):
         name: str | None = None,
         dtype: Any = None,
         trainable: bool = True,
-        **generation_options: Any,
+        **options: Any,
     ):
-        self.options = config.GenerationOptions().replace(max_new_tokens=max_new_tokens, **generation_options)
+        stored = options_of(model) if generation_config is None else generation_config
+        decoder, tokenizer = as_decoder(model), tokenizer_of(model) if tokenizer is None else tokenizer
+        stored = known_options(stored, f"the {type(model).__name__}", hears(decoder))
+        if max_new_tokens is not None:
+            options["max_new_tokens"] = max_new_tokens
+        asked = resolve(stored, options, hasattr(decoder, "condition"), hears(decoder))
         super().__init__(name=name, dtype=dtype, trainable=trainable)
-        self.model, self.tokenizer, self.return_prompt = model, tokenizer, return_prompt
+        self.options, self.model, self.tokenizer, self.return_prompt = asked.options, decoder, tokenizer, return_prompt
+        self.sampling_rate = sampling_rate
         self.supports_jit = False  # it compiles itself, for its own shapes
         self._convert_input_args = False  # strings, chats and ragged lists come as they are
         self._allow_non_tensor_positional_args = True
         buckets = dict(batch=batch_buckets, prompt=prompt_buckets, new_tokens=new_token_buckets)
         self._buckets = {name: sizes and list(sizes) for name, sizes in buckets.items()}
-        self._generator = Generator(
-            model,
+        self._generator = generator_for(
+            decoder,
+            asked.tokens,
             batch=make("batch", batch_buckets, 1),
             prompt=make("prompt", prompt_buckets, 32),
             new_tokens=make("max_new_tokens", new_token_buckets, 32),
             on_recompile=on_recompile,
             name=self.name,
         )
+        self._stored = stored if asked.tokens else None
+        self._speech = SpeechPipeline(self._generator, asked.tokens, asked.speech) if asked.tokens else None
         self.built = True
 
     @classmethod
     def from_pretrained(
-        cls,
-        source: str | os.PathLike,
-        *,
-        tokenizer: Any = None,
-        dtype: Any = None,
-        max_new_tokens: int | None = None,
-        **kwargs: Any,
+        cls, source: str | os.PathLike, *, tokenizer: Any = None, dtype: Any = None, **kwargs: Any
     ) -> "XLAGenerationLayer":
         """A layer from a Hugging Face folder or hub name (safetensors), or a GGUF file.
 
@@ -113,7 +128,6 @@ class XLAGenerationLayer(keras.layers.Layer):
             source: Folder, `.gguf` file, or hub name.
             tokenizer: Instead of the checkpoint's own.
             dtype: Of weights and computation; Keras' default (float32) if None.
-            max_new_tokens: See the class; the checkpoint's, or else 64.
             **kwargs: See the class.
 
         Raises:
@@ -122,54 +136,52 @@ class XLAGenerationLayer(keras.layers.Layer):
                 unexpected, truncated or of the wrong shape (all are listed at once).
         """
         checkpoint = open_checkpoint(source)
-        ends = {name: checkpoint.config.get(name) for name in ("eos_token_id", "pad_token_id")}
-        known, ignored = config.checkpoint_defaults({**ends, **checkpoint.generation_config})
-        asked = kwargs if max_new_tokens is None else {"max_new_tokens": max_new_tokens, **kwargs}
-        if ignored:
-            warnings.warn(
-                f"{checkpoint.path}: its generation_config.json sets {ignored}, which keras_xla does not "
-                "implement: completions will differ from Hugging Face's.",
-                stacklevel=2,
-            )
-        sampling = {**known, **asked}.get("do_sample", False)
-        if not sampling:  # many checkpoints tune sampling without asking for it
-            known = {name: value for name, value in known.items() if name not in config.SAMPLING}
+        found = model_config(checkpoint)
+        speech, has_encoder = hasattr(found, "num_mel_bins"), getattr(found, "is_encoder_decoder", False)
+        stored = known_options(stored_options(checkpoint, found), checkpoint.path, speech)
         # Options are checked before the weights are read, which can take a while.
-        fields = config.GenerationOptions.__dataclass_fields__
-        config.GenerationOptions().replace(**known).replace(**{k: v for k, v in asked.items() if k in fields})
+        own = set(inspect.signature(cls.__init__).parameters) - {"max_new_tokens"}
+        resolve(stored, {n: v for n, v in kwargs.items() if n not in own and v is not None}, has_encoder, speech)
         model = load_model(checkpoint, dtype=dtype)
         tokenizer = checkpoint.tokenizer() if tokenizer is None else tokenizer
-        return cls(model, tokenizer, dtype=dtype, **{**known, **asked})
+        return cls(model, tokenizer, dtype=dtype, generation_config=stored, **kwargs)
 
     def call(self, inputs):
         if backend.is_traced(_leaf(inputs)):
             return self._call_in_graph(inputs)
-        if not prompts.is_text(inputs):
-            outputs = self._generator(prompts.rows(inputs, self._padding), self.options)
+        if not self._makes_text(inputs):
+            outputs = self._complete_ids(inputs, self.options)
             return {name: keras.ops.convert_to_tensor(value) for name, value in outputs.items()}
         completions = self._complete_text(inputs, self.options, self.return_prompt)
         return keras.ops.convert_to_tensor(completions) if backend.is_string(inputs) else completions
 
-    def generate(self, inputs: Any, **overrides: Any) -> list[str] | dict[str, np.ndarray]:
+    def generate(self, inputs: Any, **overrides: Any) -> list[str] | list[Transcript] | dict[str, np.ndarray]:
         """Generate outside of a model, with other options for this call.
 
         Args:
             inputs: See the class.
-            **overrides: Generation options, and `return_prompt`.
+            **overrides: Generation options, and `return_prompt`. For speech also the fields of
+                `keras_xla.generation.speech_options.SpeechOptions`, `sampling_rate` and `batch_size`.
 
         Returns:
-            A list of strings for text; for ids the same dict as a call, as numpy arrays.
+            A list of strings for text; for ids or features the same dict as a call, as numpy arrays; for speech a list
+            of `keras_xla.generation.transcripts.Transcript`, whose `str` is the text.
 
         Example:
         ```python
         layer.generate(["Once upon a time", "The sky"], do_sample=True, temperature=0.7, seed=1)
         ```
         """
+        if self._speech is not None:
+            if _is_features(inputs):
+                return self._speech.complete(inputs["input_features"], self.options, **overrides)
+            overrides.setdefault("sampling_rate", self.sampling_rate)
+            return self._speech.transcribe(inputs, self.tokenizer, self.options, **overrides)
         return_prompt = overrides.pop("return_prompt", self.return_prompt)
         options = self.options.replace(**overrides)
         if prompts.is_text(inputs):
             return self._complete_text(inputs, options, return_prompt)
-        return self._generator(prompts.rows(inputs, self._padding), options)
+        return self._complete_ids(inputs, options)
 
     def warmup(
         self,
@@ -194,7 +206,7 @@ class XLAGenerationLayer(keras.layers.Layer):
         bar = keras.utils.Progbar(len(pairs), unit_name="shape") if verbose else None
         compiled = 0
         for i, (batch, length) in enumerate(pairs):
-            compiled += self._generator.warmup(batch * options.num_return_sequences, length, options)
+            compiled += self._generator.warmup(batch, length, options)
             if bar:
                 bar.update(i + 1, finalize=i + 1 == len(pairs))
         return compiled
@@ -214,35 +226,40 @@ class XLAGenerationLayer(keras.layers.Layer):
         self._generator.executables.run_eagerly = bool(value)
 
     def compute_output_spec(self, inputs):
-        specs = self._output_specs(inputs, _leaf(inputs).dtype == "string")
+        text = not _is_features(inputs) if self._speech else _leaf(inputs).dtype == "string"
+        specs = self._output_specs(inputs, text)
         outputs = {name: keras.KerasTensor(shape, dtype=dtype) for name, (shape, dtype) in specs.items()}
         return outputs.get("text", outputs)
 
     def get_config(self) -> dict:
-        if not isinstance(self.model, Transformer):
+        if not hasattr(self.model, "spec") or getattr(self.model, "follower", None) is not None:
             raise ValueError(
-                f"The layer {self.name!r} holds a {type(self.model).__name__}, which has no spec to save; "
-                "only a Transformer can be saved."
+                f"The layer {self.name!r} holds {'a live model' if hasattr(self.model, 'spec') else 'a model'} of its "
+                "own making, which cannot be saved with it. Save that model, and make the layer of it again."
             )
         options = {f: getattr(self.options, f) for f in config.GenerationOptions.__dataclass_fields__}
-        if not self.options.do_sample:
-            options = {name: value for name, value in options.items() if name not in config.SAMPLING}
+        options = config.without_idle(options)
+        if self._speech is not None:
+            speech = {name: getattr(self._speech.defaults, name) for name in SPEECH_FIELDS}
+            options |= {name: value for name, value in speech.items() if value is not None and value != ()}
         buckets = {f"{'new_token' if n == 'new_tokens' else n}_buckets": s for n, s in self._buckets.items()}
         return {
             **super().get_config(),
             **options,
             **buckets,
+            "generation_config": self._stored or {},
             "return_prompt": self.return_prompt,
+            "sampling_rate": self.sampling_rate,
             "on_recompile": self._generator.executables.on_recompile,
             "model": self.model.spec.to_dict(),
         }
 
     @classmethod
     def from_config(cls, config: dict) -> "XLAGenerationLayer":
-        spec, dtype = DecoderSpec.from_dict(config["model"]), config.pop("dtype", None)
+        dtype = config.pop("dtype", None)
         if isinstance(dtype, dict):
             dtype = keras.saving.deserialize_keras_object(dtype)
-        return cls(**{**config, "model": Transformer(spec, dtype=dtype), "dtype": dtype})
+        return cls(**{**config, "model": build(config["model"], dtype=dtype), "dtype": dtype})
 
     def save_assets(self, dir_path: str) -> None:
         """Write the tokenizer into a `.keras` file."""
@@ -262,9 +279,29 @@ class XLAGenerationLayer(keras.layers.Layer):
         pad = self.options.pad_token_id
         return None if pad in self.options.eos_token_id else pad
 
+    def _makes_text(self, inputs) -> bool:
+        return not _is_features(inputs) if self._speech is not None else prompts.is_text(inputs)
+
+    def _complete_ids(self, inputs, options) -> dict[str, np.ndarray]:
+        if self._speech is not None:
+            return self._speech.complete(inputs["input_features"], options)
+        decoder = None
+        if self._generator.has_encoder:
+            inputs, decoder = prompts.split_decoder(inputs)
+        if decoder is not None:
+            decoder = prompts.decoder_rows(decoder, options.decoder_start_token_id)
+        return self._generator(prompts.rows(inputs, self._padding), options, decoder)
+
     def _complete_text(self, inputs, options, return_prompt: bool) -> list[str]:
+        if self._speech is not None:
+            made = self._speech.transcribe(inputs, self.tokenizer, options, sampling_rate=self.sampling_rate)
+            return [str(transcript) for transcript in made]
         rows = tokenizing.encode(self.tokenizer, prompts.texts(inputs))
+        if return_prompt and self._generator.has_encoder:
+            raise ValueError("Received return_prompt=True; an encoder-decoder's text does not go on from its prompt.")
         out = self._generator(rows, options)
+        # An encoder-decoder's completion stands alone.
+        rows = [row[:0] if self._generator.has_encoder else row for row in rows]
         rows = [row for row in rows for _ in range(options.num_return_sequences)]
         made = [sequence[:length] for sequence, length in zip(out["sequences"], out["lengths"], strict=True)]
         return [tokenizing.decode(self.tokenizer, *pair, return_prompt) for pair in zip(rows, made, strict=True)]
@@ -283,13 +320,13 @@ class XLAGenerationLayer(keras.layers.Layer):
 
     def _call_in_graph(self, inputs):
         """A call inside a graph (`predict`, `tf.data.map`): leaves it for the executables, and comes back."""
-        text = backend.is_string(_leaf(inputs))
+        text = not _is_features(inputs) if self._speech else backend.is_string(_leaf(inputs))
         specs = self._output_specs(inputs, text)
 
         def run(arrays):
             if text:
                 return np.array(self._complete_text(arrays, self.options, self.return_prompt), object)
-            outputs = self._generator(prompts.rows(arrays, self._padding), self.options)
+            outputs = self._complete_ids(arrays, self.options)
             return [outputs[name] for name in specs]
 
         outputs = dict(zip(specs, backend.host_call(run, inputs, list(specs.values())), strict=True))
@@ -298,4 +335,10 @@ class XLAGenerationLayer(keras.layers.Layer):
 
 def _leaf(inputs):
     """The tensor whose kind and batch size speak for all of the inputs."""
-    return inputs["input_ids"] if isinstance(inputs, dict) and "input_ids" in inputs else inputs
+    if isinstance(inputs, dict):
+        return next((inputs[name] for name in ("input_ids", "input_features") if name in inputs), inputs)
+    return inputs
+
+
+def _is_features(inputs) -> bool:
+    return isinstance(inputs, Mapping) and "input_features" in inputs

@@ -90,6 +90,18 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
     return [row[kept].astype(np.int32) for row, kept in zip(ids, keep, strict=True)]
 
 
+def split_decoder(inputs: Any) -> tuple[Any, Any]:
+    """The inputs of an encoder, and the `decoder_input_ids` among them or None."""
+    if not isinstance(inputs, Mapping) or "decoder_input_ids" not in inputs:
+        return inputs, None
+    return {k: v for k, v in inputs.items() if k != "decoder_input_ids"}, inputs["decoder_input_ids"]
+
+
+def decoder_rows(ids: Any, start: int | None) -> list[np.ndarray]:
+    """The rows of `decoder_input_ids`, each led by the token that a decoder starts with, `start`."""
+    return [row if start is None or row[:1] == [start] else np.insert(row, 0, start) for row in rows(ids)]
+
+
 def _text(i: int, prompt: Any) -> str | list[Message]:
     if isinstance(prompt, bytes):
         prompt = prompt.decode("utf-8")

@@ -6,6 +6,8 @@ on CPU updates one copy for the products and another for the loop.
 
 from keras import ops
 
+from keras_xla.models.interface import View
+
 # B batch, N batch times key-value heads, T slots, S new tokens, D head size
 
 
@@ -22,18 +24,26 @@ def write(cache, keys, values, slot):
     )
 
 
-def visible(queries, slots: int, starts, window: int | None = None):
-    """Which slots each query sees, `[B, 1, S, T]` bool.
+def causal(first, length: int, slots: int, starts) -> View:
+    """The view of `length` tokens a row at the slots from `first` on: each sees the real ones up to itself.
 
     Args:
-        queries: `[S]` int32, the queries' slots.
+        first: Scalar int32.
+        length: S.
         slots: T.
         starts: `[B]` int32, each row's first real slot.
-        window: How many slots back a query sees, itself included; None for all.
     """
-    slot = ops.arange(slots, dtype="int32")[None, None, :]
-    query = queries[None, :, None]
-    seen = ops.logical_and(slot <= query, slot >= starts[:, None, None])
+    queries = first + ops.arange(length, dtype="int32")
+    slot = ops.arange(slots, dtype="int32")
+    past = slot[None, None, :] <= queries[None, :, None]
+    real = slot[None, None, :] >= starts[:, None, None]
+    return View(queries[None] - starts[:, None], slot[None] - starts[:, None], ops.logical_and(past, real))
+
+
+def within(view: View, window: int | None):
+    """The attention mask `[B, 1, S, T]` bool of a view; tokens see `window` positions, their own included."""
+    seen = view.seen
     if window is not None:
-        seen = ops.logical_and(seen, slot > query - window)
+        near = view.slot_positions[:, None, :] > view.positions[:, :, None] - window
+        seen = ops.logical_and(seen, near)
     return seen[:, None]

@@ -1,9 +1,9 @@
 """What the engine needs of a model, and nothing more."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-Cache = list[tuple[Any, Any]]
-"""One `(keys, values)` pair a layer, each `(batch * kv_heads, slots, head_dim)`."""
+Cache = Any
+"""Any nested structure of tensors whose first axis is the batch, or a multiple of it (batch times heads)."""
 
 
 class Decoder(Protocol):
@@ -11,11 +11,11 @@ class Decoder(Protocol):
 
     Every row's tokens end at the same slot: prompts are left-padded, so one slice update a layer writes the
     cache for the whole batch. `starts (batch,) int32` is each row's first real slot; a token in slot `s` has
-    position `s - start`.
+    position `s - start`. `max_positions` is None for a model without a limit.
     """
 
     vocab_size: int
-    max_positions: int
+    max_positions: int | None
     variables: list
 
     def prefill(self, ids: Any, starts: Any, slots: int) -> tuple[Any, Cache]:
@@ -41,4 +41,58 @@ class Decoder(Protocol):
 
         Returns:
             The logits `(batch, vocab_size)` float32, and the updated cache.
+        """
+
+
+class View(NamedTuple):
+    """Where new tokens stand, and what they see. B rows, S new tokens, T cache slots."""
+
+    positions: Any  # [B, S] int32, of the new tokens
+    slot_positions: Any  # [B, T] int32, of the token in each slot, the new ones included
+    seen: Any  # [B, S, T] bool: the slots that each new token attends to, its own included
+
+
+class TreeDecoder(Decoder, Protocol):
+    """A decoder that can run several tokens a row at once, each with a past of its own.
+
+    Beams are such tokens: they share the prompt's cache, and none of it is ever copied.
+    """
+
+    def extend(self, tokens: Any, slot: Any, view: View, cache: Cache) -> tuple[Any, Cache]:
+        """Run the `tokens (batch, new)` int32, written to the slots from `slot` on.
+
+        Returns:
+            The logits `(batch, new, vocab_size)` float32, and the updated cache.
+        """
+
+
+class EncoderDecoder(Protocol):
+    """A model that reads a source (text or speech) once and then decodes.
+
+    `max_positions` counts the decoder's positions, `max_source` the encoder's (None: no limit).
+    """
+
+    vocab_size: int
+    max_positions: int | None
+    max_source: int | None
+    variables: list
+
+    def encode(self, source: Any, mask: Any) -> Any:
+        """Run the encoder.
+
+        Args:
+            source: Token ids `(batch, length)` int32, right-padded; or speech features
+                `(batch, mel bins, frames)` float32.
+            mask: `(batch, length)` bool, the real tokens; None for speech.
+
+        Returns:
+            Hidden states `(batch, length, hidden)`.
+        """
+
+    def condition(self, hidden: Any, mask: Any) -> TreeDecoder:
+        """The decoder that attends to `hidden`; cross-attention keys and values are computed here, once.
+
+        Args:
+            hidden: What `encode` returned.
+            mask: `(batch, length)` bool over `hidden`; None for all.
         """

@@ -1,4 +1,4 @@
-"""Rotary frequencies and their scalings, as the config's `rope_scaling` / `rope_parameters` names them."""
+"""The arithmetic of positions: rotary frequencies and their scalings, sinusoids, and T5's buckets of distances."""
 
 import math
 
@@ -87,3 +87,41 @@ def rotate(x, tables):
     cos, sin = (ops.cast(t, x.dtype) for t in tables)
     first, second = ops.split(x, 2, axis=-1)
     return ops.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+
+def sinusoids(positions: int, size: int) -> np.ndarray:
+    """Sines of every position in the first half of the columns and cosines in the second, as Marian has them.
+
+    Returns:
+        `(positions, size)` float32.
+    """
+    exponents = np.arange(0, size, 2) / size
+    angles = np.arange(positions)[:, None] / np.power(10000.0, exponents)
+    return np.concatenate([np.sin(angles), np.cos(angles[:, : size // 2])], axis=1).astype(np.float32)
+
+
+def distance_buckets(distances: np.ndarray, buckets: int, max_distance: int, both_ways: bool) -> np.ndarray:
+    """T5's bucket of each distance: exact ones for near tokens, logarithmic ones up to `max_distance`.
+
+    Args:
+        distances: Position of the token that is seen, less that of the one that sees it.
+        buckets: Buckets there are.
+        max_distance: From here on all share the last one.
+        both_ways: Whether later tokens are seen too; they have half of the buckets then.
+
+    Returns:
+        Int32 array of the shape of `distances`.
+    """
+    first = np.zeros_like(distances)
+    if both_ways:
+        buckets //= 2
+        first = np.where(distances > 0, buckets, 0)
+        away = np.abs(distances)
+    else:
+        away = np.maximum(-distances, 0)
+    exact = buckets // 2
+    # In float32 and in this order, as T5 was trained: at powers of two the result is on the edge of a bucket.
+    ratio = np.log(np.maximum(away, 1).astype(np.float32) / np.float32(exact))
+    steps = ratio / np.float32(math.log(max_distance / exact)) * np.float32(buckets - exact)
+    far = np.minimum(exact + steps.astype(np.int32), buckets - 1)
+    return (first + np.where(away < exact, away, far)).astype(np.int32)

@@ -1,20 +1,33 @@
-"""The decoder-only transformer that a `DecoderSpec` describes."""
+"""The decoder that a `DecoderSpec` describes, alone or behind an encoder."""
+
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from keras_xla import backend
 from keras_xla.models import cache as kv
-from keras_xla.models.blocks import Block, Linear, Norm
-from keras_xla.models.interface import Cache
-from keras_xla.models.positions import rotary_tables
+from keras_xla.models.attention import Scene
+from keras_xla.models.blocks import Block
+from keras_xla.models.embedding import PositionEmbedding
+from keras_xla.models.interface import Cache, View
+from keras_xla.models.layers import Linear, Norm, matmul
 from keras_xla.models.spec import DecoderSpec
 
-# B batch, S new tokens, T slots, E hidden size, V vocabulary
+# B batch, S new tokens, T slots, M source, E hidden size, V vocabulary
+
+
+class Memory(NamedTuple):
+    """What a decoder keeps of an encoder's hidden states."""
+
+    layers: list  # keys and values of each, see `CrossAttention.remember`
+    seen: Any  # [B, 1, 1, M] bool; None for all
 
 
 class Transformer(keras.layers.Layer):
-    """A decoder-only language model; implements the `Decoder` protocol.
+    """A language model of the decoder kind; implements the `TreeDecoder` protocol.
+
+    With cross-attention in its spec, every method needs the `memory` that `remember` makes.
 
     Args:
         spec: `DecoderSpec`.
@@ -38,76 +51,105 @@ class Transformer(keras.layers.Layer):
         self.vocab_size, self.max_positions = spec.vocab_size, spec.position.max_positions
         dtype, wide, size = self.dtype_policy, spec.hidden_size, spec.embedding_size
         self.embedding = self.add_weight((spec.vocab_size, size), name="embedding")
-        if spec.position.kind == "learned":
-            rows = spec.position.max_positions + spec.position.offset
-            self.positions = self.add_weight((rows, wide), name="positions")
+        self.positions = PositionEmbedding(spec, both_ways=False, dtype=dtype, name="positions")
         if size != wide:
             self.project_in = Linear(size, wide, False, dtype=dtype, name="project_in")
             self.project_out = Linear(wide, size, False, dtype=dtype, name="project_out")
-        self.blocks = [Block(spec, i, dtype=dtype, name=f"block_{i}") for i in range(spec.layers)]
+        if spec.embedding_norm:
+            self.embedding_norm = Norm(wide, spec.norm, dtype=dtype, name="embedding_norm")
+        cross = spec.cross_attention
+        self.blocks = [Block(spec, i, cross, dtype=dtype, name=f"block_{i}") for i in range(spec.layers)]
         if spec.final_norm:
             self.final_norm = Norm(wide, spec.norm, dtype=dtype, name="final_norm")
         if not spec.tied:
-            self.head = self.add_weight((spec.vocab_size, size), name="head")
+            self.head = self.add_weight((size, spec.vocab_size), name="head")
+        if spec.head_bias:
+            self.head_bias = self.add_weight((1, spec.vocab_size), initializer="zeros", name="head_bias")
         self.built = True
 
-    def call(self, ids):
+    def call(self, ids, memory: Memory | None = None):
         ids = ops.cast(ids, "int32")
-        starts = ops.zeros((ids.shape[0],), "int32")
-        return self._logits(self._prompt(ids, starts)[0])
+        starts = ops.zeros_like(ids[:, 0])
+        return self._logits(self._prompt(ids, starts, memory)[0], ids)
 
-    def prefill(self, ids, starts, slots: int) -> tuple:
+    def remember(self, hidden, mask=None) -> Memory:
+        """The memory of an encoder's `hidden [B, M, E]`, of which `mask [B, M]` bool can be seen (None: all)."""
+        seen = None if mask is None else mask[:, None, None, :]
+        return Memory([block.cross.remember(hidden) for block in self.blocks], seen)
+
+    def prefill(self, ids, starts, slots: int, memory: Memory | None = None) -> tuple:
         """See `Decoder.prefill`."""
-        x, prompt = self._prompt(ids, starts)
+        x, prompt = self._prompt(ids, starts, memory)
         a, batch = self.spec.attention, ids.shape[0]
         rows = batch * a.kv_heads
-        cache: Cache = [kv.write(kv.empty(rows, slots, a.head_dim, x.dtype), k, v, 0) for k, v in prompt]
-        return self._logits(x[:, -1]), cache
+        cache: Cache = [kv.write(kv.empty(rows, slots, a.head_dim, k.dtype), k, v, 0) for k, v in prompt]
+        return self._logits(x[:, -1], ids), cache
 
-    def step(self, tokens, slot, starts, cache: Cache) -> tuple:
+    def step(self, tokens, slot, starts, cache: Cache, memory: Memory | None = None) -> tuple:
         """See `Decoder.step`."""
-        queries = ops.reshape(slot, (1,))
-        x, tables, one = self._embed(tokens[:, None], queries, starts)
-        masks = self._masks(queries, cache[0][0].shape[1], starts)
-        updated = []
-        for block, layer_cache in zip(self.blocks, cache, strict=True):
-            x, layer_cache = block(x, one, masks, tables, layer_cache, slot)
-            updated.append(layer_cache)
-        return self._logits(x[:, 0]), updated
+        view = kv.causal(slot, 1, cache[0][0].shape[1], starts)
+        x, cache = self._run(tokens[:, None], view, memory, cache, slot)
+        return self._logits(x[:, 0], tokens), cache
 
-    def _prompt(self, ids, starts):
+    def extend(self, tokens, slot, view: View, cache: Cache, memory: Memory | None = None) -> tuple:
+        """See `TreeDecoder.extend`."""
+        x, cache = self._run(tokens, view, memory, cache, slot)
+        return self._logits(x, tokens), cache
+
+    def _prompt(self, ids, starts, memory):
         """Hidden states `[B, S, E]` of a prompt, and each layer's keys and values over it."""
-        queries = ops.arange(ids.shape[1], dtype="int32")
-        x, tables, one = self._embed(ids, queries, starts)
-        masks = self._masks(queries, ids.shape[1], starts)
-        caches = []
-        for block in self.blocks:
-            x, layer_cache = block(x, one, masks, tables)
-            caches.append(layer_cache)
-        return x, caches
+        length = ops.shape(ids)[1]
+        return self._run(ids, kv.causal(0, length, length, starts), memory)
 
-    def _embed(self, ids, queries, starts):
-        """`ids [B, S]` at the slots `queries [S]` -> `[B, S, E]`, rotary tables or None, and `Linear`'s `one`."""
-        positions = ops.maximum(queries[None, :] - starts[:, None], 0)  # [B, S]; padding counts as 0
-        x = ops.take(self.embedding, ids, axis=0)
-        one = ops.cast(starts[0] >= 0, x.dtype)  # always 1, but nothing tells the compiler so
-        position = self.spec.position
-        if self.spec.embedding_size != self.spec.hidden_size:
+    def _run(self, ids, view: View, memory: Memory | None, cache: Cache | None = None, slot=None):
+        """Hidden states `[B, S, E]` of `ids [B, S]`, and the updated cache; without one, their keys and values."""
+        spec, one = self.spec, _one(ids, self.compute_dtype)
+        positions = ops.maximum(view.positions, 0)  # padding counts as 0
+        x = self._embed(ids, positions, one)
+        scene = Scene(
+            one,
+            masks={
+                window: kv.within(view, window) for window in {spec.attention.window(i) for i in range(spec.layers)}
+            },
+            rotary=self.positions.rotary(positions),
+            bias=self.positions.bias(view.positions, view.slot_positions),
+            source=None if memory is None else memory.seen,
+        )
+        nothing, updated = [None] * spec.layers, []
+        layers = zip(self.blocks, cache or nothing, nothing if memory is None else memory.layers, strict=True)
+        for block, layer_cache, layer_memory in layers:
+            x, layer_cache = block(x, scene, layer_cache, slot, layer_memory)
+            updated.append(layer_cache)
+        return x, updated
+
+    def _embed(self, ids, positions, one):
+        """`ids [B, S]` at `positions [B, S]` -> `[B, S, E]`."""
+        spec = self.spec
+        x = ops.cast(ops.take(self.embedding, ids, axis=0), self.compute_dtype)
+        if spec.embedding_scale != 1.0:
+            x = x * spec.embedding_scale
+        if spec.embedding_size != spec.hidden_size:
             x = self.project_in(x, one)
-        if position.kind == "rotary":
-            return x, rotary_tables(positions, position.inverse_frequencies, position.attention_factor), one
-        return x + ops.take(self.positions, positions + position.offset, axis=0), None, one
+        added = self.positions.added(positions)
+        x = x if added is None else x + ops.cast(added, x.dtype)
+        return self.embedding_norm(x) if spec.embedding_norm else x
 
-    def _masks(self, queries, slots, starts):
-        """The attention mask of each window that the layers use."""
-        windows = set(self.spec.attention.windows)
-        return {window: kv.visible(queries, slots, starts, window) for window in windows}
-
-    def _logits(self, x):
-        """`x [..., E]` -> `[..., V]` float32."""
-        if self.spec.final_norm:
+    def _logits(self, x, ids):
+        """`x [..., E]` -> `[..., V]` float32; `ids` are those of `_one`."""
+        spec, one = self.spec, _one(ids, x.dtype)
+        if spec.final_norm:
             x = self.final_norm(x)
-        if self.spec.embedding_size != self.spec.hidden_size:
-            x = self.project_out(x, ops.ones((), x.dtype))
-        head = self.embedding if self.spec.tied else self.head
-        return ops.cast(backend.matmul_transposed(x, ops.convert_to_tensor(head)), "float32")
+        if spec.embedding_size != spec.hidden_size:
+            x = self.project_out(x, one)
+        if spec.head_scale != 1.0:
+            x = x * spec.head_scale
+        table = ops.cast(ops.convert_to_tensor(self.embedding if spec.tied else self.head), x.dtype)
+        logits = ops.cast(backend.matmul_transposed(x, table) if spec.tied else matmul(x, table), "float32")
+        if not spec.head_bias:
+            return logits
+        return logits * ops.cast(one, "float32") + ops.cast(self.head_bias, "float32")  # see `Linear` for the product
+
+
+def _one(ids, dtype: str):
+    """`Linear`'s `one`: no token is negative, but nothing tells the compiler so."""
+    return ops.cast(ops.reshape(ids, (-1,))[0] >= 0, dtype)

@@ -48,6 +48,11 @@ class Buckets:
             )
         return tuple(sorted(sizes))
 
+    def fit(self, name: str, axis: int, size: int) -> int:
+        """The bucket that holds `size`; `size` itself where that axis has no buckets."""
+        sizes = self._axes.get(name, {}).get(axis)
+        return size if sizes is None else self._bucket(name, axis, size, sizes)
+
     def pad(self, arguments: dict[str, Any], pad_value) -> tuple[dict[str, Any], list[tuple[int, int, int]]]:
         """Pad every bucketed argument at the end of its axes.
 

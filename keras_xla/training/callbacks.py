@@ -4,10 +4,11 @@ import keras
 
 from keras_xla.training.compile import check_switch, require_jit
 from keras_xla.training.explain import refuse_layers
+from keras_xla.training.keras2 import AnyKeras
 from keras_xla.training.steps import install, observer_of, reset
 
 
-class XLACompile(keras.callbacks.Callback):
+class XLACompile(AnyKeras):
     """Runs `fit`, `evaluate` or `predict` through XLA, for a model that was compiled the plain way.
 
     The model stays that way afterwards: later calls without the callback use XLA too, and validation inside

@@ -4,6 +4,7 @@ import keras
 
 from keras_xla.training.errors import XLAUnsupportedError
 from keras_xla.training.explain import refuse_layers
+from keras_xla.training.keras2 import require_model
 from keras_xla.training.steps import install
 
 
@@ -14,7 +15,8 @@ def compile(model: keras.Model, *args, jit_compile: bool = True, **kwargs) -> ke
     the way. The class, the configuration and saved files of the model stay plain Keras.
 
     Args:
-        model: Any Keras model, built or not.
+        model: Any Keras model, built or not; also one of Keras 2 (`tf_keras`), as Hugging Face's TensorFlow
+            classes are, whose own `compile` has its own arguments and defaults (their internal loss).
         *args: Passed to `model.compile`, in its order.
         jit_compile: `True` (XLA or an error) or `False` (what plain Keras does).
         **kwargs: Passed to `model.compile`: `optimizer`, `loss`, `metrics`, `steps_per_execution`, ...
@@ -36,10 +38,7 @@ def compile(model: keras.Model, *args, jit_compile: bool = True, **kwargs) -> ke
     print(keras_xla.compile_log())
     ```
     """
-    if not isinstance(model, keras.Model):
-        raise TypeError(
-            f"keras_xla.compile received {type(model).__name__}; it expects a keras.Model as first argument."
-        )
+    require_model("keras_xla.compile", model)
     check_switch("keras_xla.compile", jit_compile)
     if jit_compile and kwargs.get("run_eagerly"):
         raise ValueError(

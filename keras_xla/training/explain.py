@@ -9,6 +9,7 @@ from keras_xla.backend.blockers import BlockingOp
 from keras_xla.backend.steps import forward_blockers
 from keras_xla.training.errors import XLAUnsupportedError
 from keras_xla.training.fixes import fix_for_layer, fix_for_op, reason_for_layer
+from keras_xla.training.keras2 import inputs_of, is_keras2, require_model
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def explain(model: keras.Model, sample_batch=None) -> Explanation:
     print(keras_xla.explain(model))
     ```
     """
+    require_model("keras_xla.explain", model)
     blockers = layer_blockers(model)
     inputs = _known_inputs(model) if sample_batch is None else keras.tree.map_structure(_as_tensor, sample_batch)
     if inputs is not None:
@@ -104,7 +106,7 @@ def layer_blockers(model: keras.Model) -> list[Blocker]:
     return [
         Blocker(layer.name, type(layer).__name__, reason_for_layer(layer), "", fix_for_layer(layer))
         for layer in model._flatten_layers()
-        if not layer.supports_jit
+        if not getattr(layer, "supports_jit", True)  # Keras 2's layers do not say
     ]
 
 
@@ -142,6 +144,8 @@ def _layer_of(model: keras.Model, op_name: str) -> keras.layers.Layer | None:
 
 
 def _known_inputs(model: keras.Model):
+    if is_keras2(model):
+        return inputs_of(model)
     if not model.built:
         return None
     if getattr(model, "inputs", None):

@@ -51,7 +51,7 @@ def fix_for_layer(layer: keras.layers.Layer) -> str:
 
 def fix_for_op(op: str, layer: keras.layers.Layer | None = None) -> str:
     """What to do about an operation, given its type and the layer that it is in."""
-    if layer is not None and not layer.supports_jit:
+    if layer is not None and not getattr(layer, "supports_jit", True):
         return fix_for_layer(layer)
     if "PyFunc" in op:
         return "Python code cannot be compiled: " + _WRITE_IN_OPS

@@ -14,11 +14,13 @@ import numpy as np
 from keras_xla.backend import events, is_traced
 from keras_xla.backend.events import RecompileError
 from keras_xla.backend.steps import compile_function, to_tensor
+from keras_xla.training import hf_generate
 from keras_xla.training.buckets import Buckets, cut_back
 from keras_xla.training.explain import refuse_ops
 from keras_xla.training.signature import Leaf, Signature, describe, describe_change
 
 _ON_RECOMPILE = ("log", "raise")
+_ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -38,6 +40,9 @@ def jit(
     ints: on TensorFlow, an integer tensor that becomes a shape compiles for every value without being seen here.
     Keras variables that `fn` reads or assigns have their current values. Inside of another compiled function,
     the call becomes a part of that one.
+
+    The `generate` of a TensorFlow model of transformers 4 gets buckets for its prompts, see
+    `keras_xla.training.hf_generate.CompiledGenerate`.
 
     Args:
         fn: What to compile. Left out, the result is a decorator.
@@ -73,7 +78,13 @@ def jit(
         raise TypeError(f"keras_xla.jit received {type(fn).__name__}; it expects a function, bound method or layer.")
     if on_recompile not in _ON_RECOMPILE:
         raise ValueError(f'keras_xla.jit received on_recompile={on_recompile!r}; it expects "log" or "raise".')
-    return CompiledFunction(fn, buckets, pad_value, name, on_recompile)
+
+    def make_compiled(inner, default_name):
+        return CompiledFunction(inner, None, pad_value, name or default_name, on_recompile)
+
+    adapted = (adapt(fn, buckets, make_compiled) for adapt in _ADAPTERS)
+    special = next((found for found in adapted if found is not None), None)
+    return special or CompiledFunction(fn, buckets, pad_value, name, on_recompile)
 
 
 class CompiledFunction:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 
 from keras_xla.backend import events
-from keras_xla.backend.steps import observed_step
+from keras_xla.training import keras2
 from keras_xla.training.explain import refuse_ops
 from keras_xla.training.signature import Leaf, batch_names, describe, describe_change
 
@@ -43,9 +43,9 @@ class StepObserver:
             getattr(type(model), method)(model, force=True)
             return getattr(model, attribute)
 
-        own = getattr(type(model), method) is not getattr(keras.Model, method)
+        own = getattr(type(model), method) is not getattr(keras2.model_class(model), method)
         ledger = Ledger(f"{model.name}.{kind}_step", kind, self._first_cause(kind), self._compiled_kinds)
-        function = observed_step(model, kind, keras_make, own, batch_names, self._refuse, ledger.saw)
+        function = keras2.observed_step_of(model)(model, kind, keras_make, own, batch_names, self._refuse, ledger.saw)
         setattr(model, attribute, function)
         return function
 

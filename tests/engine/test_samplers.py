@@ -15,15 +15,15 @@ from transformers import (
 )
 
 from keras_xla.engine import samplers
-from keras_xla.engine.random import uniform
+from keras_xla.engine.random import uniform, uniform_each
 
 
-def kept(logits, temperature, top_k, top_p, min_p):
+def kept(logits, temperature, top_k, top_p, min_p, least=1):
     """Which tokens the reference leaves, and their probabilities."""
     chain = [TemperatureLogitsWarper(temperature)]
-    chain += [TopKLogitsWarper(top_k)] if top_k else []
-    chain += [TopPLogitsWarper(top_p)] if top_p < 1 else []
-    chain += [MinPLogitsWarper(min_p)] if min_p else []
+    chain += [TopKLogitsWarper(top_k, min_tokens_to_keep=least)] if top_k else []
+    chain += [TopPLogitsWarper(top_p, min_tokens_to_keep=least)] if top_p < 1 else []
+    chain += [MinPLogitsWarper(min_p, min_tokens_to_keep=least)] if min_p else []
     scores = LogitsProcessorList(chain)(None, torch.tensor(logits))
     return torch.softmax(scores, -1).numpy()
 
@@ -33,7 +33,8 @@ def support(logits, temperature, top_k, top_p, min_p, draws=64):
     batch = np.repeat(logits, draws, axis=0)
     u = np.tile((np.arange(draws) + 0.5) / draws, len(logits)).astype("float32")
     values = (np.float32(temperature), np.int32(top_k), np.float32(top_p), np.float32(min_p))
-    tokens = samplers.sample(*map(ops.convert_to_tensor, (batch, u, *values)))
+    x = samplers.keep(*map(ops.convert_to_tensor, (batch, *values)))
+    tokens = samplers.draw(samplers.weights(x), ops.convert_to_tensor(u))
     return ops.convert_to_numpy(tokens).reshape(len(logits), draws)
 
 
@@ -55,6 +56,21 @@ def test_draws_have_the_references_distribution(seed, temperature, top_k, top_p,
         # An even grid hits each token's share of [0, 1) to within one point at either end.
         np.testing.assert_allclose(counts, probabilities * draws, atol=2.1)
         assert not counts[probabilities == 0].any()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    top_k=st.sampled_from([0, 1, 3]),
+    top_p=st.sampled_from([1.0, 0.5, 0.01]),
+    min_p=st.sampled_from([0.0, 0.02, 0.9]),
+    least=st.integers(1, 4),
+)
+def test_every_filter_keeps_as_many_as_it_must(seed, top_k, top_p, min_p, least):
+    logits = np.random.default_rng(seed).normal(0, 2, (2, 50)).astype("float32")
+    values = (np.float32(0.7), np.int32(top_k), np.float32(top_p), np.float32(min_p), np.int32(least))
+    x = ops.convert_to_numpy(samplers.keep(*map(ops.convert_to_tensor, (logits, *values))))
+    assert ((x > samplers.OFF / 2) == (kept(logits, 0.7, top_k, top_p, min_p, least) > 0)).all()
 
 
 @pytest.mark.parametrize("size", [2, 255, 256, 257, 50257])
@@ -87,3 +103,14 @@ def test_uniforms_are_uniform_and_independent_of_the_batch_size():
     counts = np.histogram(many, 50, (0, 1))[0]
     assert ((counts - 400) ** 2 / 400).sum() < 100  # chi-squared, 49 degrees of freedom: p < 1e-4 beyond
     assert abs(np.corrcoef(many[0], many[1])[0, 1]) < 0.12
+
+
+def test_uniforms_of_a_row_are_open_at_both_ends_and_the_same_in_any_batch():
+    seed = ops.convert_to_tensor(np.array([0, 7], "uint32"))
+    many = ops.convert_to_numpy(uniform_each(seed, (3, 5000), ops.convert_to_tensor(4, "int32")))
+    one = ops.convert_to_numpy(uniform_each(seed, (1, 5000), ops.convert_to_tensor(4, "int32")))
+    np.testing.assert_array_equal(many[:1], one)
+    assert many.min() > 0 and many.max() < 1
+    counts = np.histogram(many, 50, (0, 1))[0]
+    assert ((counts - 300) ** 2 / 300).sum() < 100
+    assert abs(np.corrcoef(many[0], many[1])[0, 1]) < 0.06

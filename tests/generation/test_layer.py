@@ -1,5 +1,7 @@
 """`XLAGenerationLayer` as a Keras layer: ids and text, eager and in models, saved and loaded."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -180,14 +182,15 @@ def test_the_checkpoints_defaults_hold_unless_overridden(checkpoint, tmp_path):
 
     folder = tmp_path / "model"
     shutil.copytree(checkpoint("qwen2"), folder)
-    config = '{"do_sample": true, "temperature": 0.5, "eos_token_id": [7, 8], "repetition_penalty": 1.2}'
-    (folder / "generation_config.json").write_text(config)
-    with pytest.warns(UserWarning, match="repetition_penalty"):
+    config = {"do_sample": True, "temperature": 0.5, "eos_token_id": [7, 8], "num_beams": 3, "length_penalty": 2.0}
+    (folder / "generation_config.json").write_text(json.dumps({**config, "diversity_penalty": 0.5}))
+    with pytest.warns(UserWarning, match="diversity_penalty"):
         layer = XLAGenerationLayer.from_pretrained(folder)
-    assert layer.options.temperature == 0.5 and layer.options.eos_token_id == (7, 8)
-    with pytest.warns(UserWarning, match="repetition_penalty"):
-        layer = XLAGenerationLayer.from_pretrained(folder, do_sample=False, eos_token_id=9)
-    assert not layer.options.do_sample and layer.options.eos_token_id == (9,)
+    assert (layer.options.temperature, layer.options.num_beams, layer.options.length_penalty) == (0.5, 3, 2.0)
+    assert layer.options.eos_token_id == (7, 8)
+    with pytest.warns(UserWarning, match="diversity_penalty"):
+        layer = XLAGenerationLayer.from_pretrained(folder, do_sample=False, num_beams=1, eos_token_id=9)
+    assert not layer.options.do_sample and layer.options.num_beams == 1 and layer.options.eos_token_id == (9,)
 
 
 @pytest.mark.parametrize(

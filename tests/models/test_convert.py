@@ -1,17 +1,21 @@
 """Loading: a GGUF file generates what PyTorch does, and whatever does not fit is listed at once."""
 
 import json
+import pathlib
 import shutil
 
 import numpy as np
 import pytest
 import torch
+import transformers
+from keras import ops
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.models.positions import inverse_frequencies
-from keras_xla.models.registry import load_model
+from keras_xla.models.convert.common import parameters
+from keras_xla.models.positions import distance_buckets, inverse_frequencies
+from keras_xla.models.registry import FAMILIES, load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.spec import DecoderSpec
 from tests import reference
@@ -103,7 +107,7 @@ def test_an_unknown_architecture_lists_the_known(checkpoint, tmp_path):
     shutil.copytree(checkpoint("gpt2"), folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
-    with pytest.raises(ValueError, match=r"model_type='bert'; expected one of gpt2, llama, mistral, opt, qwen2, qwen3"):
+    with pytest.raises(ValueError, match=f"model_type='bert'; expected one of {', '.join(FAMILIES)}"):
         XLAGenerationLayer.from_pretrained(folder)
 
 
@@ -125,3 +129,148 @@ def test_ggufs_frequency_factors_are_llama3s_scaling():
 def test_a_spec_survives_json(variant, checkpoint):
     spec = load_model(open_checkpoint(checkpoint(variant))).spec
     assert DecoderSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+def test_t5s_buckets_are_the_references():
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    distances = np.arange(-600, 601)
+    for buckets, longest in ((32, 128), (8, 20), (64, 256), (32, 100), (16, 64), (6, 9), (48, 200)):
+        for both_ways in (True, False):
+            expected = T5Attention._relative_position_bucket(torch.tensor(distances), both_ways, buckets, longest)
+            made = distance_buckets(distances, buckets, longest, both_ways)
+            np.testing.assert_array_equal(made, expected.numpy())
+
+
+@pytest.mark.parametrize(
+    "variant", ["gpt2", "opt-350m", "qwen3", "t5-gated", "bart", "marian-two-vocabularies", "whisper"]
+)
+def test_every_variable_is_loaded_by_name(variant, checkpoint):
+    model = load_model(open_checkpoint(checkpoint(variant)))
+    assert {id(v) for v in parameters(model).values()} == {id(v) for v in model.variables}
+
+
+def without_prefix(weights):
+    for name in list(weights):
+        weights[name.removeprefix("model.")] = weights.pop(name)
+
+
+def with_copies(weights):
+    for name in ("encoder.embed_tokens", "decoder.embed_tokens", "lm_head"):
+        weights[f"{name}.weight"] = weights["shared.weight"].copy()
+
+
+def with_one_copy(weights):
+    weights["decoder.embed_tokens.weight"] = weights.pop("shared.weight")
+
+
+def with_a_head(weights):
+    weights["proj_out.weight"] = weights["model.decoder.embed_tokens.weight"].copy()
+
+
+def with_sinusoids(weights):
+    for side in ("encoder", "decoder"):
+        weights[f"model.{side}.embed_positions.weight"] = np.zeros((64, 32), "float32")
+
+
+def with_a_bias_on_the_keys(weights):
+    """It adds the same number to all scores of a query, so that nothing changes."""
+    names = [name for name in weights if name.endswith("k_proj.weight")]
+    assert len(names) == 8
+    for i, name in enumerate(names):
+        weights[name.replace("weight", "bias")] = np.full((32,), i, "float32")
+
+
+def with_an_unused_table(weights):
+    weights["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = np.zeros((8, 4), "float32")
+
+
+@pytest.mark.parametrize(
+    ("variant", "edit"),
+    [
+        ("t5", with_copies),
+        ("t5", with_one_copy),
+        ("t5", with_an_unused_table),
+        ("bart", without_prefix),
+        ("mbart", without_prefix),
+        ("marian", with_sinusoids),
+        ("marian-two-vocabularies", without_prefix),
+        ("whisper", with_a_head),
+        ("whisper", without_prefix),
+        ("whisper", with_a_bias_on_the_keys),
+    ],
+)
+def test_other_names_for_the_same_weights_load(variant, edit, checkpoint, tmp_path):
+    model = load_model(open_checkpoint(edited(checkpoint, tmp_path, edit, variant)))
+    ids = np.array([[3, 40, 41, 42]], "int32")
+    source = ids + 5
+    if variant == "whisper":
+        source = np.random.default_rng(0).normal(0, 1, (1, reference.MEL, reference.FRAMES)).astype("float32")
+    expected = reference.seq2seq_logits(variant, source, ids)
+    np.testing.assert_allclose(model(source=source, ids=ids), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["bart", "marian"])
+def test_a_bias_on_the_logits_that_is_not_stored_is_zero(variant, checkpoint, tmp_path):
+    def edit(weights):
+        del weights["final_logits_bias"]
+
+    ids = np.array([[3, 40, 41, 42]], "int32")
+    model = load_model(open_checkpoint(edited(checkpoint, tmp_path, edit, variant)))
+    bias = reference.torch_model(variant).final_logits_bias.numpy()
+    expected = reference.seq2seq_logits(variant, ids + 5, ids) - bias
+    np.testing.assert_allclose(model(source=ids + 5, ids=ids), expected, atol=1e-4)
+
+
+def test_a_head_with_values_of_its_own_is_used_whatever_the_config_says(checkpoint, tmp_path):
+    ids = np.array([[3, 40, 41, 42]], "int32")
+    config = json.loads((pathlib.Path(checkpoint("t5-gated")) / "config.json").read_text())
+    model = load_model(open_checkpoint(checkpoint("t5-gated")))
+    assert config["tie_word_embeddings"] or transformers.__version__.startswith("4.")
+    assert not model.spec.decoder.tied
+    np.testing.assert_allclose(
+        model(source=ids + 5, ids=ids), reference.seq2seq_logits("t5-gated", ids + 5, ids), atol=1e-4
+    )
+
+
+def test_what_does_not_fit_an_encoder_decoder_is_all_listed_at_once(checkpoint, tmp_path):
+    def edit(weights):
+        del weights["model.decoder.layers.1.encoder_attn.v_proj.bias"], weights["model.shared.weight"]
+        weights["model.encoder.layers.0.self_attn.extra.weight"] = np.zeros(2, "float32")
+        weights["model.encoder.layernorm_embedding.bias"] = np.zeros((31,), "float32")
+        weights["model.decoder.layers.0.encoder_attn.k_proj.weight"] = np.zeros((32, 16), "float32")
+
+    with pytest.raises(ValueError) as caught:
+        load_model(open_checkpoint(edited(checkpoint, tmp_path, edit, "bart")))
+    text = str(caught.value)
+    assert "2 missing: decoder.layers.1.encoder_attn.v_proj.bias, shared.weight" in text
+    assert "1 unexpected: encoder.layers.0.self_attn.extra.weight" in text
+    assert "encoder.layernorm_embedding.bias: received (31,), expected (32,)" in text
+    both = "decoder.layers.0.encoder_attn.k_proj.weight + decoder.layers.0.encoder_attn.v_proj.weight"
+    assert f"{both}: received (32, 16) + (32, 32), expected (64, 32)" in text
+
+
+def test_copies_that_differ_are_named(checkpoint, tmp_path):
+    def edit(weights):
+        with_copies(weights)
+        weights["encoder.embed_tokens.weight"][3, 4] += 1
+
+    with pytest.raises(ValueError, match=r"1 with other values than .* copies of: encoder\.embed_tokens\.weight"):
+        load_model(open_checkpoint(edited(checkpoint, tmp_path, edit, "t5")))
+
+
+@pytest.mark.parametrize("variant", ["llama2", "t5", "bart", "whisper"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "mixed_bfloat16"])
+def test_every_kind_of_model_runs_in_half_precision(variant, dtype, checkpoint):
+    model = load_model(open_checkpoint(checkpoint(variant)), dtype=dtype)
+    ids = np.array([[3, 40, 41, 42]], "int32")
+    if variant == "llama2":
+        logits, expected = model(ids), reference.logits(variant, ids)
+    else:
+        source = ids + 5
+        if variant == "whisper":
+            source = np.random.default_rng(0).normal(0, 1, (1, reference.MEL, reference.FRAMES)).astype("float32")
+        logits, expected = model(source=source, ids=ids), reference.seq2seq_logits(variant, source, ids)
+    logits = ops.convert_to_numpy(logits)
+    assert logits.dtype == "float32"
+    assert np.corrcoef(logits.ravel(), expected.ravel())[0, 1] > 0.99

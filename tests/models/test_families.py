@@ -8,13 +8,14 @@ from keras_xla import XLAGenerationLayer
 from keras_xla.models.registry import FAMILIES, load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
+from tests.models import trees
 
 PROMPTS = [[5], [7, 11, 13, 17, 19], [3, 4, 5, 6, 7, 8, 9, 10, 11], list(range(20, 36)), [90, 80, 70]]
 
 
 def test_every_registered_family_has_a_variant_here():
-    families = {reference.torch_model(v).config.model_type for v in reference.VARIANTS}
-    assert families == set(FAMILIES)
+    variants = [*reference.VARIANTS, *reference.SEQ2SEQ, *reference.SPEECH]
+    assert {reference.torch_model(v).config.model_type for v in variants} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("variant", reference.VARIANTS)
@@ -38,6 +39,15 @@ def test_logits_equal_the_reference_at_every_step(variant, checkpoint):
             tokens = ops.convert_to_tensor(ids[[0, 1], at])
             slot = ops.convert_to_tensor(prompt + step, "int32")
             logits, cache = model.step(tokens, slot, starts, cache)
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "llama-tied-gqa", "mistral", "opt-350m"])
+def test_a_tree_of_tokens_equals_each_path_alone(variant, checkpoint):
+    model = load_model(open_checkpoint(checkpoint(variant)))
+    made = trees.run(model, [[40, 41, 42], [50, 51, 52, 53, 54, 55]], reference.VOCAB)
+    assert len(made) == 24
+    for logits, _, path in made:
+        np.testing.assert_allclose(logits, reference.logits(variant, np.array([path]))[0, -1], atol=1e-4)
 
 
 @pytest.mark.parametrize("variant", reference.VARIANTS)

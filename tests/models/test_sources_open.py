@@ -92,11 +92,13 @@ def test_hub_out_of_reach(monkeypatch):
 
 
 def test_no_framework_and_no_pickle_is_imported():
+    """But for Keras where a source is a live Keras model."""
     folder = pathlib.Path(keras_xla.models.sources.__file__).parent
     imported = set()
     for file in folder.glob("*.py"):
+        live = file.stem.startswith(("keras_hub", "live_models"))
         for node in ast.walk(ast.parse(file.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            imported |= {name.split(".")[0] for name in names}
+            imported |= {name.split(".")[0] for name in names} - ({"keras"} if live else set())
     assert not imported & {"torch", "tensorflow", "jax", "pickle", "keras"}

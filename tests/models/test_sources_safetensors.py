@@ -106,7 +106,7 @@ def test_damaged_files(tmp_path):
         open_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "tf_model.h5", "flax_model.msgpack"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.h5", "flax_model.msgpack"])
 def test_other_weights_are_never_opened(tmp_path, name):
     save(tmp_path)
     (tmp_path / "model.safetensors").unlink()

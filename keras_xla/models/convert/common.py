@@ -1,14 +1,17 @@
 """What every family's converter shares: the family record, rotary parameters, and checked loading."""
 
+import dataclasses
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import keras
 import numpy as np
 
+from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.positions import inverse_frequencies
-from keras_xla.models.spec import DecoderSpec, RotaryPositions
+from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec, RotaryPositions
 from keras_xla.models.transformer import Transformer
 
 ACTIVATIONS = {
@@ -24,21 +27,37 @@ ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Family:
-    """How one architecture's checkpoints become a `Transformer`.
+    """How one architecture's checkpoints become a model.
 
     Attributes:
-        spec: From its Hugging Face config to a `DecoderSpec`.
-        modules: From the spec to `{our module: checkpoint modules}`; several are stacked by rows.
+        spec: From its Hugging Face config to a spec.
+        modules: From the spec to checkpoint names. Keys are either our modules, whose values are checkpoint modules,
+            or single variables of ours, whose values are whole tensor names: `"a=b|c"` is the first of them that
+            is stored, where `b` must equal `a` if both are. Several values are stacked by rows.
         prefix: What its checkpoints may or may not put before every name.
         ignored: Names in checkpoints that are no weights (masks, tables that can be computed).
         transposed: Checkpoint modules stored `[in, out]`.
+        optional: Tensors that checkpoints may leave out, and that are zero then.
     """
 
-    spec: Callable[..., DecoderSpec]
-    modules: Callable[[DecoderSpec], Mapping[str, tuple[str, ...]]]
+    spec: Callable[..., ModelSpec]
+    modules: Callable[..., Mapping[str, tuple[str, ...]]]
     prefix: str
     ignored: str = r"rotary_emb\.inv_freq$"
-    transposed: str = field(default=r"(?!)")
+    transposed: str = r"(?!)"
+    optional: str = r"(?!)"
+
+
+class Filled(NamedTuple):
+    """A variable, and the checkpoint tensors that fill it: each transposed if `flip`, stacked by rows, the whole
+    transposed if `turned`.
+    """
+
+    variable: keras.Variable
+    names: list[str]
+    flip: bool
+    rows: tuple[int, ...]  # where each begins; rows that none covers are zero
+    turned: bool
 
 
 def activation(name: str) -> str:
@@ -50,8 +69,9 @@ def activation(name: str) -> str:
 
 
 def rotary(config, head_dim: int) -> RotaryPositions:
-    """The rotary part of a config, whichever generation of transformers wrote it."""
-    rope = dict(getattr(config, "rope_parameters", None) or {})
+    """The rotary part of a config, whichever generation of transformers wrote it or reads it."""
+    rope = dict(getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {})
+    rope.setdefault("rope_type", rope.get("type", "default"))  # the key's name before transformers 4.43
     rope.setdefault("rope_theta", getattr(config, "rope_theta", None) or 10000.0)
     if rope.get("rope_type") in ("llama3", "yarn"):
         rope.setdefault("original_max_position_embeddings", config.max_position_embeddings)
@@ -67,61 +87,142 @@ def windows(config) -> tuple[int | None, ...]:
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def parameters(model: Transformer) -> dict[str, keras.Variable]:
-    """Every variable of a model by a dotted name, `blocks.0.attention.qkv.kernel`."""
-    found = {"embedding": model.embedding}
-    for name in ("positions", "head"):
-        if hasattr(model, name):
-            found[name] = getattr(model, name)
-    modules = {n: getattr(model, n) for n in ("project_in", "project_out", "final_norm") if hasattr(model, n)}
-    for i, block in enumerate(model.blocks):
-        a, m = block.attention, block.mlp
-        parts = {"attention_norm": block.attention_norm, "mlp_norm": block.mlp_norm}
-        parts |= {"attention.qkv": a.qkv, "attention.out": a.out, "mlp.up": m.up, "mlp.down": m.down}
-        parts |= {f"attention.{n}": getattr(a, n) for n in ("q_norm", "k_norm") if hasattr(a, n)}
-        modules |= {f"blocks.{i}.{name}": layer for name, layer in parts.items()}
-    for name, layer in modules.items():
-        found |= {f"{name}.{weight.name}": weight for weight in layer.weights}
+def parameters(model: keras.layers.Layer) -> dict[str, keras.Variable]:
+    """Every variable of a model by the attributes that lead to it, `blocks.0.attention.qkv.kernel`."""
+    found = {}
+    for name, part in vars(model).items():
+        if name.startswith("_"):
+            continue
+        parts = {f"{name}.{i}": x for i, x in enumerate(part)} if isinstance(part, list) else {name: part}
+        for path, x in parts.items():
+            if isinstance(x, keras.Variable):
+                found[path] = x
+            elif isinstance(x, keras.layers.Layer):
+                found |= {f"{path}.{rest}": variable for rest, variable in parameters(x).items()}
     return found
 
 
-def load(model: Transformer, family: Family, checkpoint) -> None:
+def untied(spec: ModelSpec, family: Family, checkpoint) -> ModelSpec:
+    """`spec` with a head of its own, if the checkpoint has one whose values are not the embedding's.
+
+    So does Hugging Face since transformers 5, whatever the config says: that of T5 v1.1 cannot tell.
+    """
+    inner = spec.decoder if isinstance(spec, EncoderDecoderSpec) else spec
+    if not inner.tied:
+        return spec
+    table, present = family.modules(spec), _present(family, checkpoint)
+    head, embedding = (_found(table[_main(spec) + name][0], present) for name in ("head", "embedding"))
+    if head is None or embedding is None or head == embedding:
+        return spec
+    if np.array_equal(checkpoint.read(present[head]), checkpoint.read(present[embedding])):
+        return spec
+    inner = dataclasses.replace(inner, tied=False)
+    return dataclasses.replace(spec, decoder=inner) if isinstance(spec, EncoderDecoderSpec) else inner
+
+
+def load(model: Transformer | EncoderDecoder, family: Family, checkpoint) -> list[Filled]:
     """Assign every weight of `model` from `checkpoint`, after checking all of them.
+
+    Returns:
+        What was assigned from what.
 
     Raises:
         ValueError: listing all missing and unexpected names and all wrong shapes at once; or all
             weights that hold NaN or infinity.
     """
-    present = {name.removeprefix(family.prefix): name for name in checkpoint.names()}
-    table = family.modules(model.spec)
-    missing, wrong, used, plan = [], [], set(), []
+    present, table = _present(family, checkpoint), family.modules(model.spec)
+    missing, wrong, unequal, plan = [], [], [], []
+    used = set(_names(table[_main(model.spec) + "head"]))  # a tied head is a copy, where it is stored at all
     for ours, variable in parameters(model).items():
-        module, leaf = ours.rpartition(".")[::2] if "." in ours else (ours, "kernel")
-        names = [f"{source}.{'bias' if leaf == 'bias' else 'weight'}" for source in table[module]]
-        used.update(names)
-        if absent := [name for name in names if name not in present]:
-            missing += absent
+        module, leaf = ours.rpartition(".")[::2]
+        suffix = ".bias" if leaf == "bias" else ".weight"
+        choices = table.get(ours) or [source + suffix for source in table[module]]
+        used.update(_names(choices))
+        names = [_found(choice, present) for choice in choices]
+        unequal += [name for choice in choices for name in _unequal(choice, present, checkpoint)]
+        absent = [choice for choice, name in zip(choices, names, strict=True) if name is None]
+        if required := [_names([choice])[0] for choice in absent if not re.search(family.optional, choice)]:
+            missing += required
             continue
-        flip = leaf == "kernel" and any(re.search(family.transposed, name) for name in names)
-        shapes = [tuple(checkpoint.shape(present[name])) for name in names]
+        turned = leaf in ("kernel", "head") and len(variable.shape) == 2
+        whole = tuple(variable.shape)[::-1] if turned else tuple(variable.shape)
+        flip = leaf == "kernel" and any(re.search(family.transposed, name) for name in names if name)
+        shapes = [tuple(checkpoint.shape(present[name])) for name in names if name]
         shapes = [shape[::-1] for shape in shapes] if flip else shapes
-        stacked = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes[0] else ()
-        if stacked != tuple(variable.shape) or any(s[1:] != shapes[0][1:] for s in shapes):
-            wrong.append(f"{' + '.join(names)}: received {stacked}, expected {tuple(variable.shape)}")
-        plan.append((variable, [present[name] for name in names], flip))
-    skip = family.ignored + (r"|^lm_head\.weight$" if model.spec.tied else "")
-    unexpected = [name for name in present if name not in used and not re.search(skip, name)]
-    _raise_if_any(checkpoint, missing, unexpected, wrong)
-    broken = [name for step in plan for name in _assign(*step, checkpoint)]
+        rows = _rows(names, shapes, whole)
+        if rows is None:
+            received = " + ".join(str(shape) for shape in shapes)
+            known = " + ".join(name for name in names if name)
+            wrong.append(f"{known}: received {received}, expected {whole}")
+            continue
+        plan.append(Filled(variable, [present[name] for name in names if name], flip, rows, turned))
+    unexpected = [name for name in present if name not in used and not re.search(family.ignored, name)]
+    _raise_if_any(
+        checkpoint,
+        {
+            "missing": missing,
+            "unexpected": unexpected,
+            "of the wrong shape": wrong,
+            "with other values than the tensor that they should be copies of": unequal,
+        },
+    )
+    broken = [name for step in plan for name in fill(step, checkpoint)]
     if broken:
         raise ValueError(
             f"{checkpoint.path}: {len(broken)} weights hold NaN or infinity: {', '.join(broken)}. "
             "Use a checkpoint of a training run that did not diverge."
         )
+    return plan
 
 
-def _raise_if_any(checkpoint, missing, unexpected, wrong):
-    kinds = {"missing": missing, "unexpected": unexpected, "of the wrong shape": wrong}
+def _present(family: Family, checkpoint) -> dict[str, str]:
+    """The checkpoint's names, by themselves without the family's prefix."""
+    return {name.removeprefix(family.prefix): name for name in checkpoint.names()}
+
+
+def _main(spec: ModelSpec) -> str:
+    """What stands before the names of the decoder's variables."""
+    return "decoder." if isinstance(spec, EncoderDecoderSpec) else ""
+
+
+def _names(choices: Iterable[str]) -> list[str]:
+    return [name for choice in choices for name in re.split("[|=]", choice)]
+
+
+def _found(choice: str, present: Mapping[str, str]) -> str | None:
+    """The first of the names that is there."""
+    return next((name for name in _names([choice]) if name in present), None)
+
+
+def _unequal(choice: str, present: Mapping[str, str], checkpoint) -> list[str]:
+    """The names whose values are not those of the first."""
+    wrong = []
+    for copies in choice.split("|"):
+        first, *others = [name for name in copies.split("=") if name in present] or [None]
+        values = checkpoint.read(present[first]) if others else None
+        wrong += [name for name in others if not np.array_equal(values, checkpoint.read(present[name]))]
+    return wrong
+
+
+def _rows(names: list[str | None], shapes: list[tuple], whole: tuple) -> tuple[int, ...] | None:
+    """The row of a variable of shape `whole` where each tensor begins; None if they do not fit.
+
+    `names` has None for a tensor that is left out: it takes the rows that remain.
+    """
+    if any(not shape or shape[1:] != tuple(whole[1:]) for shape in shapes):
+        return None
+    spare = whole[0] - sum(shape[0] for shape in shapes)
+    if spare < 0 or (spare > 0) != (None in names):
+        return None
+    sizes = iter(shapes)
+    at, rows = 0, []
+    for name in names:
+        rows += [at] if name else []
+        at += next(sizes)[0] if name else spare // names.count(None)
+    return tuple(rows)
+
+
+def _raise_if_any(checkpoint, kinds: Mapping[str, list[str]]):
     lines = [f"  {len(names)} {kind}: {', '.join(sorted(names))}" for kind, names in kinds.items() if names]
     if lines:
         raise ValueError(
@@ -132,11 +233,15 @@ def _raise_if_any(checkpoint, missing, unexpected, wrong):
         )
 
 
-def _assign(variable, names, flip, checkpoint) -> list[str]:
+def fill(step: Filled, checkpoint) -> list[str]:
     """Assign one variable; returns the names whose values are not finite."""
-    arrays = [checkpoint.read(name) for name in names]
-    arrays = [array.T if flip else array for array in arrays]
-    array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=0)
-    array = np.ascontiguousarray(array, dtype="float32")
-    variable.assign(array)
-    return [] if np.isfinite(array).all() else names
+    arrays = [checkpoint.read(name) for name in step.names]
+    arrays = [np.asarray(array.T if step.flip else array, dtype="float32") for array in arrays]
+    shape = tuple(step.variable.shape)[::-1] if step.turned else tuple(step.variable.shape)
+    whole = arrays[0] if len(arrays) == 1 else None
+    if whole is None or whole.shape != shape:
+        whole = np.zeros(shape, "float32")
+        for row, array in zip(step.rows, arrays, strict=True):
+            whole[row : row + len(array)] = array
+    step.variable.assign(np.ascontiguousarray(whole.T if step.turned else whole))
+    return [] if np.isfinite(whole).all() else step.names

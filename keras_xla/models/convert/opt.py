@@ -1,5 +1,6 @@
 """OPT: learned positions offset by 2; 350m is post-norm with projected embeddings and no final norm."""
 
+from keras_xla.models.convert.bart import block_modules
 from keras_xla.models.convert.common import Family, activation
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
 
@@ -32,23 +33,15 @@ def _spec(config) -> DecoderSpec:
 
 def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
     table = {
-        "embedding": ("decoder.embed_tokens",),
+        "embedding": ("decoder.embed_tokens.weight",),
         "positions": ("decoder.embed_positions",),
         "project_in": ("decoder.project_in",),
         "project_out": ("decoder.project_out",),
         "final_norm": ("decoder.final_layer_norm",),
-        "head": ("lm_head",),
+        "head": ("lm_head.weight",),
     }
     for i in range(spec.layers):
-        theirs, ours = f"decoder.layers.{i}", f"blocks.{i}"
-        table |= {
-            f"{ours}.attention_norm": (f"{theirs}.self_attn_layer_norm",),
-            f"{ours}.attention.qkv": tuple(f"{theirs}.self_attn.{n}_proj" for n in "qkv"),
-            f"{ours}.attention.out": (f"{theirs}.self_attn.out_proj",),
-            f"{ours}.mlp_norm": (f"{theirs}.final_layer_norm",),
-            f"{ours}.mlp.up": (f"{theirs}.fc1",),
-            f"{ours}.mlp.down": (f"{theirs}.fc2",),
-        }
+        table |= block_modules(f"blocks.{i}", f"decoder.layers.{i}")
     return table
 
 

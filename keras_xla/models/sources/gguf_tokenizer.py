@@ -72,18 +72,36 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: str) -> Any:
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     ids = {names[k]: i for k, i in token_ids(metadata).items() if k in names and i < len(tokens)}
     bos_by_default = model == "llama" or pre in _WHOLE_WORDS
+    add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", bos_by_default)) and "bos_token" in ids
+    add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False)) and "eos_token" in ids
+    # transformers 5 does so by itself, because of the two arguments; transformers 4 ignores those.
+    backend.post_processor = _ends(tokens, ids["bos_token"] if add_bos else None, ids["eos_token"] if add_eos else None)
     length = metadata.get(f"{metadata.get('general.architecture')}.context_length")
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         **{name: tokens[i] for name, i in ids.items()},
-        add_bos_token=bool(metadata.get("tokenizer.ggml.add_bos_token", bos_by_default)),
-        add_eos_token=bool(metadata.get("tokenizer.ggml.add_eos_token", False)),
+        add_bos_token=add_bos,
+        add_eos_token=add_eos,
         **({"model_max_length": length} if length else {}),
         **({"chat_template": template} if (template := _chat_template(metadata)) else {}),
         padding_side="left",
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     )
+
+
+def _ends(tokens: list[str], bos: int | None, eos: int | None) -> Any:
+    """What puts BOS before and EOS behind every text, where they are wanted."""
+    from tokenizers import processors
+
+    # By names of our own: a token's text may hold the colon of this notation.
+    special = {name: i for name, i in (("BOS", bos), ("EOS", eos)) if i is not None}
+    first, second = (
+        [f"{name}:{k}" for name in ("BOS", f"${text}", "EOS") if name in special or name[0] == "$"]
+        for k, text in enumerate("AB")
+    )
+    known = [{"id": name, "ids": [i], "tokens": [tokens[i]]} for name, i in special.items()]
+    return processors.TemplateProcessing(single=first, pair=first + second, special_tokens=known)
 
 
 def _of_kind(tokens: list[str], kinds: list[int], kind: int) -> list[str]:

@@ -8,6 +8,9 @@ import ml_dtypes  # noqa: F401  (safetensors finds numpy's bfloat16 only once th
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from keras_xla.models.sources import tensorflow_folder
+from keras_xla.models.sources.tensorflow_names import config_as_computed
+
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -22,7 +25,10 @@ _TOKENIZER_FILES = (
 
 
 class SafetensorsFolder:
-    """A checkpoint folder as `save_pretrained` or a hub download leaves it. Tensors are read one by one."""
+    """A checkpoint folder as `save_pretrained` or a hub download leaves it. Tensors are read one by one.
+
+    What TensorFlow classes saved (`tf_model.h5`, or safetensors under their names) reads as PyTorch's would.
+    """
 
     def __init__(self, path: str | Path):
         folder = Path(path)
@@ -31,20 +37,33 @@ class SafetensorsFolder:
         generation = folder / "generation_config.json"
         self.generation_config: dict[str, Any] = _json(generation) if generation.exists() else {}
         self._file_of = {}
+        self._from_tensorflow: dict[str, tensorflow_folder.Tensor] = {}
         for file in _weight_files(folder):
+            if file.name == tensorflow_folder.H5:
+                self._from_tensorflow |= dict(tensorflow_folder.h5(file))
+                continue
             opened = _open(file)
-            self._file_of.update(dict.fromkeys(opened.keys(), opened))
+            if (opened.metadata() or {}).get("format") == "tf":
+                self._from_tensorflow |= dict(tensorflow_folder.safetensors(opened))
+            else:
+                self._file_of.update(dict.fromkeys(opened.keys(), opened))
+        if self._from_tensorflow:
+            self.config = config_as_computed(self.config, self._from_tensorflow)
 
     def names(self) -> set[str]:
         """The names of all tensors."""
-        return set(self._file_of)
+        return {*self._file_of, *self._from_tensorflow}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape, without reading it."""
+        if name in self._from_tensorflow:
+            return self._from_tensorflow[name].shape
         return tuple(self._file_of[name].get_slice(name).get_shape())
 
     def read(self, name: str) -> np.ndarray:
         """One tensor, in the dtype it is stored in."""
+        if name in self._from_tensorflow:
+            return self._from_tensorflow[name].read()
         return self._file_of[name].get_tensor(name)
 
     def tokenizer(self) -> Any:
@@ -88,7 +107,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    """The safetensors files to read; all of them exist."""
+    """The files to read; all of them exist."""
     if (folder / _WEIGHTS).exists():
         return [folder / _WEIGHTS]
     if (folder / _INDEX).exists():
@@ -102,11 +121,13 @@ def _weight_files(folder: Path) -> list[Path]:
                 f"{', '.join(missing)}. Download them too."
             )
         return [folder / name for name in names]
+    if (folder / tensorflow_folder.H5).exists():
+        return [folder / tensorflow_folder.H5]
     found = sorted({file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern)})
     raise FileNotFoundError(
-        f"The folder {folder} has neither {_WEIGHTS} nor {_INDEX}"
+        f"The folder {folder} has neither {_WEIGHTS} nor {_INDEX} nor {tensorflow_folder.H5}"
         + (f"; it has {', '.join(found)}" if found else "")
-        + ". Pickled and TensorFlow weights (.bin, .pt, .h5) are never opened: convert them with "
+        + ". Pickled weights (.bin, .pt) and other formats are never opened: convert them with "
         f"`AutoModel.from_pretrained({str(folder)!r}).save_pretrained('converted')`, the Auto class being "
         "that of the model, in an environment with torch."
     )

@@ -1,0 +1,54 @@
+"""Fine-tune a GPT-2 with `fit`, compiled by XLA, and watch what it writes after each epoch.
+
+    python examples/finetune_gpt2.py                               # openai-community/gpt2 from the hub
+    python examples/finetune_gpt2.py --model folder --text book.txt
+
+The layer generates with the weights that are being trained, and does not compile again when they change.
+"""
+
+import argparse
+import pathlib
+
+import keras
+import numpy as np
+
+import keras_xla
+
+TEXT = "".join(f"{n} green bottles hanging on the wall. If one green bottle should fall: " for n in range(200, 0, -1))
+
+
+class Writes(keras.callbacks.Callback):
+    """Prints a completion after each epoch."""
+
+    def __init__(self, layer, prompt):
+        super().__init__()
+        self.layer, self.prompt = layer, prompt
+
+    def on_epoch_end(self, epoch, logs=None):
+        print(f"\n  {self.prompt}{self.layer.generate(self.prompt, max_new_tokens=12)[0]!r}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="openai-community/gpt2")
+    parser.add_argument("--text", type=pathlib.Path, help="what to learn; a nursery rhyme by default")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--length", type=int, default=64, help="tokens in a training sequence")
+    args = parser.parse_args()
+
+    layer = keras_xla.XLAGenerationLayer.from_pretrained(args.model)
+    text = args.text.read_text() if args.text else TEXT
+    ids = np.array(layer.tokenizer(text)["input_ids"], "int32")
+    rows = len(ids) // (args.length + 1)
+    ids = ids[: rows * (args.length + 1)].reshape(rows, args.length + 1)
+
+    tokens = keras.Input((args.length,), dtype="int32")
+    model = keras.Model(tokens, layer.model(tokens))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    keras_xla.compile(model, optimizer=keras.optimizers.AdamW(1e-3), loss=loss)
+    model.fit(ids[:, :-1], ids[:, 1:], batch_size=8, epochs=args.epochs, callbacks=[Writes(layer, "10 green ")])
+    print(keras_xla.compile_log())
+
+
+if __name__ == "__main__":
+    main()

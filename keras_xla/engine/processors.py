@@ -1,0 +1,209 @@
+"""Logits processors: what changes scores before a token is chosen. In Hugging Face's order, with its meaning.
+
+Each is a pure function of fixed shapes; its values are tensors, so only switching one on or off compiles
+another executable.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_xla.config import GenerationOptions
+from keras_xla.engine.samplers import OFF
+
+# R rows (batch times beams), P prompt slots, N new-token slots, L = P + N, V vocabulary, W words, S their longest
+
+
+class Context(NamedTuple):
+    """What the processors may look at."""
+
+    prompt: Any  # [R, P] int32, left-padded
+    starts: Any  # [R] int32
+    made: Any  # [R, N] int32, the first `step` of which are made
+    step: Any  # int32, of the token to choose
+    ends: Any  # [V] bool, the tokens that end a sequence
+    max_new_tokens: Any  # int32
+    min_new_tokens: Any  # int32
+    min_length: Any  # int32
+
+
+@dataclass(frozen=True)
+class Processor:
+    """One processor.
+
+    Attributes:
+        wanted: Whether options switch it on.
+        names: What its tensors are called.
+        tensors: From the options and V to their values.
+        apply: From scores `[R, V]`, the context and all tensors by name to scores.
+    """
+
+    wanted: Callable[[GenerationOptions], bool]
+    names: tuple[str, ...]
+    tensors: Callable[[GenerationOptions, int], Sequence[Any]]
+    apply: Callable[[Any, Context, dict[str, Any]], Any]
+
+
+def process(scores, context: Context, names: Sequence[str], extras: dict[str, Any], table: dict[str, Processor]):
+    """Apply the processors called `names`, in the table's order."""
+    for name, processor in table.items():
+        if name in names:
+            scores = processor.apply(scores, context, extras)
+    return scores
+
+
+def eos_mask(eos, vocab_size: int):
+    """Which tokens end a sequence, `[V]` bool; `eos [N]` int32, unused entries -1."""
+    return ops.any(ops.arange(vocab_size, dtype="int32")[:, None] == eos[None, :], axis=-1)
+
+
+def history(context: Context):
+    """Prompt and new tokens `[R, L]`, and which of them are real `[R, L]` bool."""
+    tokens = ops.concatenate([context.prompt, context.made], axis=1)
+    slot = ops.arange(tokens.shape[1], dtype="int32")[None]
+    end = context.prompt.shape[1] + context.step
+    return tokens, ops.logical_and(slot >= context.starts[:, None], slot < end)
+
+
+def marked(tokens, which, vocab_size: int):
+    """Which of the vocabulary are among the `tokens [R, L]` that `which [R, L]` picks: `[R, V]` bool."""
+    rows = ops.broadcast_to(ops.arange(tokens.shape[0], dtype="int32")[:, None], tokens.shape)
+    indices = ops.reshape(ops.stack([rows, tokens], axis=-1), (-1, 2))
+    counts = ops.scatter(indices, ops.reshape(ops.cast(which, "int32"), (-1,)), (tokens.shape[0], vocab_size))
+    return counts > 0
+
+
+def _penalize_repetition(scores, context, extras):
+    """Keskar et al., 2019 (CTRL)."""
+    penalty = extras["repetition_penalty"]
+    seen = marked(*history(context), scores.shape[-1])
+    return ops.where(seen, ops.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+
+def _forbid_repeated_ngrams(scores, context, extras):
+    """Forbid what would complete an n-gram that is there already."""
+    tokens, real = history(context)
+    end = context.prompt.shape[1] + context.step  # the slot of the token to choose
+
+    def before(x, fill):
+        return ops.concatenate([ops.full_like(x[:, :1], fill), x[:, :-1]], axis=1)
+
+    def compare(back, carry):
+        matches, shifted, known = carry
+        shifted, known = before(shifted, 0), before(known, False)  # what stands `back` slots before each slot
+        last = ops.take(tokens, end - back, axis=1)[:, None]
+        before_start = end - back < context.starts[:, None]
+        same = ops.logical_and(shifted == last, ops.logical_not(before_start))
+        return ops.logical_and(matches, ops.logical_and(known, same)), shifted, known
+
+    # Slot j's token is forbidden if the n - 1 before it are the last n - 1 of all.
+    matches, _, _ = ops.fori_loop(1, extras["ngram_size"], compare, (real, tokens, real))
+    return ops.where(marked(tokens, matches, scores.shape[-1]), OFF, scores)
+
+
+def _forbid_words(scores, context, extras):
+    """Forbid the last token of each word whose others have just been made."""
+    words, lengths = extras["words"], extras["word_lengths"]  # [W, S] right-aligned, [W]; unused 0
+    tokens, _ = history(context)
+    end = context.prompt.shape[1] + context.step
+    size = words.shape[1]
+    slots = end - size + 1 + ops.arange(size - 1, dtype="int32")  # the slots of the last S - 1 tokens
+    recent = ops.take(tokens, ops.maximum(slots, 0), axis=1)  # [R, S - 1]
+    known = slots[None] >= context.starts[:, None]
+    same = ops.logical_and(recent == words[:, None, :-1], known[None])  # [W, R, S - 1]
+    outside = ops.arange(size - 1, dtype="int32")[None] < size - lengths[:, None]  # [W, S - 1]
+    complete = ops.all(ops.logical_or(same, outside[:, None]), axis=-1)  # [W, R]
+    complete = ops.transpose(ops.logical_and(complete, (lengths > 0)[:, None]))
+    last = ops.broadcast_to(words[None, :, -1], complete.shape)
+    return ops.where(marked(last, complete, scores.shape[-1]), OFF, scores)
+
+
+def _forbid_early_end(scores, context, extras):
+    prompt = context.prompt.shape[1] - context.starts
+    least = ops.maximum(context.min_new_tokens, context.min_length - prompt)  # [R]
+    early = context.step < least[:, None]
+    return ops.where(ops.logical_and(context.ends[None], early), OFF, scores)
+
+
+def _force_first(scores, context, extras):
+    """After a prompt of one token, which is an encoder-decoder's start token."""
+    alone = context.starts[:, None] == context.prompt.shape[1] - 1
+    forced = ops.where(extras["forced_bos"][None], 0.0, OFF)
+    return ops.where(ops.logical_and(alone, context.step == 0), forced, scores)
+
+
+def _force_last(scores, context, extras):
+    forced = ops.where(extras["forced_eos"][None], 0.0, OFF)
+    return ops.where(context.step == context.max_new_tokens - 1, forced, scores)
+
+
+def _suppress(scores, context, extras):
+    return ops.where(extras["suppressed"][None], OFF, scores)
+
+
+def _suppress_first(scores, context, extras):
+    """At the first step; at the second where the first is forced."""
+    alone = context.starts == context.prompt.shape[1] - 1
+    first = ops.cast(ops.logical_and(alone, extras["after_forced"]), "int32")[:, None]
+    return ops.where(ops.logical_and(extras["suppressed_first"][None], context.step == first), OFF, scores)
+
+
+def _mask(tokens: Sequence[int], vocab_size: int) -> np.ndarray:
+    mask = np.zeros((vocab_size,), bool)
+    mask[list(tokens)] = True
+    return mask
+
+
+def _words(options: GenerationOptions, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    words = [word for word in options.bad_words_ids if word not in [(end,) for end in options.eos_token_id]]
+    longest = max(map(len, words), default=1)
+    count, size = 1 << max(len(words) - 1, 3).bit_length(), 1 << longest.bit_length()
+    table, lengths = np.zeros((count, size), np.int32), np.zeros((count,), np.int32)
+    for i, word in enumerate(words):
+        table[i, size - len(word) :], lengths[i] = word, len(word)
+    return table, lengths
+
+
+PROCESSORS: dict[str, Processor] = {
+    "repetition_penalty": Processor(
+        lambda o: o.repetition_penalty != 1,
+        ("repetition_penalty",),
+        lambda o, v: [np.float32(o.repetition_penalty)],
+        _penalize_repetition,
+    ),
+    "no_repeat_ngram_size": Processor(
+        lambda o: o.no_repeat_ngram_size > 0,
+        ("ngram_size",),
+        lambda o, v: [np.int32(o.no_repeat_ngram_size)],
+        _forbid_repeated_ngrams,
+    ),
+    "bad_words_ids": Processor(lambda o: bool(o.bad_words_ids), ("words", "word_lengths"), _words, _forbid_words),
+    "min_length": Processor(lambda o: True, (), lambda o, v: [], _forbid_early_end),
+    "forced_bos_token_id": Processor(
+        lambda o: o.forced_bos_token_id is not None,
+        ("forced_bos",),
+        lambda o, v: [_mask([o.forced_bos_token_id], v)],
+        _force_first,
+    ),
+    "forced_eos_token_id": Processor(
+        lambda o: bool(o.forced_eos_token_id),
+        ("forced_eos",),
+        lambda o, v: [_mask(o.forced_eos_token_id, v)],
+        _force_last,
+    ),
+    "suppress_tokens": Processor(
+        lambda o: bool(o.suppress_tokens),
+        ("suppressed",),
+        lambda o, v: [_mask(o.suppress_tokens, v)],
+        _suppress,
+    ),
+    "begin_suppress_tokens": Processor(
+        lambda o: bool(o.begin_suppress_tokens),
+        ("suppressed_first", "after_forced"),
+        lambda o, v: [_mask(o.begin_suppress_tokens, v), np.bool_(o.forced_bos_token_id is not None)],
+        _suppress_first,
+    ),
+}

@@ -1,0 +1,68 @@
+"""Reading audio files and resampling, with the libraries of the extra `audio`."""
+
+import os
+import wave
+
+import numpy as np
+
+INSTALL = 'pip install "keras-xla[audio]"'
+
+
+def read(path: str | os.PathLike) -> tuple[np.ndarray, int]:
+    """Samples `(samples, channels)`, float32 or int16, and the sampling rate of a wav, flac, ogg or mp3 file.
+
+    Uses `soundfile`, or for 16-bit wav files without it, the standard library.
+
+    Raises:
+        FileNotFoundError, IsADirectoryError: if there is no such file.
+        ValueError: if it is no audio file.
+        ImportError: if it takes `soundfile` to read, which is not installed.
+    """
+    path = os.fspath(path)
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"Received the folder {path!r}; expected an audio file.")
+    if not os.path.exists(path):
+        hint = " Download it first: addresses are not opened." if "://" in path else ""
+        raise FileNotFoundError(f"There is no audio file {path!r}.{hint}")
+    try:
+        import soundfile  # late: optional
+    except (ImportError, OSError):  # OSError: the package is there, its C library is not
+        return _read_wav(path)
+    try:
+        return soundfile.read(path, dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise ValueError(
+            f"{path!r} is no audio file that soundfile can read ({error}). Convert it, such as with "
+            "ffmpeg -i FILE -ac 1 -ar 16000 speech.wav"
+        ) from error
+
+
+def resample(samples: np.ndarray, rate: int, target: int) -> np.ndarray:
+    """`(samples,)` float32 from `rate` to `target` samples a second, low-pass filtered against aliasing.
+
+    Raises:
+        ImportError: without `soxr`, if the rates differ.
+    """
+    if rate == target:
+        return samples
+    try:
+        import soxr  # late: optional
+    except ImportError as error:
+        raise ImportError(
+            f"Audio of {rate} Hz must be resampled to {target} Hz, which needs soxr. Install it: {INSTALL}; or "
+            f"resample the audio yourself."
+        ) from error
+    return soxr.resample(samples, rate, target)
+
+
+def _read_wav(path: str) -> tuple[np.ndarray, int]:
+    try:
+        with wave.open(path, "rb") as file:
+            if file.getsampwidth() != 2:
+                raise wave.Error(f"{8 * file.getsampwidth()}-bit samples")
+            samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+            return samples.reshape(-1, file.getnchannels()), file.getframerate()
+    except (wave.Error, EOFError) as error:
+        raise ImportError(
+            f"{path!r} is no 16-bit wav file ({error}); other files need soundfile. Install it: {INSTALL}"
+        ) from error

@@ -1,0 +1,111 @@
+"""Which options hold: those that a checkpoint or a live model brings along, and those that a user asked for."""
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keras_xla import config
+from keras_xla.config import GenerationOptions
+from keras_xla.generation.speech_options import SpeechOptions
+from keras_xla.generation.speech_tokens import SpeechTokens
+
+_TOKENS = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
+_FIELDS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
+SPEECH_FIELDS = tuple(field.name for field in dataclasses.fields(SpeechOptions))
+_SPEECH_TOKENS = (  # what SpeechTokens reads, and what serves features we do not have: times of words
+    "alignment_heads",
+    "forced_decoder_ids",
+    "is_multilingual",
+    "lang_to_id",
+    "max_initial_timestamp_index",
+    "median_filter_width",
+    "no_timestamps_token_id",
+    "prev_sot_token_id",
+    "task_to_id",
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What holds for a layer.
+
+    Attributes:
+        options: How to decode.
+        tokens: The special tokens of a speech model; None for text.
+        speech: How to transcribe; None for text.
+    """
+
+    options: GenerationOptions
+    tokens: SpeechTokens | None = None
+    speech: SpeechOptions | None = None
+
+
+def stored_options(checkpoint: Any, model_config: Any) -> dict[str, Any]:
+    """What a checkpoint says about generation, as in a `generation_config.json`.
+
+    Without that file it is what older checkpoints keep in `config.json`, and the defaults of the architecture.
+
+    Args:
+        checkpoint: What `open_checkpoint` returned.
+        model_config: Its config as a transformers object.
+    """
+    stored = dict(checkpoint.generation_config)
+    if not stored:
+        stored = {name: checkpoint.config.get(name, getattr(model_config, name, None)) for name in _FIELDS}
+        stored["max_length"] = checkpoint.config.get("max_length")
+        stored = {name: value for name, value in stored.items() if value is not None}
+    return {**{name: getattr(model_config, name, None) for name in _TOKENS}, **stored}
+
+
+def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[str, Any]:
+    """Stored options without those that keras_xla does not know; they are warned about by name.
+
+    Args:
+        stored: As in `generation_config.json`.
+        where: Whose they are, for the warning.
+        speech: Whether the model hears.
+    """
+    own = {*SPEECH_FIELDS, *_SPEECH_TOKENS} if speech else set()
+    _, ignored = config.checkpoint_defaults({name: value for name, value in stored.items() if name not in own})
+    if ignored:
+        warnings.warn(
+            f"{where}: its generation_config.json sets {ignored}, which keras_xla does not implement: completions will "
+            "differ from Hugging Face's.",
+            stacklevel=3,
+        )
+    return {name: value for name, value in stored.items() if name not in ignored}
+
+
+def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bool, speech: bool) -> Asked:
+    """The options that hold.
+
+    Args:
+        stored: What `known_options` returned.
+        asked: What comes first.
+        has_encoder: Whether it is an encoder-decoder: its `max_length` does not count what it reads.
+        speech: Whether the model hears.
+
+    Raises:
+        TypeError, ValueError: for options as `GenerationOptions` and `SpeechOptions` do.
+    """
+    if speech:
+        wishes, rest = split_speech(asked)
+        stored = {name: value for name, value in stored.items() if name not in ("max_length", "max_new_tokens")}
+        text = resolve({k: v for k, v in stored.items() if k in _FIELDS}, rest, False, False)
+        defaults = SpeechOptions.from_checkpoint(stored).replace(**wishes)
+        return Asked(text.options, SpeechTokens.from_checkpoint(stored, {}), defaults)
+    options, _ = config.checkpoint_defaults(stored)
+    if has_encoder and stored.get("max_length"):  # it counts the start token
+        options.setdefault("max_new_tokens", max(stored["max_length"] - 1, 1))
+    merged = config.without_idle({**options, **asked})
+    options = {name: value for name, value in options.items() if name in merged}
+    return Asked(GenerationOptions().replace(**options).replace(**asked))
+
+
+def split_speech(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the transcription, and those of the decoding; `max_new_tokens` is both."""
+    own = set(SPEECH_FIELDS) - ({"temperature"} if asked.get("do_sample") else set())
+    rest = {name: value for name, value in asked.items() if name not in own or name == "max_new_tokens"}
+    return {name: value for name, value in asked.items() if name in own}, rest

@@ -1,0 +1,124 @@
+"""The special tokens of a speech model: where they are, and the prompts made of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+TASKS = ("transcribe", "translate")
+
+
+@dataclass(frozen=True)
+class SpeechTokens:
+    """Ids of Whisper's special tokens. Text is below `eos`; timestamps are from `first_timestamp` on.
+
+    Attributes:
+        start: `<|startoftranscript|>`.
+        eos: `<|endoftext|>`.
+        no_timestamps: `<|notimestamps|>`.
+        previous: `<|startofprev|>`, before what was said earlier; None if unknown.
+        languages: `{"en": id, ...}`; empty for a model of one language.
+        tasks: `{"transcribe": id, "translate": id}`; empty for a model of one language.
+        language: What is spoken unless told otherwise; None to detect it.
+        task: What to do unless told otherwise.
+        fixed: What follows `start` in a model of one language.
+        max_initial_timestamp_index: How late, in steps of 20 ms, the first timestamp may be; None for no limit.
+    """
+
+    start: int
+    eos: int
+    no_timestamps: int
+    previous: int | None = None
+    languages: Mapping[str, int] = field(default_factory=dict)
+    tasks: Mapping[str, int] = field(default_factory=dict)
+    language: str | None = None
+    task: str = "transcribe"
+    fixed: tuple[int, ...] = ()
+    max_initial_timestamp_index: int | None = None
+
+    @classmethod
+    def from_checkpoint(cls, generation: Mapping[str, Any], config: Mapping[str, Any]) -> "SpeechTokens":
+        """From `generation_config.json` and, for what that lacks, `config.json`.
+
+        Raises:
+            ValueError: without `decoder_start_token_id`, `eos_token_id` or `no_timestamps_token_id`.
+        """
+
+        def get(name):
+            value = generation.get(name)
+            return config.get(name) if value is None else value
+
+        needed = ("decoder_start_token_id", "eos_token_id", "no_timestamps_token_id")
+        if missing := [name for name in needed if get(name) is None]:
+            raise ValueError(
+                f"The checkpoint's generation_config.json lacks {', '.join(missing)}, without which speech cannot be "
+                "transcribed. Take it from the original checkpoint, such as openai/whisper-tiny."
+            )
+        eos, no_timestamps = get("eos_token_id"), get("no_timestamps_token_id")
+        multilingual = generation.get("is_multilingual") is not False
+        languages = {_bare(name): i for name, i in (generation.get("lang_to_id") or {}).items() if multilingual}
+        tasks = dict(generation.get("task_to_id") or {}) if languages else {}
+        forced = [token for _, token in sorted(get("forced_decoder_ids") or [])]
+        suppressed = generation.get("suppress_tokens") or ()
+        previous = generation.get("prev_sot_token_id")
+        if previous is None and len(suppressed) > 1:  # older checkpoints end the list with it and <|nospeech|>
+            previous = suppressed[-2]
+        return cls(
+            start=get("decoder_start_token_id"),
+            eos=eos[0] if isinstance(eos, (list, tuple)) else eos,
+            no_timestamps=no_timestamps,
+            previous=previous,
+            languages=languages,
+            tasks=tasks,
+            language=next((name for name, i in languages.items() if i in forced), None),
+            task=next((name for name, i in tasks.items() if i in forced), "transcribe"),
+            fixed=() if languages else tuple(t for t in forced if t is not None and t != no_timestamps),
+            max_initial_timestamp_index=generation.get("max_initial_timestamp_index"),
+        )
+
+    @property
+    def first_timestamp(self) -> int:
+        """`<|0.00|>`."""
+        return self.no_timestamps + 1
+
+    @property
+    def no_speech(self) -> int:
+        """`<|nospeech|>`."""
+        return self.no_timestamps - 1
+
+    def language_code(self, language: str) -> str:
+        """The code of a language given as `"de"`, `"German"` or `"<|de|>"`.
+
+        Raises:
+            TypeError: if it is no string.
+            ValueError: for a language that the model does not know, and any but English for an English-only model.
+        """
+        if not isinstance(language, str):
+            raise TypeError(f"Received language={language!r} of type {type(language).__name__}; expected a string.")
+        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE  # late: it takes a second
+
+        name = _bare(language).lower()
+        code = name if name in self.languages else TO_LANGUAGE_CODE.get(name, name)
+        known = self.languages or ("en",)
+        if code in known:
+            return code
+        if not self.languages:
+            raise ValueError(f"Received language={language!r}, but this model knows English only. Leave it out.")
+        raise ValueError(f"Received language={language!r}; this model knows {', '.join(sorted(known))}.")
+
+    def check_task(self, task: str) -> None:
+        """Raise a `ValueError` for a task that the model does not have."""
+        if task not in TASKS:
+            raise ValueError(f"Received task={task!r}; expected one of {', '.join(TASKS)}.")
+        if task != "transcribe" and task not in self.tasks:
+            raise ValueError(f"Received task={task!r}, but this model can only transcribe. Use a multilingual one.")
+
+    def prompt(self, language: str | None, task: str, timestamps: bool) -> list[int]:
+        """What a transcription begins with, from `start` on; `language` a code, None for a model of one language."""
+        ids = [self.start, *self.fixed]
+        if self.languages:
+            ids += [self.languages[language]] + ([self.tasks[task]] if task in self.tasks else [])
+        return ids if timestamps else [*ids, self.no_timestamps]
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("<|").removesuffix("|>")

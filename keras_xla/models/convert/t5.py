@@ -1,0 +1,93 @@
+"""T5 (v1.0), T5 v1.1, flan-T5 and mT5: relative positions, RMS norms, no biases and no scale on the scores."""
+
+from keras_xla.models.convert.common import Family, activation
+from keras_xla.models.spec import (
+    AttentionSpec,
+    DecoderSpec,
+    EncoderDecoderSpec,
+    EncoderSpec,
+    MLPSpec,
+    NormSpec,
+    RelativePositions,
+    TextSource,
+)
+
+
+def _spec(config, head_scale: float) -> EncoderDecoderSpec:
+    attention = AttentionSpec(
+        heads=config.num_heads,
+        kv_heads=config.num_heads,
+        head_dim=config.d_kv,
+        qkv_bias=False,
+        out_bias=False,
+        scale=1.0,
+    )
+    stack = dict(
+        hidden_size=config.d_model,
+        attention=attention,
+        position=RelativePositions(config.relative_attention_num_buckets, config.relative_attention_max_distance),
+        norm=NormSpec("rms", config.layer_norm_epsilon),
+        mlp=MLPSpec(config.d_ff, activation(config.dense_act_fn), gated=config.is_gated_act, bias=False),
+        final_norm=True,
+    )
+    return EncoderDecoderSpec(
+        EncoderSpec(layers=config.num_layers, source=TextSource(config.vocab_size, shared=True), **stack),
+        DecoderSpec(
+            layers=config.num_decoder_layers,
+            vocab_size=config.vocab_size,
+            embedding_size=config.d_model,
+            tied=config.tie_word_embeddings,
+            head_scale=head_scale,
+            cross_attention=attention,
+            **stack,
+        ),
+    )
+
+
+def _t5(config) -> EncoderDecoderSpec:
+    # transformers 4 scales where the head is tied; 5 ties always, and keeps apart whether it scales.
+    scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
+    return _spec(config, config.d_model**-0.5 if scaled else 1.0)
+
+
+def _mt5(config) -> EncoderDecoderSpec:
+    return _spec(config, 1.0)
+
+
+def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
+    copies = ("shared", "decoder.embed_tokens", "encoder.embed_tokens", *["lm_head"] * spec.decoder.tied)
+    table = {
+        "decoder.embedding": ("=".join(f"{name}.weight" for name in copies),),
+        "decoder.head": ("lm_head.weight",),
+    }
+    for side, stack, sublayers in (("encoder", spec.encoder, 2), ("decoder", spec.decoder, 3)):
+        table |= {
+            f"{side}.positions": (f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias",),
+            f"{side}.final_norm": (f"{side}.final_layer_norm",),
+        }
+        for i in range(stack.layers):
+            ours, theirs = f"{side}.blocks.{i}", f"{side}.block.{i}.layer"
+            own, other, mlp = f"{theirs}.0", f"{theirs}.1", f"{theirs}.{sublayers - 1}"
+            up = ("wi_0", "wi_1") if stack.mlp.gated else ("wi",)
+            table |= {
+                f"{ours}.attention_norm": (f"{own}.layer_norm",),
+                f"{ours}.attention.qkv": tuple(f"{own}.SelfAttention.{n}" for n in "qkv"),
+                f"{ours}.attention.out": (f"{own}.SelfAttention.o",),
+                f"{ours}.mlp_norm": (f"{mlp}.layer_norm",),
+                f"{ours}.mlp.up": tuple(f"{mlp}.DenseReluDense.{n}" for n in up),
+                f"{ours}.mlp.down": (f"{mlp}.DenseReluDense.wo",),
+            }
+            if side == "decoder":
+                table |= {
+                    f"{ours}.cross_norm": (f"{other}.layer_norm",),
+                    f"{ours}.cross.q": (f"{other}.EncDecAttention.q",),
+                    f"{ours}.cross.kv": tuple(f"{other}.EncDecAttention.{n}" for n in "kv"),
+                    f"{ours}.cross.out": (f"{other}.EncDecAttention.o",),
+                }
+    return table
+
+
+# Early checkpoints hold a table for the cross-attention too, which was never used.
+_UNUSED = r"EncDecAttention\.relative_attention_bias\.weight$"
+T5 = Family(_t5, _modules, "transformer.", ignored=_UNUSED)
+MT5 = Family(_mt5, _modules, "transformer.", ignored=_UNUSED)

@@ -1,0 +1,80 @@
+"""The model that an `EncoderDecoderSpec` describes: it reads a source once, then decodes."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_xla.models.encoder import Encoder
+from keras_xla.models.interface import Cache, View
+from keras_xla.models.spec import EncoderDecoderSpec
+from keras_xla.models.transformer import Memory, Transformer
+
+
+class EncoderDecoder(keras.layers.Layer):
+    """An encoder-decoder for text or speech; implements the `EncoderDecoder` protocol.
+
+    Args:
+        spec: `EncoderDecoderSpec`.
+
+    Call arguments:
+        source: What the encoder reads, see `Encoder`.
+        ids: `(batch, length)` int32, what the decoder has said, without padding.
+        source_mask: `(batch, source length)` bool, the real tokens of `source`; None for all.
+
+    Returns:
+        Logits `(batch, length, vocab_size)` float32 of the token after each one.
+
+    Example:
+    ```python
+    model = EncoderDecoder(spec)
+    logits = model(source=np.zeros((1, 12), "int32"), ids=np.zeros((1, 8), "int32"))
+    ```
+    """
+
+    def __init__(self, spec: EncoderDecoderSpec, **kwargs):
+        super().__init__(**kwargs)
+        self.spec = spec
+        self.encoder = Encoder(spec.encoder, dtype=self.dtype_policy, name="encoder")
+        self.decoder = Transformer(spec.decoder, dtype=self.dtype_policy, name="decoder")
+        self.vocab_size, self.max_positions = self.decoder.vocab_size, self.decoder.max_positions
+        self.max_source = spec.encoder.position.max_positions
+        self.built = True
+
+    def call(self, source, ids, source_mask=None):
+        memory = self.decoder.remember(self.encode(source, source_mask), source_mask)
+        return self.decoder(ids, memory)
+
+    def encode(self, source, mask=None):
+        """See `interface.EncoderDecoder.encode`."""
+        shared = self.spec.encoder.source.kind == "text" and self.spec.encoder.source.shared
+        return self.encoder(source, mask, ops.convert_to_tensor(self.decoder.embedding) if shared else None)
+
+    def condition(self, hidden, mask=None) -> "Conditioned":
+        """See `interface.EncoderDecoder.condition`."""
+        return Conditioned(self.decoder, self.decoder.remember(hidden, mask))
+
+
+class Conditioned:
+    """A decoder with what it remembers of one source; implements the `TreeDecoder` protocol."""
+
+    def __init__(self, decoder: Transformer, memory: Memory):
+        self._decoder, self._memory = decoder, memory
+        self.vocab_size, self.max_positions = decoder.vocab_size, decoder.max_positions
+
+    @property
+    def variables(self) -> list:
+        """Those of the decoder."""
+        return self._decoder.variables
+
+    def prefill(self, ids, starts, slots: int) -> tuple[Any, Cache]:
+        """See `Decoder.prefill`."""
+        return self._decoder.prefill(ids, starts, slots, self._memory)
+
+    def step(self, tokens, slot, starts, cache: Cache) -> tuple[Any, Cache]:
+        """See `Decoder.step`."""
+        return self._decoder.step(tokens, slot, starts, cache, self._memory)
+
+    def extend(self, tokens, slot, view: View, cache: Cache) -> tuple[Any, Cache]:
+        """See `TreeDecoder.extend`."""
+        return self._decoder.extend(tokens, slot, view, cache, self._memory)

@@ -1,0 +1,114 @@
+"""Models that live in memory: their weights are shared where layouts allow, and followed elsewhere."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from keras_xla import backend
+from keras_xla.models.convert.common import Filled, fill
+from keras_xla.models.sources.checkpoint import Checkpoint
+from keras_xla.models.sources.transformers_tf import CLASSES, TransformersTF, accepts
+
+
+class LiveCheckpoint(Checkpoint, Protocol):
+    """A checkpoint whose values may change; `read` then gives other memory than before."""
+
+    def variable(self, name: str) -> Any | None:
+        """The variable whose value `read(name)` is as it stands; None if the layouts differ."""
+        ...
+
+    def transposed(self, name: str) -> Any | None:
+        """The variable whose value is the transpose of `read(name)`; None if there is none."""
+        ...
+
+
+def open_live(model: Any) -> LiveCheckpoint:
+    """A live model as a checkpoint.
+
+    Args:
+        model: A TensorFlow model of transformers 4, built or not: one of the classes in `CLASSES`.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    if accepts(model):
+        return TransformersTF(model)
+    known = ", ".join(name for names in CLASSES.values() for name in names)
+    kind = type(model)
+    hint = ""
+    if any(base.__module__.startswith("torch.") for base in kind.__mro__):
+        hint = " For a PyTorch model: model.save_pretrained(folder), then XLAGenerationLayer.from_pretrained(folder)."
+    raise TypeError(
+        f"Received a {kind.__module__}.{kind.__name__} as the model; expected a live TensorFlow model of "
+        f"transformers 4 with a language model head ({known}; pip install 'keras-xla[transformers4]' brings those "
+        "classes), or a model that implements "
+        f"keras_xla.models.interface.Decoder. For a checkpoint use XLAGenerationLayer.from_pretrained.{hint}"
+    )
+
+
+class Follower:
+    """Keeps the variables of our model at the values of a live one.
+
+    Sharing a variable needs one layout and dtype. What cannot be shared is copied, and copied again once the
+    live variable has other memory: TensorFlow never writes into memory that a tensor in use stands on, so as
+    long as we hold the last value read, any change gives the variable new memory. Looking at the addresses
+    takes microseconds a variable, where reading the values would take as long as a decoding step or two. The price:
+    once the live model is trained on, the last values that we read stay in memory until the next `refresh`.
+
+    Args:
+        filled: What our variables were filled from.
+        checkpoint: Where the live values are.
+    """
+
+    def __init__(self, filled: Sequence[Filled], checkpoint: LiveCheckpoint):
+        self._checkpoint = checkpoint
+        self._copied = [step for step in filled if not self._share(step)]
+        self._seen = [self._views(step) for step in self._copied]
+        self._lock = threading.Lock()
+
+    def refresh(self) -> int:
+        """Copy what has changed; returns how many of our variables that was."""
+        changed = 0
+        with self._lock:
+            for i, step in enumerate(self._copied):
+                # Taken before the copy: a change in between is then seen at the next call.
+                views = self._views(step)
+                if any(map(_moved, self._seen[i], views)):
+                    fill(step, self._checkpoint)
+                    self._seen[i] = views
+                    changed += 1
+        return changed
+
+    def _share(self, step: Filled) -> bool:
+        if len(step.names) != 1:
+            return False
+        # Filling transposes twice, or not at all; or once, which then undoes how the live model stores it.
+        find = self._checkpoint.variable if step.flip == step.turned else self._checkpoint.transposed
+        source = find(step.names[0])
+        return source is not None and backend.share(step.variable, source)
+
+    def _views(self, step: Filled) -> list[np.ndarray]:
+        return [self._checkpoint.read(name) for name in step.names]
+
+
+def _moved(before: np.ndarray, now: np.ndarray) -> bool:
+    """Whether two arrays that are both alive stand on different memory."""
+    return before.ctypes.data != now.ctypes.data
+
+
+def follow(model: Any, filled: Sequence[Filled], checkpoint: Any) -> None:
+    """From now on `refresh(model)` brings `model` up to date, if `checkpoint` is a live one."""
+    if hasattr(checkpoint, "variable"):
+        model.follower = Follower(filled, checkpoint)
+
+
+def refresh(model: Any) -> None:
+    """Give a model that follows a live one the weights of that one; nothing happens to any other.
+
+    Call it before each run; it takes microseconds a variable where nothing has changed.
+    """
+    follower = getattr(model, "follower", None)
+    if follower is not None:
+        follower.refresh()

@@ -1,0 +1,95 @@
+"""Whatever a user passes as the model: what decodes it, what tokenizes for it, and where its texts end."""
+
+from typing import Any
+
+import keras
+
+from keras_xla.models.interface import Decoder, EncoderDecoder
+from keras_xla.models.recompute import Recompute
+from keras_xla.models.registry import load_model
+from keras_xla.models.sources.keras_hub import is_task, open_task
+from keras_xla.models.sources.keras_hub_tokenizer import options_of_task, tokenizer_of_task
+from keras_xla.models.sources.live import open_live
+from keras_xla.models.sources.transformers_tf import CLASSES, accepts
+
+_DATA = ("vocab_size", "max_positions", "variables")
+_PROTOCOLS = {("prefill", "step"): _DATA, ("encode", "condition"): (*_DATA, "max_source")}
+
+
+def as_decoder(model: Any) -> Decoder | EncoderDecoder:
+    """The decoder of any model that can make text.
+
+    Args:
+        model: One of these. A model of ours, or any object that implements `Decoder` or `EncoderDecoder`: it is
+            returned as it is. A KerasHub `CausalLM` or `Seq2SeqLM`. A TensorFlow model of transformers 4 with a
+            language model head. Any other Keras model from ids `(batch, length)` to logits
+            `(batch, length, vocab)`, see `Recompute`. What is returned uses the weights that the model has at
+            each run; call `sources.live.refresh` on it before.
+
+    Raises:
+        TypeError: for anything else, saying what was received.
+        ValueError: for a Keras model whose outputs are no logits for each token, or that is not causal.
+    """
+    if _implements_protocol(model):
+        return model
+    if is_task(model):
+        return open_task(model)
+    if accepts(model):
+        return load_model(open_live(model))
+    if isinstance(model, keras.layers.Layer) and not _is_backbone(model):
+        return Recompute(model)
+    raise TypeError(_refusal(model))
+
+
+def tokenizer_of(model: Any) -> Any | None:
+    """The tokenizer that comes with a model; None where there is none."""
+    return tokenizer_of_task(model) if is_task(model) else None
+
+
+def options_of(model: Any) -> dict[str, Any]:
+    """The generation options that come with a model, by their Hugging Face names."""
+    if is_task(model):
+        return options_of_task(model)
+    return open_live(model).generation_config if accepts(model) else {}
+
+
+def _implements_protocol(model: Any) -> bool:
+    """Whether a model has the methods of a protocol.
+
+    Raises:
+        TypeError: if it has those, but lacks an attribute.
+    """
+    for methods, data in _PROTOCOLS.items():
+        if all(callable(getattr(model, name, None)) for name in methods):
+            if missing := [name for name in data if not hasattr(model, name)]:
+                raise TypeError(
+                    f"Received a {type(model).__name__} with the methods {' and '.join(methods)}, but without "
+                    f"{', '.join(missing)}; see keras_xla.models.interface for what a decoder has."
+                )
+            return True
+    return False
+
+
+def _is_backbone(model: Any) -> bool:
+    return any(kind.__name__ == "Backbone" and kind.__module__.startswith("keras_hub.") for kind in type(model).__mro__)
+
+
+def _refusal(model: Any) -> str:
+    kind = type(model)
+    modules = {base.__module__.split(".")[0] for base in kind.__mro__}
+    if _is_backbone(model):
+        hint = "A backbone has no logits: pass the task, such as keras_hub.models.CausalLM(backbone=...)."
+    elif "torch" in modules:
+        hint = "For a PyTorch model: model.save_pretrained(folder), then XLAGenerationLayer.from_pretrained(folder)."
+    elif "tf_keras" in modules:
+        known = ", ".join(name for names in CLASSES.values() for name in names)
+        hint = f"Of Keras 2 models, only these of transformers 4 can be used: {known}."
+    elif isinstance(model, str):
+        hint = "For a checkpoint use XLAGenerationLayer.from_pretrained(...)."
+    else:
+        hint = "See docs/own_decoder.md for how to write a decoder."
+    return (
+        f"Received a {kind.__module__}.{kind.__qualname__} as the model; expected a Keras model from ids "
+        "(batch, length) to logits (batch, length, vocab), a KerasHub CausalLM or Seq2SeqLM, a TensorFlow language "
+        f"model of transformers 4, or an object that implements keras_xla.models.interface.Decoder. {hint}"
+    )

@@ -1,0 +1,109 @@
+"""What TensorFlow classes saved reads like PyTorch's folders; tests/transformers4 has them save it themselves."""
+
+import json
+import re
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from keras_xla.models.sources.tensorflow_names import as_pytorch
+from tests import reference
+
+
+def theirs(name, array):
+    """A PyTorch tensor of GPT-2 or OPT under the name and in the layout that TensorFlow's class gives it."""
+    *scopes, leaf = name.split(".")
+    owner = scopes[-1]
+    if owner.startswith("ln_") or "layer_norm" in owner:
+        leaf = {"weight": "gamma", "bias": "beta"}[leaf]
+    elif owner in ("wte", "wpe", "embed_positions"):
+        leaf = "embeddings"
+    elif leaf == "weight" and owner in ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"):
+        leaf, array = "kernel", array.T
+    elif leaf == "bias" and owner.startswith("c_"):
+        array = array[None]
+    path = re.sub(r"\blayers/", "layers.", re.sub(r"\bh/", "h_._", "/".join([*scopes, leaf])))
+    return f"{path}:0", np.ascontiguousarray(array)
+
+
+@pytest.fixture(params=["safetensors", "h5"])
+def saved(request, checkpoint, tmp_path):
+    """`saved(variant)`: the reference's folder as TensorFlow's class would have saved it."""
+
+    def make(variant):
+        source = open_checkpoint(checkpoint(variant))
+        arrays = dict(theirs(name, source.read(name)) for name in source.names() if not name.startswith("lm_head"))
+        shutil.copy(f"{source.path}/config.json", tmp_path)
+        if request.param == "safetensors":
+            save_file(arrays, tmp_path / "model.safetensors", metadata={"format": "tf"})
+        else:
+            with h5py.File(tmp_path / "tf_model.h5", "w") as file:
+                file.attrs["layer_names"] = ["main"]
+                file.create_group("top_level_model_weights").attrs["weight_names"] = []
+                group = file.create_group("main")
+                group.attrs["weight_names"] = [f"tf_model/{name}" for name in arrays]
+                for name, array in arrays.items():
+                    group[f"tf_model/{name}"] = array
+        return source, tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "opt-125m"])
+def test_tensors_and_tokens_are_the_references(saved, variant):
+    source, folder = saved(variant)
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.names() == {name for name in source.names() if not name.startswith("lm_head")}
+    for name in checkpoint.names():
+        assert checkpoint.shape(name) == source.shape(name)
+        np.testing.assert_array_equal(checkpoint.read(name), source.read(name))
+    layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=8, eos_token_id=None)
+    expected = reference.generate(variant, [5, 6, 7], max_new_tokens=8)
+    assert layer.generate([[5, 6, 7]])["sequences"][0].tolist() == expected
+
+
+def test_options_that_their_classes_ignore_are_ignored(saved):
+    _, folder = saved("gpt2")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"scale_attn_by_inverse_layer_idx": True, "tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    found = open_checkpoint(folder).config
+    assert found["tie_word_embeddings"] and not found["scale_attn_by_inverse_layer_idx"]
+
+
+@pytest.mark.parametrize("content", [b"", b"cos\nsystem\n(S'false'\ntR."])
+def test_a_file_that_is_no_hdf5(saved, content):
+    _, folder = saved("gpt2")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    (folder / "tf_model.h5").write_bytes(content)
+    with pytest.raises(ValueError, match=r"tf_model\.h5 cannot be read.*Download or save it again"):
+        open_checkpoint(folder)
+
+
+def test_an_hdf5_file_of_something_else(saved):
+    _, folder = saved("gpt2")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    h5py.File(folder / "tf_model.h5", "w").close()
+    with pytest.raises(ValueError, match=r"as the weights of a Hugging Face TensorFlow model.*layer_names"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("m/transformer/h_._0/ln_1/gamma:0", (4,), ("transformer.h.0.ln_1.weight", None)),
+        ("m/transformer/h_._0/ln_1/beta:0", (4,), ("transformer.h.0.ln_1.bias", None)),
+        ("m/model/encoder/conv1/kernel:0", (3, 8, 4), ("model.encoder.conv1.weight", (2, 1, 0))),
+        ("shared/shared/embeddings:0", (9, 4), ("shared.weight", None)),
+        ("model.shared/model.shared/embeddings:0", (9, 4), ("model.shared.weight", None)),
+        ("final_logits_bias:0", (1, 9), ("final_logits_bias", None)),
+        ("m/encoder/x___layer/kernel:0", (4, 2), ("encoder.layer.weight", (1, 0))),
+    ],
+)
+def test_names(name, shape, expected):
+    assert as_pytorch(name, shape) == expected
