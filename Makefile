@@ -7,8 +7,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 ON_JAX := tests/engine tests/training $(addprefix tests/models/test_,audio.py encoder_decoder.py families.py recompute.py) \
 	$(addprefix tests/generation/test_,beams.py features.py layer.py layer_speech.py)
 
-# XLA compiles on one core: two test files at a time.
-PARALLEL := -n 2 --dist loadfile
+# XLA compiles on one core: two tests at a time.
+PARALLEL := -n 2 --dist worksteal
 
 .PHONY: demo test lint format bench bench-live oldest transformers4 clean
 

@@ -53,3 +53,8 @@ def host_call(fn: Callable, inputs: Any, outputs: Sequence[tuple[tuple, str]]) -
         "Received an abstract value: XLAGenerationLayer compiles itself and cannot be called inside jax.jit, "
         "grad or vmap. Call it, or predict, outside."
     )
+
+
+def versions() -> str:
+    """Keras and the compiler that measurements hold for."""
+    return f"keras {keras.__version__} jax {jax.__version__}"

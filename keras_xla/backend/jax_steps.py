@@ -13,19 +13,24 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 _STATE = threading.local()  # jax compiles in the thread that calls
 
 
-def observed_step(
-    model, kind: str, keras_make: Callable, own: bool, names: Callable, refuse: Callable, saw: Callable
-) -> Callable:
+def make_runner(*_) -> None:
+    """None: Keras' own functions, which compile every step, are what runs."""
+
+
+def is_distributed(model) -> bool:
+    """Never: a distribution of JAX arrays is in the arrays, and the functions are the same."""
+    return False
+
+
+def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, saw: Callable) -> Callable:
     """Keras' function for `fit`, `evaluate` or `predict`, with the batches that compiled reported.
 
     Args:
-        model: A compiled Keras model.
         kind: `"train"`, `"test"` or `"predict"`.
         keras_make: Builds Keras' own function.
         own: Whether the model's class builds a function of its own; its compilations count whatever their
             name.
         names: `names(data)` names the tensors of a batch.
-        refuse: Not used: what jax can trace, XLA can compile.
         saw: `saw([(trace, [(name, shape, dtype), ...]), ...], seconds, compiled=True)` with the batches that
             compiled.
     """

@@ -1,4 +1,4 @@
-"""Observed step functions and compiled functions, from the backend that Keras runs on."""
+"""How steps and functions run, from the backend that Keras runs on."""
 
 import importlib
 
@@ -6,7 +6,9 @@ from keras_xla.backend import name as _name
 
 _module = importlib.import_module(f"keras_xla.backend.{_name}_steps")
 _functions = importlib.import_module(f"keras_xla.backend.{_name}_functions")
-observed_step = _module.observed_step
+make_runner = _module.make_runner
+is_distributed = _module.is_distributed
+watched_step = _module.watched_step
 forward_blockers = _functions.forward_blockers
 compile_function = _functions.compile_function
 to_tensor = _functions.to_tensor

@@ -72,3 +72,8 @@ def host_call(fn: Callable, inputs: Any, outputs: Sequence[tuple[tuple, str]]) -
     for result, (shape, _) in zip(results, outputs, strict=True):
         result.set_shape(shape)
     return list(results)
+
+
+def versions() -> str:
+    """Keras and the compiler that measurements hold for."""
+    return f"keras {keras.__version__} tensorflow {tf.__version__}"

@@ -37,7 +37,7 @@ def blocking_ops(function) -> list[BlockingOp]:
     An operation whose result nobody uses is included: TensorFlow checks it all the same.
     """
     found = []
-    for op in _operations(function.graph, set()):
+    for op in operations(function.graph):
         if op.type in ("Placeholder", "_Arg") and op.outputs[0].dtype == tf.string:
             found.append(BlockingOp(f"string input {op.name}", op.name, ""))
         elif op.type not in compilable_ops():
@@ -47,7 +47,9 @@ def blocking_ops(function) -> list[BlockingOp]:
     return list(dict.fromkeys(computed or found))
 
 
-def _operations(graph, seen: set[str]) -> Iterator:
+def operations(graph, seen: set[str] | None = None) -> Iterator:
+    """Every operation of a graph and of the functions that it calls."""
+    seen = set() if seen is None else seen
     for op in graph.get_operations():
         yield op
         for value in op.node_def.attr.values():
@@ -56,7 +58,7 @@ def _operations(graph, seen: set[str]) -> Iterator:
                 inner = getattr(graph._get_function(name), "graph", None) if name not in seen else None
                 seen.add(name)
                 if inner is not None:
-                    yield from _operations(inner, seen)
+                    yield from operations(inner, seen)
 
 
 def _user_line(op) -> str:

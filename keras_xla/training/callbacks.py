@@ -5,21 +5,22 @@ import keras
 from keras_xla.training.compile import check_switch, require_jit
 from keras_xla.training.explain import refuse_layers
 from keras_xla.training.keras2 import AnyKeras
-from keras_xla.training.steps import install, observer_of, reset
+from keras_xla.training.pace import Pace
+from keras_xla.training.steps import install, observer_of, reset, uninstall
 
 
 class XLACompile(AnyKeras):
-    """Runs `fit`, `evaluate` or `predict` through XLA, for a model that was compiled the plain way.
+    """Runs `fit`, `evaluate` or `predict` through XLA where that is faster, for a model compiled the plain way.
 
     The model stays that way afterwards: later calls without the callback use XLA too, and validation inside
     `fit` does. `XLACompile(jit_compile=False)` turns it off again.
 
     Args:
-        jit_compile: `True` (XLA or an error) or `False` (no XLA).
+        jit_compile: As in `keras_xla.compile`: `"auto"`, `True` (XLA or an error) or `False` (no XLA).
 
     Raises:
-        XLAUnsupportedError: When `fit`, `evaluate` or `predict` starts and a layer cannot be compiled.
-        ValueError: `jit_compile` is neither True nor False, or the model runs eagerly.
+        XLAUnsupportedError: With True, when `fit`, `evaluate` or `predict` starts and a layer cannot be compiled.
+        ValueError: `jit_compile` is none of these, or it is True and the model runs eagerly.
 
     Example:
     ```python
@@ -29,27 +30,49 @@ class XLACompile(AnyKeras):
     ```
     """
 
-    def __init__(self, jit_compile: bool = True):
+    def __init__(self, jit_compile: bool | str = "auto"):
         super().__init__()
         check_switch("XLACompile", jit_compile)
         self.jit_compile = jit_compile
+        self._pace = Pace("train")
 
     def set_model(self, model: keras.Model) -> None:
         """Switch XLA before Keras builds its step function; `on_train_begin` would be too late."""
         super().set_model(model)
-        if not self.jit_compile:
+        if self.jit_compile is False:
+            uninstall(model)
             if model.jit_compile:
                 model.jit_compile = False
                 reset(model)
             return
+        if self.jit_compile is True:
+            self._require(model)
+        observer = observer_of(model)
+        if observer is None or observer.jit_compile != self.jit_compile:
+            if self.jit_compile is True:
+                model.jit_compile = True
+            observer = install(model, self.jit_compile)
+            observer.follow("train", self._pace)
+        if self.jit_compile is True:
+            require_jit(model)
+
+    def _require(self, model: keras.Model) -> None:
         if model.run_eagerly:
             raise ValueError(
                 f"XLACompile received the model {model.name!r}, which was compiled with run_eagerly=True; "
                 "an eager step cannot be compiled. Compile it with run_eagerly=False, or leave the callback out."
             )
         refuse_layers(model)
-        if model.jit_compile and observer_of(model) is not None:
-            return  # built functions are kept, so that a second fit compiles nothing
-        model.jit_compile = True
-        require_jit(model)
-        install(model)
+
+    def set_params(self, params) -> None:
+        """Learn how many steps there are."""
+        super().set_params(params)
+        self._pace.set_params(params)
+
+    def on_train_begin(self, logs=None) -> None:
+        """Count from here."""
+        self._pace.on_train_begin(logs)
+
+    def on_epoch_begin(self, epoch, logs=None) -> None:
+        """Count the epoch's steps."""
+        self._pace.on_epoch_begin(epoch, logs)

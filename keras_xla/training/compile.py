@@ -1,33 +1,37 @@
-"""`keras_xla.compile`: `Model.compile` with XLA on for certain, and every compilation in the log."""
+"""`keras_xla.compile`: `Model.compile` with XLA where it is faster, and every compilation in the log."""
 
 import keras
 
 from keras_xla.training.errors import XLAUnsupportedError
 from keras_xla.training.explain import refuse_layers
 from keras_xla.training.keras2 import require_model
-from keras_xla.training.steps import install
+from keras_xla.training.steps import install, uninstall
 
 
-def compile(model: keras.Model, *args, jit_compile: bool = True, **kwargs) -> keras.Model:
-    """Compile a model so that `fit`, `evaluate` and `predict` run through XLA.
+def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwargs) -> keras.Model:
+    """Compile a model so that `fit`, `evaluate` and `predict` run through XLA where that is faster.
 
-    A drop-in for `model.compile`. Where Keras turns XLA off with a warning, this raises and says what is in
-    the way. The class, the configuration and saved files of the model stay plain Keras.
+    A drop-in for `model.compile`. The class, the configuration and saved files of the model stay plain Keras.
+
+    With `"auto"` the choice is made at the first batches, by measuring, and undone trials leave no trace in the
+    model; `print(keras_xla.model_report(model))` tells what was measured and chosen. Where no callback looks at every
+    batch, several steps run at a time.
 
     Args:
         model: Any Keras model, built or not; also one of Keras 2 (`tf_keras`), as Hugging Face's TensorFlow
             classes are, whose own `compile` has its own arguments and defaults (their internal loss).
         *args: Passed to `model.compile`, in its order.
-        jit_compile: `True` (XLA or an error) or `False` (what plain Keras does).
+        jit_compile: `"auto"` (XLA, part of it or the plain graph, whichever is faster), `True` (XLA or an error) or
+            `False` (what plain Keras does).
         **kwargs: Passed to `model.compile`: `optimizer`, `loss`, `metrics`, `steps_per_execution`, ...
 
     Returns:
         The same model.
 
     Raises:
-        XLAUnsupportedError: A layer cannot be compiled; nothing of the model is changed then. Operations
-            inside layers, losses, metrics and custom steps are checked before the first step of `fit` runs.
-        ValueError: `jit_compile` is neither True nor False, or it is True together with `run_eagerly=True`.
+        XLAUnsupportedError: With `jit_compile=True`, a layer cannot be compiled; nothing of the model is changed then.
+            Operations inside layers, losses, metrics and custom steps are checked before the first step of `fit` runs.
+        ValueError: `jit_compile` is none of these, or it is True together with `run_eagerly=True`.
         TypeError: `model` is not a Keras model.
 
     Example:
@@ -40,28 +44,29 @@ def compile(model: keras.Model, *args, jit_compile: bool = True, **kwargs) -> ke
     """
     require_model("keras_xla.compile", model)
     check_switch("keras_xla.compile", jit_compile)
-    if jit_compile and kwargs.get("run_eagerly"):
-        raise ValueError(
-            "keras_xla.compile received run_eagerly=True together with jit_compile=True; an eager step "
-            "cannot be "
-            "compiled. Pass jit_compile=False while debugging eagerly, or leave run_eagerly out."
-        )
-    if jit_compile:
+    if jit_compile is True:
+        if kwargs.get("run_eagerly"):
+            raise ValueError(
+                "keras_xla.compile received run_eagerly=True together with jit_compile=True; an eager step cannot be "
+                "compiled. Pass jit_compile=False while debugging eagerly, or leave run_eagerly out."
+            )
         refuse_layers(model)
-    model.compile(*args, jit_compile=jit_compile, **kwargs)
-    if jit_compile:
+    type(model).compile(model, *args, jit_compile=jit_compile, **kwargs)
+    if jit_compile is True:
         require_jit(model)
-        install(model)
+    if jit_compile:
+        install(model, jit_compile)
+    else:
+        uninstall(model)
     return model
 
 
 def check_switch(who: str, jit_compile) -> None:
-    """Raise unless `jit_compile` is True or False."""
-    if jit_compile is not True and jit_compile is not False:
+    """Raise unless `jit_compile` is True, False or "auto"."""
+    if jit_compile is not True and jit_compile is not False and jit_compile != "auto":
         raise ValueError(
-            f"{who} received jit_compile={jit_compile!r}; it expects True (XLA, or an error that names "
-            "what is in the "
-            "way) or False (no XLA)."
+            f'{who} received jit_compile={jit_compile!r}; it expects "auto" (the faster way), True (XLA, or an error '
+            "that names what is in the way) or False (no XLA)."
         )
 
 

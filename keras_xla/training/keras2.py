@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_xla import backend
+from keras_xla.backend.steps import make_runner
 
 
 def is_keras2(model: Any) -> bool:
@@ -38,15 +39,25 @@ def model_class(model: Any) -> type:
     return sys.modules["tf_keras"].Model if is_keras2(model) else keras.Model
 
 
-def observed_step_of(model: Any) -> Callable:
-    """The `observed_step` for `model`, see `keras_xla.backend.steps`."""
+def runner_of(model: Any, kind: str, *answers: Callable) -> Any:
+    """The backend's runner of one kind of step; None where Keras' own function has to run it.
+
+    Args:
+        model: A compiled model of either Keras.
+        kind: `"train"`, `"test"` or `"predict"`.
+        *answers: See `keras_xla.backend.tensorflow_runner.Runner`.
+    """
     if is_keras2(model):
-        from keras_xla.backend.tensorflow_keras2 import observed_keras2_step  # TensorFlow only
+        from keras_xla.backend.tensorflow_keras2 import step_of  # TensorFlow only
 
-        return observed_keras2_step
-    from keras_xla.backend.steps import observed_step
+        return make_runner(step_of(model, kind), *answers)
+    return make_runner(getattr(model, f"{kind}_step"), *answers)
 
-    return observed_step
+
+def steps_per_execution(model: Any) -> int:
+    """How many batches each call of a step function is for."""
+    steps = model._steps_per_execution if is_keras2(model) else model.steps_per_execution
+    return 1 if steps is None else int(steps)
 
 
 def inputs_of(model: Any) -> Any:

@@ -1,24 +1,37 @@
-"""Step functions that write every XLA compilation of `fit`, `evaluate` and `predict` to the compile log."""
+"""Step functions that run through XLA by the policy and write every compilation to the compile log."""
 
+import inspect
 import threading
-from collections.abc import Callable
+from typing import Any
 
 import keras
 
 from keras_xla.backend import events
+from keras_xla.backend.steps import is_distributed, watched_step
 from keras_xla.training import keras2
-from keras_xla.training.explain import refuse_ops
+from keras_xla.training.driver import Driver, PredictDriver
+from keras_xla.training.journal import KINDS, Journal
+from keras_xla.training.memory import decisions
+from keras_xla.training.pace import Pace, watched
+from keras_xla.training.policy import Policy
 from keras_xla.training.signature import Leaf, batch_names, describe, describe_change
 
-KINDS = ("train", "test", "predict")
+CALLS = {"train": "fit", "test": "evaluate", "predict": "predict"}
 
 
 class StepObserver:
-    """Builds the step functions of one model instance; lives on the instance, so that its class stays plain Keras."""
+    """Builds the step functions of one model instance; lives on the instance, so that its class stays plain Keras.
 
-    def __init__(self, model: keras.Model):
-        self._model = model
+    Attributes:
+        jit_compile: True or `"auto"`.
+        journal: What was decided and how it ran.
+    """
+
+    def __init__(self, model: keras.Model, jit_compile: bool | str):
+        self._model, self.jit_compile = model, jit_compile
+        self.journal = Journal()
         self._compiled_kinds: set[str] = set()
+        self._paces: dict[str, Pace] = {}
 
     def make_train_function(self, force: bool = False):
         """In place of `Model.make_train_function`."""
@@ -32,11 +45,56 @@ class StepObserver:
         """In place of `Model.make_predict_function`."""
         return self._make("predict", force)
 
+    def fit(self, *args, **kwargs):
+        """In place of `Model.fit`."""
+        return self._call("train", args, kwargs)
+
+    def evaluate(self, *args, **kwargs):
+        """In place of `Model.evaluate`."""
+        return self._call("test", args, kwargs)
+
+    def predict(self, *args, **kwargs):
+        """In place of `Model.predict`."""
+        return self._call("predict", args, kwargs)
+
+    def compile(self, *args, **kwargs):
+        """In place of `Model.compile`: from now on the model is what its owner makes of it."""
+        uninstall(self._model)
+        return self._model.compile(*args, **kwargs)
+
+    def follow(self, kind: str, pace: Pace) -> None:
+        """Let this tell how many steps are to come."""
+        self._paces[kind] = pace
+
+    def _call(self, kind: str, args, kwargs):
+        method = getattr(type(self._model), CALLS[kind])
+        try:
+            bound = inspect.signature(method).bind(self._model, *args, **kwargs)
+        except TypeError:
+            return method(self._model, *args, **kwargs)  # which says what is wrong
+        callbacks = bound.arguments.get("callbacks")
+        ahead = self.jit_compile == "auto" and not watched(callbacks, kind)
+        outer = self._paces.get("train")
+        pace = Pace(kind, ahead, bound.arguments.get("steps"), outer.epochs if outer and kind == "test" else 1)
+        if not hasattr(callbacks, "callbacks"):
+            bound.arguments["callbacks"] = [*keras.tree.flatten(callbacks or []), pace]
+        elif kind == "train":
+            pace.ahead = False  # a CallbackList made elsewhere does not tell when an epoch begins
+        pace.begin()
+        before = self._paces.get(kind)
+        self._paces[kind] = pace
+        try:
+            return method(*bound.args, **bound.kwargs)
+        finally:
+            self._paces.pop(kind)
+            if before is not None:
+                self._paces[kind] = before
+
     def _make(self, kind: str, force: bool):
         model, attribute, method = self._model, f"{kind}_function", f"make_{kind}_function"
         if getattr(model, attribute) is not None and not force:
             return getattr(model, attribute)
-        if model.run_eagerly or not model.jit_compile:
+        if model.run_eagerly or (self.jit_compile is True and not model.jit_compile):
             return getattr(type(model), method)(model, force=True)
 
         def keras_make():
@@ -45,15 +103,22 @@ class StepObserver:
 
         own = getattr(type(model), method) is not getattr(keras2.model_class(model), method)
         ledger = Ledger(f"{model.name}.{kind}_step", kind, self._first_cause(kind), self._compiled_kinds)
-        function = keras2.observed_step_of(model)(model, kind, keras_make, own, batch_names, self._refuse, ledger.saw)
+        policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, lambda: self._paces.get(kind))
+        runner = None
+        if not own and not is_distributed(model):
+            runner = keras2.runner_of(model, kind, batch_names, policy.decide, ledger.compiled, policy.failed)
+        if runner is None:
+            function = watched_step(kind, keras_make, own, batch_names, ledger.saw)
+        elif kind == "predict":
+            function = PredictDriver(runner, self.journal)
+        else:
+            steps = keras2.steps_per_execution(model)
+            function = Driver(runner, kind, steps, lambda: self._paces.get(kind), self.journal)
         setattr(model, attribute, function)
         return function
 
     def _first_cause(self, kind: str) -> str:
         return "model recompiled" if kind in self._compiled_kinds else "first call"
-
-    def _refuse(self, blockers):
-        refuse_ops(self._model, blockers)
 
 
 class Ledger:
@@ -66,7 +131,11 @@ class Ledger:
         self._last: tuple | None = None
         self._lock = threading.Lock()
 
-    def saw(self, batches: list[tuple[str, list[tuple]]], seconds: float, compiled: bool = False) -> None:
+    def compiled(self, leaves: tuple[tuple, ...], seconds: float, way: str) -> None:
+        """Take note of a new executable for batches of `(name, shape, dtype)` leaves."""
+        self.saw([(way, leaves)], seconds, compiled=True)
+
+    def saw(self, batches: list[tuple[str, Any]], seconds: float, compiled: bool = False) -> None:
         """Take note of the batches of one execution.
 
         Args:
@@ -95,13 +164,24 @@ class Ledger:
         return describe_change(self._last, signature)
 
 
-def install(model: keras.Model) -> None:
-    """Put observed step functions on the instance; a second time changes nothing but makes Keras build them anew."""
-    if observer_of(model) is None:
-        observer = StepObserver(model)
-        for kind in KINDS:
-            setattr(model, f"make_{kind}_function", getattr(observer, f"make_{kind}_function"))
+def install(model: keras.Model, jit_compile: bool | str) -> StepObserver:
+    """Put observed step functions on the instance; a second time Keras builds them anew."""
+    observer = observer_of(model)
+    if observer is None:
+        observer = StepObserver(model, jit_compile)
+        for name in _REPLACED:
+            setattr(model, name, getattr(observer, name))
+    observer.jit_compile = jit_compile
     reset(model)
+    return observer
+
+
+def uninstall(model: keras.Model) -> None:
+    """Make the model plain Keras again."""
+    if observer_of(model) is not None:
+        for name in _REPLACED:
+            delattr(model, name)
+        reset(model)
 
 
 def reset(model: keras.Model) -> None:
@@ -112,6 +192,8 @@ def reset(model: keras.Model) -> None:
 
 def observer_of(model: keras.Model) -> StepObserver | None:
     """The observer that is installed on the model."""
-    method: Callable = model.make_train_function
-    owner = getattr(method, "__self__", None)
+    owner = getattr(model.make_train_function, "__self__", None)
     return owner if isinstance(owner, StepObserver) else None
+
+
+_REPLACED = (*(f"make_{kind}_function" for kind in KINDS), *CALLS.values(), "compile")

@@ -10,6 +10,7 @@ X = np.random.default_rng(0).normal(size=(SIZE, 20)).astype("float32")
 Y = (np.arange(SIZE) % CLASSES).astype("int32")
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 OPTIONS = {"optimizer": "sgd", "loss": LOSS}
+FORCED = {**OPTIONS, "jit_compile": True}
 
 
 def classifier(name: str | None = None, dropout: float = 0.0) -> keras.Model:

@@ -17,16 +17,16 @@ def plain_model(**options):
 
 def test_fit_with_validation():
     log, model = Log(), plain_model()
-    model.fit(X, Y, batch_size=SIZE, epochs=2, validation_data=(X, Y), callbacks=[XLACompile()], verbose=0)
+    model.fit(X, Y, batch_size=SIZE, epochs=2, validation_data=(X, Y), callbacks=[XLACompile(True)], verbose=0)
     assert log.kinds() == ["train", "test"]
     assert model.jit_compile is True
 
 
 def test_evaluate_and_predict():
     log, model = Log(), plain_model()
-    model.evaluate(X, Y, batch_size=SIZE, callbacks=[XLACompile()], verbose=0)
+    model.evaluate(X, Y, batch_size=SIZE, callbacks=[XLACompile(True)], verbose=0)
     assert log.kinds() == ["test"]
-    model.predict(X, batch_size=SIZE, callbacks=[XLACompile()], verbose=0)
+    model.predict(X, batch_size=SIZE, callbacks=[XLACompile(True)], verbose=0)
     assert log.kinds() == ["predict"]
 
 
@@ -35,13 +35,13 @@ def test_step_functions_that_exist_are_replaced_and_then_kept():
     model.fit(X, Y, batch_size=SIZE, verbose=0)
     assert log.new() == []
     for expected in (["train"], []):
-        model.fit(X, Y, batch_size=SIZE, callbacks=[XLACompile()], verbose=0)
+        model.fit(X, Y, batch_size=SIZE, callbacks=[XLACompile(True)], verbose=0)
         assert log.kinds() == expected
 
 
 def test_the_model_stays_compiled_until_it_is_turned_off():
     log, model = Log(), plain_model()
-    model.fit(X, Y, batch_size=SIZE, callbacks=[XLACompile()], verbose=0)
+    model.fit(X, Y, batch_size=SIZE, callbacks=[XLACompile(True)], verbose=0)
     model.evaluate(X, Y, batch_size=SIZE, verbose=0)
     assert log.kinds() == ["train", "test"]
     model.fit(X, Y, batch_size=SIZE, callbacks=[XLACompile(jit_compile=False)], verbose=0)
@@ -51,10 +51,10 @@ def test_the_model_stays_compiled_until_it_is_turned_off():
 
 
 def test_wrong_switches_and_eager_models_are_refused():
-    with pytest.raises(ValueError, match="XLACompile received jit_compile='auto'; it expects True"):
-        XLACompile(jit_compile="auto")
+    with pytest.raises(ValueError, match="XLACompile received jit_compile='yes'; it expects"):
+        XLACompile(jit_compile="yes")
     with pytest.raises(ValueError, match="run_eagerly=True"):
-        plain_model(run_eagerly=True).fit(X, Y, callbacks=[XLACompile()], verbose=0)
+        plain_model(run_eagerly=True).fit(X, Y, callbacks=[XLACompile(True)], verbose=0)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="RandomRotation blocks XLA on TensorFlow only")
@@ -62,4 +62,4 @@ def test_a_layer_that_cannot_be_compiled_is_named():
     model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.RandomRotation(0.1, name="turn")])
     model.compile("sgd", "mse")
     with pytest.raises(XLAUnsupportedError, match=r"turn \(RandomRotation\)"):
-        model.predict(np.ones((1, 8, 8, 3), "float32"), callbacks=[XLACompile()], verbose=0)
+        model.predict(np.ones((1, 8, 8, 3), "float32"), callbacks=[XLACompile(True)], verbose=0)

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from keras_xla.training.compile import compile
-from tests.training.helpers import OPTIONS, SIZE, Log, X, Y, classifier
+from tests.training.helpers import FORCED, OPTIONS, SIZE, Log, X, Y, classifier
 
 
 def test_one_event_for_fit_evaluate_and_predict_each():
-    log, model = Log(), compile(classifier("digits"), **OPTIONS)
+    log, model = Log(), compile(classifier("digits"), **FORCED)
     model.fit(X, Y, batch_size=SIZE, epochs=2, verbose=0)
     model.evaluate(X, Y, batch_size=SIZE, verbose=0)
     model.predict(X, batch_size=SIZE, verbose=0)
@@ -23,7 +23,7 @@ def test_one_event_for_fit_evaluate_and_predict_each():
 
 @pytest.mark.parametrize("steps_per_execution", [1, 4])
 def test_a_partial_last_batch_compiles_once_more_and_never_again(steps_per_execution):
-    log, model = Log(), compile(classifier(), **OPTIONS, steps_per_execution=steps_per_execution)
+    log, model = Log(), compile(classifier(), **FORCED, steps_per_execution=steps_per_execution)
     model.fit(X, Y, batch_size=16, epochs=3, verbose=0)
     full, partial = log.new()
     assert full.cause == "first call"
@@ -35,7 +35,7 @@ def test_a_partial_last_batch_compiles_once_more_and_never_again(steps_per_execu
 
 @pytest.mark.parametrize("steps_per_execution", [1, 4])
 def test_predict_with_a_partial_batch(steps_per_execution):
-    log, model = Log(), compile(classifier(), **OPTIONS, steps_per_execution=steps_per_execution)
+    log, model = Log(), compile(classifier(), **FORCED, steps_per_execution=steps_per_execution)
     outputs = model.predict(X, batch_size=16, verbose=0)
     assert [event.shapes for event in log.new()] == ["x: (16, 20) float32", "x: (8, 20) float32"]
     assert np.allclose(outputs, keras.ops.convert_to_numpy(model(X)), atol=1e-5)
@@ -53,7 +53,7 @@ def test_several_steps_in_one_execution_change_no_result():
 
 
 def test_batches_by_hand():
-    log, model = Log(), compile(classifier(), **OPTIONS)
+    log, model = Log(), compile(classifier(), **FORCED)
     for size in (16, 16, 8):
         model.train_on_batch(X[:size], Y[:size])
     assert log.kinds() == ["train", "train"]
@@ -63,7 +63,7 @@ def test_batches_by_hand():
 
 
 def test_validation_inside_fit():
-    log, model = Log(), compile(classifier(), **OPTIONS)
+    log, model = Log(), compile(classifier(), **FORCED)
     model.fit(X, Y, batch_size=36, epochs=2, validation_data=(X[:36], Y[:36]), verbose=0)
     assert log.kinds() == ["train", "test"]
 
@@ -71,7 +71,7 @@ def test_validation_inside_fit():
 def test_dictionaries_and_sample_weights_are_named():
     inputs = {"a": keras.Input((4,), name="a"), "b": keras.Input((2,), name="b")}
     model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.concatenate(list(inputs.values()))))
-    log, model = Log(), compile(model, "sgd", "mse")
+    log, model = Log(), compile(model, "sgd", "mse", jit_compile=True)
     data = {"a": np.ones((8, 4), "float32"), "b": np.ones((8, 2), "float32")}
     model.fit(data, np.ones((8, 1), "float32"), sample_weight=np.ones(8, "float32"), batch_size=8, verbose=0)
     (event,) = log.new()
@@ -85,13 +85,13 @@ def test_a_python_generator_as_data():
         for size in (16, 16, 8):
             yield X[:size], Y[:size]
 
-    log, model = Log(), compile(classifier(), **OPTIONS)
+    log, model = Log(), compile(classifier(), **FORCED)
     model.fit(batches(), verbose=0)
     assert log.kinds() == ["train", "train"]
 
 
 def test_nan_passes_through():
-    model = compile(classifier(), **OPTIONS)
+    model = compile(classifier(), **FORCED)
     x = X.copy()
     x[0, 0] = np.nan
     outputs = model.predict(x, batch_size=SIZE, verbose=0)
@@ -107,7 +107,7 @@ def test_a_class_with_its_own_train_function_keeps_it():
             self.made += 1
             return super().make_train_function(force)
 
-    model = compile(Own([keras.Input((20,)), keras.layers.Dense(3)]), **OPTIONS)
+    model = compile(Own([keras.Input((20,)), keras.layers.Dense(3)]), **FORCED)
     log = Log()
     model.fit(X, Y, batch_size=SIZE, epochs=2, verbose=0)
     assert model.made == 1

@@ -11,7 +11,7 @@ import pytest
 
 from keras_xla.training.compile import compile
 from keras_xla.training.errors import XLAUnsupportedError
-from tests.training.helpers import OPTIONS, SIZE, Log, X, Y, classifier
+from tests.training.helpers import FORCED, OPTIONS, SIZE, Log, X, Y, classifier
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("TensorFlow's step functions", allow_module_level=True)
@@ -46,7 +46,7 @@ class Custom(keras.Model):
 
 
 def test_custom_steps():
-    log, model = Log(), compile(Custom(), **OPTIONS)
+    log, model = Log(), compile(Custom(), **FORCED)
     history = model.fit(X, Y, batch_size=36, epochs=3, verbose=0).history["custom_loss"]
     assert history[-1] < history[0]
     assert model.evaluate(X, Y, batch_size=36, verbose=0, return_dict=True)["custom_loss"] > 0
@@ -62,7 +62,7 @@ def test_a_string_operation_in_a_layer_is_named_before_the_first_step():
     line = inspect.getsourcelines(spell)[1] + 1
     inputs = keras.Input((20,))
     hidden = keras.layers.Lambda(spell, output_shape=(20,), name="spelling")(inputs)
-    model = compile(keras.Model(inputs, keras.layers.Dense(3)(hidden)), **OPTIONS)
+    model = compile(keras.Model(inputs, keras.layers.Dense(3)(hidden)), **FORCED)
     log, before = Log(), model.get_weights()
     with pytest.raises(XLAUnsupportedError, match=r"spelling \(Lambda\): .*AsString") as error:
         model.fit(X, Y, verbose=0)
@@ -85,7 +85,7 @@ def test_losses_metrics_and_custom_steps_are_checked_too(where):
     if where == "metric":
         options["metrics"] = [lambda y, p: python(tf.reduce_mean(p))]
     model = Custom(lambda loss: loss + python(loss)) if where == "train_step" else classifier()
-    compile(model, **options)
+    compile(model, **options, jit_compile=True)
     with pytest.raises(XLAUnsupportedError, match=r"PyFunc.*test_steps_tensorflow\.py:\d+.*keras\.ops"):
         model.fit(X, Y, batch_size=SIZE, verbose=0)
     assert int(model.optimizer.iterations) == 0
@@ -93,7 +93,7 @@ def test_losses_metrics_and_custom_steps_are_checked_too(where):
 
 def test_batches_of_strings_are_refused():
     model = keras.Sequential([keras.layers.Lambda(lambda x: tf.ones((tf.shape(x)[0], 3)))])
-    compile(model, **OPTIONS)
+    compile(model, **FORCED)
     with pytest.raises(XLAUnsupportedError, match="string input"):
         model.predict(tf.constant(["a", "b"]), verbose=0)
 
@@ -105,7 +105,7 @@ def test_datasets_of_several_shapes():
     model = keras.Sequential([keras.layers.Lambda(lambda x: tf.reduce_sum(x, -1, keepdims=True) * tf.ones((1, 3)))])
     model.add(keras.layers.Activation("linear"))
     log = Log()
-    compile(model, **OPTIONS).evaluate(data, verbose=0)
+    compile(model, **FORCED).evaluate(data, verbose=0)
     assert [event.shapes for event in log.new()] == [
         "x: (8, 20) float32, y: (8,) int32",
         "x: (4, 20) float32, y: (4,) int32",
@@ -114,7 +114,7 @@ def test_datasets_of_several_shapes():
 
 def test_a_distribution_strategy_keeps_keras_own_function():
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
-        model = compile(classifier(), **OPTIONS)
+        model = compile(classifier(), **FORCED)
     log = Log()
     model.fit(X, Y, batch_size=SIZE, epochs=2, verbose=0)
     assert log.kinds() == ["train"]
@@ -125,9 +125,9 @@ import glob, os, sys
 import keras
 from keras_xla.backend.events import compile_log
 from keras_xla.training.compile import compile
-from tests.training.helpers import OPTIONS, X, Y, classifier
+from tests.training.helpers import FORCED, OPTIONS, X, Y, classifier
 for steps in (1, 2):
-    model = compile(classifier(), **OPTIONS, steps_per_execution=steps)
+    model = compile(classifier(), **FORCED, steps_per_execution=steps)
     for _ in range(2):
         model.fit(X, Y, batch_size=32, epochs=2, verbose=0)
         model.evaluate(X, Y, batch_size=16, verbose=0)

@@ -1,0 +1,71 @@
+"""What a backend asks when batches of new shapes arrive: in which way shall they run?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Counts of a traced step, as far as they tell how XLA will do.
+
+    Attributes:
+        ops: All operations.
+        products: Matrix products.
+        convolutions: Convolutions, with those of the gradient.
+        loops: Loops, such as those of recurrent layers.
+        random: Operations that draw random numbers.
+        blocked: Types of the operations that XLA cannot compile.
+        device: Of what type the device is: `"CPU"`, `"GPU"` or `"TPU"`.
+        fingerprint: Equal for equal graphs, and hardly ever for others.
+    """
+
+    ops: int
+    products: int
+    convolutions: int
+    loops: int
+    random: int
+    blocked: tuple[str, ...]
+    device: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one way to run a step, measured on a real batch.
+
+    Attributes:
+        first: The first run, with tracing and compiling.
+        steps: The later ones.
+    """
+
+    first: float
+    steps: tuple[float, ...]
+
+    @property
+    def step(self) -> float:
+        """The fastest later run: noise only adds."""
+        return min(self.steps)
+
+
+@dataclass(frozen=True)
+class Question:
+    """Batches of new shapes, and what there is to know about them.
+
+    Attributes:
+        facts: What the step is made of.
+        blockers: The `BlockingOp`s in it.
+        leaves: `(name, shape, dtype)` of the batch's tensors.
+        executables: How many the step has already, for other shapes.
+        trial: `trial(way, repeats, limit) -> Timing` runs this batch without a trace of it left in the model; raises
+            `WayFailed`.
+    """
+
+    facts: Facts
+    blockers: tuple
+    leaves: tuple[tuple, ...]
+    executables: int
+    trial: Callable[[str, int, float], Timing]
+
+
+class WayFailed(Exception):
+    """A way to run a step that does not work; the message says why."""

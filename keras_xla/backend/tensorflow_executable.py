@@ -1,0 +1,94 @@
+"""One way to run one trace: timed, undone after a trial, and known to have compiled."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_xla.backend.question import Timing, WayFailed
+from keras_xla.backend.tensorflow_split import NotSplittable
+from keras_xla.backend.tensorflow_trace import Trace
+from keras_xla.backend.tensorflow_ways import Shapes, loop, make
+
+
+class Executable:
+    """A trace run in one way, for batches of these shapes.
+
+    Args:
+        trace: The traced step.
+        way: `"graph"`, `"xla"` or `"partial"`.
+        shapes: The only shapes it takes; None for any.
+        compiled: `compiled(seconds)` is called once, after the run that compiled; never for `"graph"`.
+    """
+
+    def __init__(self, trace: Trace, way: str, shapes: Shapes | None, compiled: Callable[[float], None]):
+        self.trace, self.way, self.shapes = trace, way, shapes
+        self._told = compiled if way != "graph" else None
+        self.instead: Callable[[str], Executable] | None = None
+
+    @functools.cached_property
+    def _step(self) -> Callable:
+        return make(self.trace, self.way, self.shapes)
+
+    @functools.cached_property
+    def _loop(self) -> Callable:
+        return loop(self.trace, self._step, self.shapes)
+
+    @functools.cached_property
+    def _one(self) -> Callable:
+        return self._step if self.way == "graph" else tf.function(self._step, autograph=False)
+
+    def feed(self, iterator, count: int, pending) -> tuple[list, int, Any]:
+        """Run `pending`, if it holds a batch, and then what the iterator gives; see `tensorflow_ways.loop`."""
+        outputs, ran, pending = self._run(lambda: self._loop(iterator, tf.constant(count), pending))
+        return outputs, int(ran), pending
+
+    def run(self, batch) -> Any:
+        """Run one batch."""
+        return self._run(lambda: self._one(batch))
+
+    def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
+        """Time `run`, and undo what it did to variables.
+
+        Args:
+            run: Runs a batch through `feed` or `run`.
+            repeats: Timed runs after the first one, which traces and compiles.
+            limit: Seconds after which no further run starts.
+
+        Raises:
+            WayFailed: XLA cannot compile it, or it failed.
+        """
+        variables = self.trace.variables
+        kept = [variable.read_value() for variable in variables]
+        seconds = []
+        try:
+            for _ in range(1 + repeats):
+                if len(seconds) > 1 and sum(seconds[1:]) > limit:
+                    break
+                start = time.perf_counter()
+                run()
+                seconds.append(time.perf_counter() - start)
+        finally:
+            for variable, value in zip(variables, kept, strict=True):
+                variable.assign(value)
+        return Timing(seconds[0], tuple(seconds[1:]))
+
+    def _run(self, call: Callable[[], Any]) -> Any:
+        if self._told is None:
+            return call()
+        start = time.perf_counter()
+        try:
+            outputs = call()
+        except NotSplittable as error:
+            raise WayFailed(str(error)) from error
+        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.InternalError) as error:
+            raise WayFailed(_short(error)) from error
+        told, self._told = self._told, None
+        told(time.perf_counter() - start)
+        return outputs
+
+
+def _short(error: tf.errors.OpError) -> str:
+    return str(error.message).strip().splitlines()[0][:300]

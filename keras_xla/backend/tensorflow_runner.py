@@ -1,0 +1,192 @@
+"""Runs the train, test and predict steps of a model on TensorFlow, each batch in the way that suits it."""
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_xla.backend.question import Question, WayFailed
+from keras_xla.backend.tensorflow_executable import Executable
+from keras_xla.backend.tensorflow_graph import repack
+from keras_xla.backend.tensorflow_trace import Trace, without_optionals
+from keras_xla.backend.tensorflow_ways import Shapes, shapes_of
+
+
+class Runner:
+    """One kind of step of one model.
+
+    Args:
+        step: Takes a batch, returns a structure of tensors: the model's `train_step`, say.
+        names: `names(batch)` names the tensors of a batch.
+        decide: Answers a `Question` with the way to run batches of such shapes.
+        compiled: `compiled(leaves, seconds, way)` is told of every executable, with the `(name, shape, dtype)` of the
+            batch that it is for.
+        failed: `failed(question, way, reason) -> way` answers when a way that was not tried does not work; may raise.
+
+    Attributes:
+        way: In which the last batch ran.
+        settled: Whether the last run neither decided nor compiled anything.
+    """
+
+    def __init__(self, step: Callable, names: Callable, decide: Callable, compiled: Callable, failed: Callable):
+        self._step, self._names = step, names
+        self._decide, self._compiled, self._failed = decide, compiled, failed
+        self._traces: dict[str, Trace] = {}
+        self._chosen: dict[tuple[str, Shapes], Executable] = {}
+        self._made: dict[tuple, Executable] = {}
+        self._main: dict[str, Executable] = {}
+        self._iterator: tuple[Callable, str] = (lambda: None, "")
+        self.way, self.settled = "", False
+
+    def run(self, iterator: Iterator, count: int = 1) -> tuple[Any, int]:
+        """Train or test on the next batches.
+
+        Args:
+            iterator: A `tf.data` iterator, or any other of batches.
+            count: How many, unless the data end.
+
+        Returns:
+            The outputs of the last step, and how many were run.
+
+        Raises:
+            StopIteration: There is no batch left.
+        """
+        if not isinstance(iterator, tf.data.Iterator):
+            return self._run_batches(iterator, count)
+        self.settled = True
+        key = self._key_of(iterator)
+        pending, outputs, ran = tf.experimental.Optional.empty(iterator.element_spec), None, 0
+        if key not in self._main:
+            pending = iterator.get_next_as_optional()
+            if not pending.has_value():
+                raise StopIteration
+            self._main[key] = self._choose(key, pending, iterator)
+        while ran < count:
+            self.way = self._main[key].way
+            try:
+                made, done, pending = self._main[key].feed(iterator, count - ran, pending)
+            except WayFailed as error:  # before it ran anything
+                self._main[key] = self._instead_of(self._main[key], error)
+                continue
+            if done:
+                outputs, ran = made, ran + done
+            if ran == count or not pending.has_value():
+                break
+            other = self._choose(key, pending, iterator)
+            if other.way == "graph":  # this batch only: those to come may have the usual shapes
+                outputs, done, pending = other.feed(iterator, 1, pending)
+                ran += done
+            else:
+                self._main[key] = other
+        if not ran:
+            raise StopIteration
+        return repack(self._traces[key].concrete.structured_outputs, outputs), ran
+
+    def run_batch(self, batch: Any) -> Any:
+        """The outputs of one step on a batch of arrays or tensors."""
+        self.settled = True
+        batch = keras.tree.map_structure(_tensor, without_optionals(batch))
+        key = self._trace(keras.tree.map_structure(_open_spec, batch))
+        chosen = self._chosen.get((key, shapes_of(batch)))
+        if chosen is None:
+
+            def once(executable):
+                return lambda: executable.run(batch)
+
+            chosen = self._ask(key, batch, once)
+        self.way = chosen.way
+        try:
+            return chosen.run(batch)
+        except WayFailed as error:
+            return self._instead_of(chosen, error).run(batch)
+
+    def _run_batches(self, batches: Iterable, count: int) -> tuple[Any, int]:
+        outputs, ran = None, 0
+        for _, batch in zip(range(count), batches, strict=False):
+            outputs, ran = self.run_batch(batch), ran + 1
+        if not ran:
+            raise StopIteration
+        return outputs, ran
+
+    def _key_of(self, iterator) -> str:
+        known, key = self._iterator
+        if known() is not iterator:
+            key = self._trace(without_optionals(iterator.element_spec))
+            self._iterator = weakref.ref(iterator), key
+        return key
+
+    def _trace(self, spec: Any) -> str:
+        key = repr(spec)
+        if key not in self._traces:
+            self._traces[key] = Trace(self._step, spec)
+        return key
+
+    def _choose(self, key: str, pending, iterator) -> Executable:
+        batch = without_optionals(pending.get_value())
+        chosen = self._chosen.get((key, shapes_of(batch)))
+        if chosen is None:
+
+            def once(executable):
+                return lambda: executable.feed(iterator, 1, pending)  # takes nothing from the iterator
+
+            chosen = self._ask(key, batch, once)
+        return chosen
+
+    def _ask(self, key: str, batch, once: Callable) -> Executable:
+        """Have it decided how batches of these shapes run, and make sure that it works."""
+        self.settled = False
+        trace, shapes = self._traces[key], shapes_of(batch)
+        leaves = tuple(self._leaves(batch))
+
+        def executable(way):
+            name = (key, way, None if way == "graph" else shapes)
+            if name not in self._made:
+                self._made[name] = Executable(trace, way, name[2], lambda seconds: self._tell(leaves, seconds, way))
+            return self._made[name]
+
+        def trial(way, repeats, limit):
+            return executable(way).trial(once(executable(way)), repeats, limit)
+
+        others = sum(k == key and chosen.way != "graph" for (k, _), chosen in self._chosen.items())
+        question = Question(trace.facts, tuple(trace.blockers), leaves, others, trial)
+        chosen = executable(self._decide(question))
+        chosen.instead = lambda reason: executable(self._failed(question, chosen.way, reason))
+        self._chosen[key, shapes] = chosen
+        return chosen
+
+    def _tell(self, leaves, seconds, way):
+        self.settled = False
+        self._compiled(leaves, seconds, way)
+
+    def _instead_of(self, executable: Executable, error: WayFailed) -> Executable:
+        other = executable.instead(str(error))
+        self._chosen = {name: other if chosen is executable else chosen for name, chosen in self._chosen.items()}
+        return other
+
+    def _leaves(self, batch) -> list[tuple]:
+        """`(name, shape, dtype)` of the tensors; ragged and sparse ones are taken apart."""
+
+        def parts(x):
+            inner = tf.nest.flatten(x, expand_composites=True)
+            return x if len(inner) == 1 else inner
+
+        batch = keras.tree.map_structure(parts, batch)
+        leaves = [x for x in keras.tree.flatten(batch) if x is not None]
+        names = self._names(batch)
+        return [(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in zip(names, leaves, strict=True)]
+
+
+def _tensor(x):
+    composite = x is None or isinstance(x, tf.__internal__.CompositeTensor)
+    return x if composite else tf.convert_to_tensor(x)
+
+
+def _open_spec(x):
+    if x is None:
+        return None
+    spec = tf.type_spec_from_value(x)
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec

@@ -1,0 +1,70 @@
+"""A step traced once, for batches of one structure, and what is in it."""
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_xla.backend.question import Facts
+from keras_xla.backend.tensorflow_ops import blocking_ops, operations
+from keras_xla.backend.tensorflow_split import RANDOM
+
+_PRODUCTS = ("MatMul", "BatchMatMul", "Einsum")
+_CONVOLUTIONS = ("Conv", "DepthwiseConv", "_FusedConv")
+_LOOPS = ("While", "StatelessWhile")
+
+
+class Trace:
+    """A step as the plain graph; its batch axis is open where the data leave it open.
+
+    Args:
+        step: Takes a batch, returns a structure of tensors.
+        spec: The batch's structure of `tf.TypeSpec`; Nones stay Nones.
+    """
+
+    def __init__(self, step: Callable, spec: Any):
+        self.step = tf.autograph.experimental.do_not_convert(step)
+        self.spec = spec
+        self.function = tf.function(self.step)
+        self.concrete = self.function.get_concrete_function(spec)
+
+    @property
+    def variables(self) -> tuple[tf.Variable, ...]:
+        """Every variable that the step reads or changes."""
+        return self.concrete.graph.variables
+
+    @functools.cached_property
+    def blockers(self) -> list:
+        """What in it XLA cannot compile."""
+        return blocking_ops(self.concrete)
+
+    @functools.cached_property
+    def facts(self) -> Facts:
+        """What it is made of."""
+        kinds = Counter(op.type for op in operations(self.concrete.graph))
+
+        def count(beginnings):
+            return sum(n for kind, n in kinds.items() if kind.startswith(beginnings))
+
+        shapes = [f"{x.dtype.name}{x.shape}" for x in self.concrete.inputs]
+        told = repr((sorted(kinds.items()), shapes)).encode()
+        return Facts(
+            ops=kinds.total(),
+            products=count(_PRODUCTS),
+            convolutions=count(_CONVOLUTIONS),
+            loops=count(_LOOPS),
+            random=sum(n for kind, n in kinds.items() if kind in RANDOM),
+            blocked=tuple(sorted({blocker.op for blocker in self.blockers})),
+            device="GPU" if tf.config.list_physical_devices("GPU") else "CPU",
+            fingerprint=hashlib.sha256(told).hexdigest()[:16],
+        )
+
+
+def without_optionals(batch: Any) -> Any:
+    """The batch with None where Keras' generator adapters put an empty `Optional`."""
+    kinds = (tf.experimental.Optional, tf.OptionalSpec)
+    return keras.tree.map_structure(lambda x: None if isinstance(x, kinds) else x, batch)

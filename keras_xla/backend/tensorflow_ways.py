@@ -1,0 +1,112 @@
+"""The ways to run a traced step on TensorFlow, and the graph that feeds it from an iterator.
+
+`"graph"` is what plain Keras does. `"xla"` is one executable for fixed shapes, with random numbers drawn in front of
+it; `"partial"` is the same where operations that XLA cannot compile had to stay in front, too.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_xla.backend.tensorflow_graph import leaves_of, repack
+from keras_xla.backend.tensorflow_split import split
+from keras_xla.backend.tensorflow_trace import Trace, without_optionals
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def shapes_of(batch: Any) -> Shapes:
+    """The shapes of a batch's tensors, as the key of an executable."""
+    return tuple(tuple(x.shape.as_list()) for x in leaves_of(batch))
+
+
+def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
+    """The step as a function of a batch, run in one way.
+
+    Args:
+        trace: The traced step.
+        way: `"graph"`, `"xla"` or `"partial"`.
+        shapes: The only shapes that it will be called with; None for any.
+
+    Raises:
+        NotSplittable: for `"partial"`, and for `"xla"` where XLA cannot compile an operation.
+    """
+    if way == "graph":
+        return trace.function
+    tensors = leaves_of(trace.spec)
+    divided = shapes is not None and (trace.facts.random or trace.facts.blocked)
+    if divided:
+        specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, tensors, strict=True)]
+        run = split(trace.concrete, specs)
+        return lambda batch: run(leaves_of(batch))
+    # The gradients of loops are traced differently for XLA.
+    inside = trace.step if trace.facts.loops else trace.function
+
+    def one_step(batch):
+        return inside(batch)
+
+    return tf.function(one_step, jit_compile=True, autograph=False)
+
+
+def loop(trace: Trace, step: Callable, shapes: Shapes | None) -> Callable:
+    """Feeds a step from an iterator, as long as the batches have the shapes.
+
+    Args:
+        trace: The traced step.
+        step: As `make` gives it.
+        shapes: The shapes that it takes; None for any.
+
+    Returns:
+        `run(iterator, count, pending) -> outputs, ran, pending`. `pending` is an `Optional` batch that goes first.
+        `outputs` are those of the last of `ran` batches. Fewer than `count` were run if the data ended, when the
+        `Optional` returned is empty, or if a batch has other shapes, which is then in it.
+    """
+
+    def fits(batch):
+        checks = [tf.constant(True)]
+        for x, shape in zip(leaves_of(batch), shapes or (), strict=bool(shapes)):
+            if not x.shape.is_fully_defined():
+                checks.append(tf.reduce_all(tf.equal(tf.shape(x), tf.constant(shape, tf.int32))))
+        return tf.reduce_all(tf.stack(checks))
+
+    def value(pending):
+        return without_optionals(pending.get_value())
+
+    def ready(pending):
+        return tf.cond(pending.has_value(), lambda: fits(value(pending)), lambda: tf.constant(False))
+
+    def one(pending):
+        batch = value(pending)
+        if shapes:
+            batch = repack(batch, map(tf.ensure_shape, leaves_of(batch), shapes))
+        return leaves_of(step(batch))
+
+    def run(iterator, count, pending):
+        first = tf.cond(pending.has_value(), lambda: pending, iterator.get_next_as_optional)
+
+        def more(ran, _outputs, pending):
+            return tf.logical_and(ran < count, ready(pending))
+
+        def body(ran, _outputs, pending):
+            outputs = one(pending)
+            # A batch fetched beyond the last step would have to be handed on.
+            rest = tf.cond(
+                ran + 1 < count,
+                iterator.get_next_as_optional,
+                lambda: tf.experimental.Optional.empty(iterator.element_spec),
+            )
+            return ran + 1, outputs, rest
+
+        made = leaves_of(trace.concrete.structured_outputs)
+        start = [tf.zeros([size or 0 for size in x.shape] if x.shape.rank else [], x.dtype) for x in made]
+        ran, outputs, rest = tf.while_loop(
+            more,
+            body,
+            (tf.constant(0), start, first),
+            shape_invariants=(tf.TensorShape([]), [x.shape for x in made], tf.OptionalSpec(iterator.element_spec)),
+            parallel_iterations=1,
+        )
+        return outputs, ran, rest
+
+    return tf.function(run, autograph=False)

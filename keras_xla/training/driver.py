@@ -1,0 +1,82 @@
+"""The function that `fit`, `evaluate` and `predict` call, around a backend's runner."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from keras_xla.training.journal import Journal
+from keras_xla.training.pace import Pace
+
+EXECUTION, MOST = 0.05, 64  # seconds that steps may run ahead of the callbacks, and how many of them
+
+
+class Driver:
+    """Runs the batches of train or test steps, several at once where nobody watches them one by one.
+
+    Keras calls once for every batch. Where callbacks only look at epochs, one call runs many batches in one graph, and
+    the calls for those return at once.
+
+    Args:
+        runner: The backend's.
+        kind: `"train"` or `"test"`.
+        steps: What `steps_per_execution` asks for; each call is for so many batches.
+        pace: Gives the `Pace` of the call of `fit` or `evaluate` that is going on, or None.
+        journal: Is told how long steps took.
+    """
+
+    def __init__(self, runner, kind: str, steps: int, pace: Callable[[], Pace | None], journal: Journal):
+        self._runner, self._kind, self._steps, self._pace, self._journal = runner, kind, steps, pace, journal
+        self._ahead, self._logs, self._pass = 0, None, None
+        self._fastest = float("inf")
+
+    def __call__(self, iterator: Iterator) -> Any:
+        """Train or test on the next batches; the outputs of the last of them."""
+        pace = self._pace()
+        here = (pace, pace.begun if pace else 0)
+        if here != self._pass:
+            self._pass, self._ahead = here, 0
+        if self._ahead:
+            self._ahead -= 1
+            return self._logs
+        start = time.perf_counter()
+        self._logs, ran = self._runner.run(iterator, self._count(pace))
+        seconds = time.perf_counter() - start
+        if self._runner.settled:  # no trial, no compilation
+            self._fastest = min(self._fastest, seconds / ran)
+            self._journal.ran(self._kind, self._runner.way, ran, seconds)
+        if self._steps == 1:
+            self._ahead = ran - 1
+        if pace:
+            pace.done += ran
+        return self._logs
+
+    def _count(self, pace: Pace | None) -> int:
+        if self._steps > 1 or pace is None or not pace.ahead or self._fastest == float("inf"):
+            return self._steps
+        count = max(1, min(MOST, int(EXECUTION / self._fastest)))
+        left = pace.left_in_epoch()
+        return count if left is None else max(1, min(count, left))
+
+
+class PredictDriver:
+    """Runs lists of batches of `predict`; their outputs are joined along the first axis."""
+
+    def __init__(self, runner, journal: Journal):
+        self._runner, self._journal = runner, journal
+
+    def __call__(self, batches) -> Any:
+        """The outputs for a list of batches, or for the next batch of an iterator (Keras 2)."""
+        batches = [next(batches)] if hasattr(batches, "__next__") else list(batches)
+        start = time.perf_counter()
+        outputs = [self._runner.run_batch(batch) for batch in batches]
+        if self._runner.settled:
+            self._journal.ran("predict", self._runner.way, len(batches), time.perf_counter() - start)
+        if len(outputs) == 1:
+            return outputs[0]
+        return keras.tree.map_structure(lambda *parts: _joined(parts), *outputs)
+
+
+def _joined(parts):
+    return keras.ops.concatenate(parts, axis=0) if len(parts[0].shape) else keras.ops.stack(parts)

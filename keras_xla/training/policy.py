@@ -1,0 +1,147 @@
+"""`jit_compile="auto"`: XLA, part of it, or the plain graph, whichever is faster, found out without wasting time.
+
+The plain graph's time is measured first. XLA is tried where the kind of model promises a gain, the steps still to come
+can repay the compilation, and no earlier run has answered already. Trials are undone, so that the data, the weights and
+the seeds are those of a run that tried nothing.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+
+from keras_xla.backend import versions
+from keras_xla.backend.question import Facts, Question, Timing, WayFailed
+from keras_xla.training.errors import XLAUnsupportedError
+from keras_xla.training.explain import refuse_ops
+from keras_xla.training.journal import Decision, Journal
+from keras_xla.training.memory import Memory
+from keras_xla.training.pace import Pace
+from keras_xla.training.signature import Leaf, describe
+
+UNKNOWN_STEPS = 200  # of a pass over data that does not tell its length
+MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
+BEST = 0.5  # what of the plain graph's time XLA may hope to take
+EXECUTABLES = 8  # of one step, for batches of different shapes
+REPEATS, LIMIT = 4, 0.25  # timed runs of a trial, and the seconds after which no further one starts
+
+
+@dataclass
+class Policy:
+    """Decides for one kind of step of one model.
+
+    Args:
+        kind: `"train"`, `"test"` or `"predict"`.
+        jit_compile: True (XLA or an error), or `"auto"`.
+        memory: What earlier runs measured.
+        journal: Takes the decisions down.
+        pace: Gives the `Pace` of the call that is going on, or None.
+    """
+
+    model: keras.Model
+    kind: str
+    jit_compile: bool | str
+    memory: Memory
+    journal: Journal
+    pace: Callable[[], Pace | None]
+
+    def decide(self, question: Question) -> str:
+        """The way to run batches of new shapes.
+
+        Raises:
+            XLAUnsupportedError: With `jit_compile=True`, naming what XLA cannot compile.
+        """
+        if self.jit_compile is True:
+            if question.blockers:
+                refuse_ops(self.model, list(question.blockers))
+            return self._decided(question, "xla", "jit_compile=True")
+        start = time.perf_counter()
+        way, reason, measured = self._auto(question)
+        return self._decided(question, way, reason, measured, time.perf_counter() - start)
+
+    def failed(self, question: Question, way: str, reason: str) -> str:
+        """Answer that a way does not work: the plain graph, unless XLA was asked for.
+
+        Raises:
+            XLAUnsupportedError: With `jit_compile=True`.
+        """
+        if self.jit_compile is True:
+            raise XLAUnsupportedError(
+                f"XLA failed on the {self.kind} step of {self.model.name!r}, and nothing of it has run: {reason}\n"
+                'Fix: compile with jit_compile="auto", which falls back to the plain graph, or with jit_compile=False.'
+            )
+        return self._decided(question, "graph", f"XLA failed: {reason}")
+
+    def _auto(self, question: Question) -> tuple[str, str, dict[str, float]]:
+        """The way, the reason, and milliseconds a step."""
+        way = "partial" if question.facts.blocked else "xla"
+        if against := known_loss(question.facts):
+            return "graph", against, {}
+        if question.executables:
+            return "graph", "a batch of other shapes, not worth another compilation", {}
+        key = self._key(question)
+        times = self.memory.get(key)
+        if times is None:
+            times = self._measure(question, way)
+            if way in times or "failed" in times:
+                self.memory.put(key, times)
+            source = "measured"
+        else:
+            source = "measured in an earlier run"
+        measured = {name: 1e3 * times[name] for name in ("graph", way) if name in times}
+        if "failed" in times:
+            return "graph", f"{way} failed: {times['failed']}", measured
+        if way not in times:
+            return "graph", f"{self._steps_to_come():.0f} steps to come cannot repay a compilation", measured
+        gain = times["graph"] - times[way]
+        if times[way] > MARGIN * times["graph"]:
+            return "graph", f"{source}: XLA is not faster", measured
+        if source != "measured" and gain * self._steps_to_come() < times["compile"]:
+            return "graph", f"{self._steps_to_come():.0f} steps to come cannot repay a compilation", measured
+        return way, source, measured
+
+    def _measure(self, question: Question, way: str) -> dict:
+        graph = question.trial("graph", REPEATS, LIMIT).step
+        if BEST * graph * self._steps_to_come() < estimated_compile(question.facts):
+            return {"graph": graph}
+        try:
+            timing: Timing = question.trial(way, REPEATS, LIMIT)
+        except WayFailed as error:
+            return {"graph": graph, "failed": str(error)}
+        return {"graph": graph, way: timing.step, "compile": timing.first}
+
+    def _steps_to_come(self) -> float:
+        pace = self.pace()
+        left = pace.left() if pace is not None else None
+        if left is None:
+            left = UNKNOWN_STEPS * (pace.epochs if pace is not None else 1)
+        done = sum(tally.steps for (kind, _), tally in self.journal.tallies.items() if kind == self.kind)
+        return max(left, done)  # who came back so often will come again
+
+    def _key(self, question: Question) -> str:
+        shapes = describe(tuple(Leaf(*leaf) for leaf in question.leaves))
+        device = f"{question.facts.device} {os.cpu_count()}"
+        return f"{question.facts.fingerprint} {self.kind} [{shapes}] {device} {versions()}"
+
+    def _decided(self, question: Question, way: str, reason: str, measured=None, spent: float = 0.0) -> str:
+        shapes = describe(tuple(Leaf(*leaf) for leaf in question.leaves))
+        self.journal.decisions.append(Decision(self.kind, shapes, way, reason, measured or {}, spent))
+        return way
+
+
+def known_loss(facts: Facts) -> str:
+    """Why XLA is not worth a trial on this device; empty if it may be."""
+    if facts.device != "CPU":
+        return ""
+    if facts.convolutions:
+        return f"{facts.convolutions} convolutions, which XLA is slow at on CPU"
+    if facts.loops:
+        return f"{facts.loops} recurrent loops, which XLA is slow at on CPU"
+    return ""
+
+
+def estimated_compile(facts: Facts) -> float:
+    """Seconds that a compilation takes, roughly."""
+    return 0.4 + 0.003 * facts.ops
