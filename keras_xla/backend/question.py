@@ -55,16 +55,14 @@ class Question:
         facts: What the step is made of.
         blockers: The `BlockingOp`s in it.
         leaves: `(name, shape, dtype)` of the batch's tensors.
-        executables: How many the step has already, for other shapes.
         trial: `trial(way, repeats, limit) -> Timing` runs this batch without a trace of it left in the model; raises
-            `WayFailed`.
+            `WayFailed`. None once the question is answered.
     """
 
     facts: Facts
     blockers: tuple
     leaves: tuple[tuple, ...]
-    executables: int
-    trial: Callable[[str, int, float], Timing]
+    trial: Callable[[str, int, float], Timing] | None
 
 
 class WayFailed(Exception):

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_xla.backend.question import Timing, WayFailed
+from keras_xla.backend.tensorflow_rows import rows
 from keras_xla.backend.tensorflow_split import NotSplittable
 from keras_xla.backend.tensorflow_trace import Trace
 from keras_xla.backend.tensorflow_ways import Shapes, loop, make
@@ -26,6 +27,7 @@ class Executable:
     def __init__(self, trace: Trace, way: str, shapes: Shapes | None, compiled: Callable[[float], None]):
         self.trace, self.way, self.shapes = trace, way, shapes
         self._told = compiled if way != "graph" else None
+        self._rows: Callable | None = None
         self.instead: Callable[[str], Executable] | None = None
 
     @functools.cached_property
@@ -48,6 +50,12 @@ class Executable:
     def run(self, batch) -> Any:
         """Run one batch."""
         return self._run(lambda: self._one(batch))
+
+    def rows(self, arrays: Any, size: int, first: int, count: int) -> list:
+        """Run `count` batches of `size` rows of arrays; see `tensorflow_rows.rows`."""
+        if self._rows is None:
+            self._rows = rows(self.trace, self._step, size)
+        return self._run(lambda: self._rows(arrays, tf.constant(first), tf.constant(count)))
 
     def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
         """Time `run`, and undo what it did to variables.

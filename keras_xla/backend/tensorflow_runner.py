@@ -1,5 +1,6 @@
 """Runs the train, test and predict steps of a model on TensorFlow, each batch in the way that suits it."""
 
+import dataclasses
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -9,7 +10,8 @@ import tensorflow as tf
 
 from keras_xla.backend.question import Question, WayFailed
 from keras_xla.backend.tensorflow_executable import Executable
-from keras_xla.backend.tensorflow_graph import repack
+from keras_xla.backend.tensorflow_graph import leaves_of, repack
+from keras_xla.backend.tensorflow_rows import collectable
 from keras_xla.backend.tensorflow_trace import Trace, without_optionals
 from keras_xla.backend.tensorflow_ways import Shapes, shapes_of
 
@@ -102,6 +104,51 @@ class Runner:
         except WayFailed as error:
             return self._instead_of(chosen, error).run(batch)
 
+    def run_rows(self, arrays: Any, size: int, first: int, count: int) -> Any:
+        """The outputs of the step on full batches of rows of tensors, joined along the first axis.
+
+        Args:
+            arrays: A batch's structure of dense tensors, with all their rows.
+            size: Rows of a batch.
+            first: Number of the first batch.
+            count: How many.
+        """
+        self.settled = True
+        key = self._trace(keras.tree.map_structure(_open_spec, arrays))
+        trace = self._traces[key]
+        if not collectable(trace):
+            return self._separately(arrays, size, first, count)
+        shapes = tuple((size, *x.shape[1:]) for x in leaves_of(arrays))
+        chosen = self._chosen.get((key, shapes))
+        if chosen is None:
+            batch = keras.tree.map_structure(lambda x: None if x is None else x[:size], arrays)
+
+            def once(executable):
+                return lambda: executable.rows(arrays, size, first, 1)
+
+            chosen = self._ask(key, batch, once)
+        self.way = chosen.way
+        try:
+            outputs = chosen.rows(arrays, size, first, count)
+        except WayFailed as error:
+            outputs = self._instead_of(chosen, error).rows(arrays, size, first, count)
+        return repack(trace.concrete.structured_outputs, outputs)
+
+    @staticmethod
+    def joined(outputs: list) -> Any:
+        """The outputs of several batches, along the first axis."""
+        if len(outputs) == 1:
+            return outputs[0]
+        return keras.tree.map_structure(
+            lambda *parts: tf.concat(parts, axis=0) if len(parts[0].shape) else tf.stack(parts), *outputs
+        )
+
+    def _separately(self, arrays, size, first, count):
+        def cut(i):
+            return keras.tree.map_structure(lambda x: None if x is None else x[i * size : (i + 1) * size], arrays)
+
+        return self.joined([self.run_batch(cut(i)) for i in range(first, first + count)])
+
     def _run_batches(self, batches: Iterable, count: int) -> tuple[Any, int]:
         outputs, ran = None, 0
         for _, batch in zip(range(count), batches, strict=False):
@@ -149,10 +196,10 @@ class Runner:
         def trial(way, repeats, limit):
             return executable(way).trial(once(executable(way)), repeats, limit)
 
-        others = sum(k == key and chosen.way != "graph" for (k, _), chosen in self._chosen.items())
-        question = Question(trace.facts, tuple(trace.blockers), leaves, others, trial)
+        question = Question(trace.facts, tuple(trace.blockers), leaves, trial)
         chosen = executable(self._decide(question))
-        chosen.instead = lambda reason: executable(self._failed(question, chosen.way, reason))
+        answered = dataclasses.replace(question, trial=None)  # which would keep the iterator
+        chosen.instead = lambda reason: executable(self._failed(answered, chosen.way, reason))
         self._chosen[key, shapes] = chosen
         return chosen
 

@@ -123,6 +123,8 @@ def _assemble(graph: Graph, specs, front, stop, core, crossing, effects) -> Call
     def run(flat):
         results = graph.put(flat, front, [*crossing, *stop])[: len(crossing)]
         for name, x in zip(crossing, results, strict=True):
+            if x.op.type.startswith("LookupTableFind"):  # knows its shape only where Python said so
+                x.set_shape(x.op.inputs[1].shape)
             if not x.shape.is_fully_defined():
                 raise NotSplittable(f"the shape of {name} varies: {x.shape}")
         return graph.packed(compiled([flat[i] for i in compilable], results))

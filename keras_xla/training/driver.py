@@ -1,10 +1,9 @@
 """The function that `fit`, `evaluate` and `predict` call, around a backend's runner."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
-
-import keras
 
 from keras_xla.training.journal import Journal
 from keras_xla.training.pace import Pace
@@ -30,6 +29,17 @@ class Driver:
         self._runner, self._kind, self._steps, self._pace, self._journal = runner, kind, steps, pace, journal
         self._ahead, self._logs, self._pass = 0, None, None
         self._fastest = float("inf")
+        self._held = None
+
+    def let_go(self) -> None:
+        """Give up the last iterator, without waiting for it.
+
+        Freeing a `tf.data` iterator now and then waits for its autotuner to wake up, for up to about as long as the
+        iterator has lived. Keras does that between the epochs; here a thread waits.
+        """
+        held, self._held = [self._held], None
+        if held[0] is not None:
+            threading.Thread(target=held.clear, daemon=True).start()
 
     def __call__(self, iterator: Iterator) -> Any:
         """Train or test on the next batches; the outputs of the last of them."""
@@ -40,6 +50,9 @@ class Driver:
         if self._ahead:
             self._ahead -= 1
             return self._logs
+        if iterator is not self._held:
+            self.let_go()
+            self._held = iterator
         start = time.perf_counter()
         self._logs, ran = self._runner.run(iterator, self._count(pace))
         seconds = time.perf_counter() - start
@@ -64,19 +77,13 @@ class PredictDriver:
     """Runs lists of batches of `predict`; their outputs are joined along the first axis."""
 
     def __init__(self, runner, journal: Journal):
-        self._runner, self._journal = runner, journal
+        self.runner, self.journal = runner, journal
 
     def __call__(self, batches) -> Any:
         """The outputs for a list of batches, or for the next batch of an iterator (Keras 2)."""
         batches = [next(batches)] if hasattr(batches, "__next__") else list(batches)
         start = time.perf_counter()
-        outputs = [self._runner.run_batch(batch) for batch in batches]
-        if self._runner.settled:
-            self._journal.ran("predict", self._runner.way, len(batches), time.perf_counter() - start)
-        if len(outputs) == 1:
-            return outputs[0]
-        return keras.tree.map_structure(lambda *parts: _joined(parts), *outputs)
-
-
-def _joined(parts):
-    return keras.ops.concatenate(parts, axis=0) if len(parts[0].shape) else keras.ops.stack(parts)
+        outputs = [self.runner.run_batch(batch) for batch in batches]
+        if self.runner.settled:
+            self.journal.ran("predict", self.runner.way, len(batches), time.perf_counter() - start)
+        return self.runner.joined(outputs)

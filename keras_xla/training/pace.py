@@ -53,6 +53,14 @@ class Pace(AnyKeras):
         if self.mode == "train":
             self.epochs = (self.params or {}).get("epochs", self.epochs)
 
+    # A callback with these makes Keras call all of them in this thread. The threads that it calls them in otherwise
+    # fight for the interpreter with a loop that no longer waits for steps.
+    def on_train_batch_end(self, batch, logs=None):
+        pass
+
+    def on_test_batch_end(self, batch, logs=None):
+        pass
+
     def on_epoch_begin(self, epoch, logs=None):
         if self.mode == "train":
             self._epoch = epoch
@@ -78,6 +86,8 @@ def _flat(callbacks) -> list:
 
 
 def _watches(callback, mode: str) -> bool:
+    if isinstance(callback, Pace):
+        return False
     known = _EPOCHS_ONLY.get(type(callback).__name__) if type(callback).__module__.startswith("keras.") else None
     if known is not None and known(callback):
         return False

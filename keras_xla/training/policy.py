@@ -23,8 +23,7 @@ from keras_xla.training.signature import Leaf, describe
 
 UNKNOWN_STEPS = 200  # of a pass over data that does not tell its length
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
-BEST = 0.5  # what of the plain graph's time XLA may hope to take
-EXECUTABLES = 8  # of one step, for batches of different shapes
+BEST = 0.6  # what of the plain graph's time XLA may hope to take
 REPEATS, LIMIT = 4, 0.25  # timed runs of a trial, and the seconds after which no further one starts
 
 
@@ -46,6 +45,7 @@ class Policy:
     memory: Memory
     journal: Journal
     pace: Callable[[], Pace | None]
+    _answered: Pace | None = None
 
     def decide(self, question: Question) -> str:
         """The way to run batches of new shapes.
@@ -79,8 +79,10 @@ class Policy:
         way = "partial" if question.facts.blocked else "xla"
         if against := known_loss(question.facts):
             return "graph", against, {}
-        if question.executables:
-            return "graph", "a batch of other shapes, not worth another compilation", {}
+        pace = self.pace()
+        if pace is not None and pace is self._answered:
+            return "graph", "other shapes than the batches before: the last batch, as a rule", {}
+        self._answered = pace
         key = self._key(question)
         times = self.memory.get(key)
         if times is None:
@@ -104,7 +106,7 @@ class Policy:
 
     def _measure(self, question: Question, way: str) -> dict:
         graph = question.trial("graph", REPEATS, LIMIT).step
-        if BEST * graph * self._steps_to_come() < estimated_compile(question.facts):
+        if (1 - BEST) * graph * self._steps_to_come() < estimated_compile(question.facts):
             return {"graph": graph}
         try:
             timing: Timing = question.trial(way, REPEATS, LIMIT)
@@ -137,11 +139,9 @@ def known_loss(facts: Facts) -> str:
         return ""
     if facts.convolutions:
         return f"{facts.convolutions} convolutions, which XLA is slow at on CPU"
-    if facts.loops:
-        return f"{facts.loops} recurrent loops, which XLA is slow at on CPU"
     return ""
 
 
 def estimated_compile(facts: Facts) -> float:
-    """Seconds that a compilation takes, roughly."""
-    return 0.4 + 0.003 * facts.ops
+    """Seconds that a compilation takes, roughly; a step with loops is traced again for it."""
+    return (0.3 + 0.001 * facts.ops) * (2 if facts.loops else 1)

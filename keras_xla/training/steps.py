@@ -14,6 +14,7 @@ from keras_xla.training.journal import KINDS, Journal
 from keras_xla.training.memory import decisions
 from keras_xla.training.pace import Pace, watched
 from keras_xla.training.policy import Policy
+from keras_xla.training.predict import predict_arrays, takes
 from keras_xla.training.signature import Leaf, batch_names, describe, describe_change
 
 CALLS = {"train": "fit", "test": "evaluate", "predict": "predict"}
@@ -84,8 +85,15 @@ class StepObserver:
         before = self._paces.get(kind)
         self._paces[kind] = pace
         try:
+            if kind == "predict" and ahead and method is keras.Model.predict and takes(**_named(bound)):
+                driver = self._make("predict", False)
+                if isinstance(driver, PredictDriver):
+                    return predict_arrays(self._model, driver, **_named(bound))
             return method(*bound.args, **bound.kwargs)
         finally:
+            driver = getattr(self._model, f"{kind}_function")
+            if isinstance(driver, Driver):
+                driver.let_go()
             self._paces.pop(kind)
             if before is not None:
                 self._paces[kind] = before
@@ -102,7 +110,8 @@ class StepObserver:
             return getattr(model, attribute)
 
         own = getattr(type(model), method) is not getattr(keras2.model_class(model), method)
-        ledger = Ledger(f"{model.name}.{kind}_step", kind, self._first_cause(kind), self._compiled_kinds)
+        name = f"{model.name}.{kind}_step"
+        ledger = Ledger(name, kind, self._first_cause(kind), self._compiled_kinds, self.journal)
         policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, lambda: self._paces.get(kind))
         runner = None
         if not own and not is_distributed(model):
@@ -121,12 +130,17 @@ class StepObserver:
         return "model recompiled" if kind in self._compiled_kinds else "first call"
 
 
+def _named(bound: inspect.BoundArguments) -> dict[str, Any]:
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if name != "self"}
+
+
 class Ledger:
     """What one step function has compiled so far; writes what is new to the compile log."""
 
-    def __init__(self, name: str, kind: str, first_cause: str, compiled_kinds: set[str]):
+    def __init__(self, name: str, kind: str, first_cause: str, compiled_kinds: set[str], journal: Journal):
         self._name, self._kind, self._cause = name, kind, first_cause
-        self._compiled_kinds = compiled_kinds
+        self._compiled_kinds, self._journal = compiled_kinds, journal
         self._seen: set[tuple] = set()
         self._last: tuple | None = None
         self._lock = threading.Lock()
@@ -153,7 +167,8 @@ class Ledger:
                     self._seen.add((trace, signature))
                 self._last = signature
         for signature, cause in new:
-            events.record(self._name, self._kind, describe(signature), cause, seconds / len(new))
+            event = events.record(self._name, self._kind, describe(signature), cause, seconds / len(new))
+            self._journal.compiled(event)
             self._compiled_kinds.add(self._kind)
 
     def _why(self, signature) -> str:

@@ -1,0 +1,150 @@
+"""What "auto" decides, given what it knows and measures."""
+
+import dataclasses
+import warnings
+
+import pytest
+
+from keras_xla.backend.blockers import BlockingOp
+from keras_xla.backend.question import Facts, Question, Timing, WayFailed
+from keras_xla.training import policy as policies
+from keras_xla.training.errors import XLAUnsupportedError
+from keras_xla.training.journal import Journal
+from keras_xla.training.memory import Memory
+from keras_xla.training.pace import Pace
+from keras_xla.training.policy import Policy
+from tests.training.helpers import classifier
+
+DENSE = Facts(400, 8, 0, 0, 0, (), "CPU", "f00d")
+
+
+@pytest.fixture
+def make(tmp_path):
+    """`make(steps)`: a policy for a fit of so many steps."""
+
+    def build(steps=100_000, jit_compile="auto", kind="train"):
+        pace = Pace(kind, steps=steps)
+        return Policy(classifier(), kind, jit_compile, Memory(tmp_path / "memory.json"), Journal(), lambda: pace)
+
+    return build
+
+
+class Bench:
+    """Trials with made-up seconds; counts them."""
+
+    def __init__(self, **seconds):
+        self.seconds, self.tried = seconds, []
+
+    def __call__(self, way, repeats, limit):
+        self.tried.append(way)
+        if isinstance(self.seconds[way], Exception):
+            raise self.seconds[way]
+        return Timing(1.0, (self.seconds[way] * 1.5, self.seconds[way]))
+
+    def question(self, facts=DENSE, blockers=()):
+        return Question(facts, blockers, (("x", (8, 4), "float32"),), self)
+
+
+def test_the_faster_way_is_chosen_and_the_reason_kept(make):
+    for seconds, way in ((0.005, "xla"), (0.02, "graph")):
+        policy = make()
+        assert policy.decide(Bench(graph=0.01, xla=seconds).question()) == way
+        (decision,) = policy.journal.decisions
+        assert (decision.way, decision.measured) == (way, {"graph": 10.0, "xla": seconds * 1e3})
+        policy.memory.path.unlink()
+
+
+def test_a_gain_within_the_noise_is_none(make):
+    assert make().decide(Bench(graph=0.01, xla=0.0099).question()) == "graph"
+
+
+def test_few_steps_are_not_worth_a_compilation(make):
+    bench = Bench(graph=0.001, xla=0.0001)
+    policy = make(steps=50)
+    assert policy.decide(bench.question()) == "graph"
+    assert bench.tried == ["graph"]
+    assert "50 steps to come" in policy.journal.decisions[0].reason
+
+
+def test_who_came_often_will_come_again(make):
+    policy = make(steps=50)
+    policy.journal.ran("train", "graph", 50_000, 50.0)
+    assert policy.decide(Bench(graph=0.001, xla=0.0001).question()) == "xla"
+
+
+def test_convolutions_on_cpu_are_a_known_loss(make):
+    facts, bench = dataclasses.replace(DENSE, convolutions=6), Bench(graph=0.01, xla=0.001)
+    assert make().decide(bench.question(facts)) == "graph"
+    assert bench.tried == []
+    assert make().decide(bench.question(dataclasses.replace(facts, device="GPU"))) == "xla"
+
+
+def test_what_was_measured_is_remembered(make):
+    assert make().decide(Bench(graph=0.01, xla=0.001).question()) == "xla"
+    bench = Bench()
+    assert make().decide(bench.question()) == "xla"
+    assert bench.tried == []
+    assert make(steps=20).decide(bench.question()) == "graph"  # as fast as it is, it cannot repay compiling
+    with pytest.raises(KeyError):
+        make().decide(bench.question(dataclasses.replace(DENSE, fingerprint="beef")))
+
+
+def test_the_other_kinds_of_step_have_answers_of_their_own(make):
+    make().decide(Bench(graph=0.01, xla=0.001).question())
+    bench = Bench(graph=0.01, xla=0.02)
+    assert make(kind="test").decide(bench.question()) == "graph"
+    assert bench.tried == ["graph", "xla"]
+
+
+def test_operations_without_a_kernel_make_it_partial(make):
+    facts = dataclasses.replace(DENSE, blocked=("LookupTableFindV2",))
+    assert make().decide(Bench(graph=0.01, partial=0.001).question(facts)) == "partial"
+
+
+def test_xla_that_fails_leaves_the_graph_and_is_not_tried_again(make):
+    policy = make()
+    assert policy.decide(Bench(graph=0.01, xla=WayFailed("no kernel")).question()) == "graph"
+    assert "no kernel" in policy.journal.decisions[0].reason
+    assert make().decide(Bench().question()) == "graph"
+
+
+def test_batches_of_other_shapes_in_the_same_fit_do_not_compile_again(make):
+    for seconds in (0.001, 0.1):
+        policy, bench = make(), Bench(graph=0.01, xla=seconds)
+        policy.decide(bench.question())
+        assert policy.decide(bench.question()) == "graph"
+        assert bench.tried == ["graph", "xla"]
+        policy.memory.path.unlink()
+
+
+def test_true_is_xla_or_an_error(make):
+    policy, bench = make(jit_compile=True), Bench()
+    assert policy.decide(bench.question()) == "xla"
+    blocker = BlockingOp("StringUpper", "sequential/dense/StringUpper", "script.py:3")
+    with pytest.raises(XLAUnsupportedError, match=r"StringUpper.*script\.py:3"):
+        policy.decide(bench.question(blockers=(blocker,)))
+    with pytest.raises(XLAUnsupportedError, match='boom(.|\n)*jit_compile="auto"'):
+        policy.failed(bench.question(), "xla", "boom")
+
+
+def test_a_failure_outside_of_a_trial_falls_back(make):
+    policy = make()
+    assert policy.failed(Bench().question(), "xla", "boom") == "graph"
+    assert policy.journal.decisions[-1].reason == "XLA failed: boom"
+
+
+def test_a_memory_that_cannot_be_read_or_written_is_said_and_does_no_harm(tmp_path):
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    with pytest.warns(UserWarning, match="could not read"):
+        assert Memory(broken).get("key") is None
+    with warnings.catch_warnings(record=True):
+        Memory(broken).put("key", {"graph": 1.0})
+    assert Memory(broken).get("key") == {"graph": 1.0}
+    (tmp_path / "file").touch()
+    with pytest.warns(UserWarning, match="could not"):
+        Memory(tmp_path / "file" / "below.json").put("key", {})
+
+
+def test_the_estimate_grows_with_the_graph():
+    assert policies.estimated_compile(DENSE) < policies.estimated_compile(dataclasses.replace(DENSE, loops=2))
