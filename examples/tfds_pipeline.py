@@ -51,7 +51,7 @@ def main(data_dir: str, epochs: int = 10) -> float:
     model.fit(train, epochs=epochs, validation_data=test, verbose=2)
     _, accuracy = model.evaluate(test, verbose=0)
     print(f"test accuracy {accuracy:.3f}")
-    print(keras_xla.compile_log())  # the last batch, of 28 digits, is the one extra
+    print(keras_xla.model_report(model))
     return accuracy
 
 

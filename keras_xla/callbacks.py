@@ -1,5 +1,6 @@
-"""Keras callbacks that bring XLA."""
+"""Keras callbacks that bring XLA, and report on it."""
 
 from keras_xla.training.callbacks import XLACompile
+from keras_xla.training.compile_report import CompileReport
 
-__all__ = ["XLACompile"]
+__all__ = ["CompileReport", "XLACompile"]

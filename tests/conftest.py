@@ -25,3 +25,9 @@ def new_events():
     """`new_events()`: what was compiled since the test began."""
     before = len(keras_xla.compile_log())
     return lambda kind=None: [e for e in keras_xla.compile_log()[before:] if kind in (None, e.kind)]
+
+
+@pytest.fixture(autouse=True)
+def empty_memory(tmp_path_factory, monkeypatch):
+    """Every test decides for itself: none sees what another one measured."""
+    monkeypatch.setenv("KERAS_XLA_CACHE", str(tmp_path_factory.mktemp("decisions")))

@@ -27,13 +27,13 @@ def test_fit_predict():
     out = run(str(EXAMPLES / "fit_predict.py"))
     accuracies = [float(x) for x in re.findall(r"test accuracy (\d\.\d+)", out)]
     assert len(accuracies) == 2 and min(accuracies) > 0.95
-    assert out.count(".train_step") == 2  # the partial last batch is the one extra
+    assert "decided" in out and out.count("first call") <= 3  # a compilation for each kind of step, at most
 
 
 def test_tfds_pipeline(tmp_path):
     out = run(str(EXAMPLES / "tfds_pipeline.py"), str(tmp_path))
     assert float(re.search(r"test accuracy (\d\.\d+)", out)[1]) > 0.85
-    assert out.count(".train_step") == 2
+    assert "decided" in out
 
 
 def test_generate_text():

@@ -8,6 +8,7 @@ _module = importlib.import_module(f"keras_xla.backend.{_name}_steps")
 _functions = importlib.import_module(f"keras_xla.backend.{_name}_functions")
 make_runner = _module.make_runner
 is_distributed = _module.is_distributed
+replicas_of = _module.replicas_of
 watched_step = _module.watched_step
 forward_blockers = _functions.forward_blockers
 compile_function = _functions.compile_function

@@ -58,9 +58,10 @@ class Runner:
         if not isinstance(iterator, tf.data.Iterator):
             return self._run_batches(iterator, count)
         self.settled = True
+        new = self._iterator[0]() is not iterator
         key = self._key_of(iterator)
         pending, outputs, ran = tf.experimental.Optional.empty(iterator.element_spec), None, 0
-        if key not in self._main:
+        if new or key not in self._main:  # each pass over data begins with batches of the usual shapes
             pending = iterator.get_next_as_optional()
             if not pending.has_value():
                 raise StopIteration
@@ -79,7 +80,7 @@ class Runner:
             other = self._choose(key, pending, iterator)
             if other.way == "graph":  # this batch only: those to come may have the usual shapes
                 outputs, done, pending = other.feed(iterator, 1, pending)
-                ran += done
+                self.way, ran = (self.way if ran else other.way), ran + done
             else:
                 self._main[key] = other
         if not ran:

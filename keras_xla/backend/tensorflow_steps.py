@@ -9,12 +9,17 @@ import tensorflow as tf
 
 from keras_xla.backend.tensorflow_runner import Runner as make_runner
 
-__all__ = ["is_distributed", "make_runner", "watched_step"]
+__all__ = ["is_distributed", "make_runner", "replicas_of", "watched_step"]
 
 
 def is_distributed(model) -> bool:
     """Whether the model belongs to a `tf.distribute` strategy."""
     return tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy()
+
+
+def replicas_of(model) -> int:
+    """Among how many replicas each of the model's batches is divided."""
+    return model.distribute_strategy.num_replicas_in_sync
 
 
 def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, saw: Callable) -> Callable:

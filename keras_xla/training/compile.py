@@ -2,9 +2,10 @@
 
 import keras
 
+from keras_xla.backend.steps import replicas_of
 from keras_xla.training.errors import XLAUnsupportedError
 from keras_xla.training.explain import refuse_layers
-from keras_xla.training.keras2 import require_model
+from keras_xla.training.keras2 import is_keras2, require_model
 from keras_xla.training.steps import install, uninstall
 
 
@@ -51,7 +52,8 @@ def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwarg
                 "compiled. Pass jit_compile=False while debugging eagerly, or leave run_eagerly out."
             )
         refuse_layers(model)
-    type(model).compile(model, *args, jit_compile=jit_compile, **kwargs)
+    switch = {} if jit_compile == "auto" and is_keras2(model) else {"jit_compile": jit_compile}  # Keras 2 has no "auto"
+    type(model).compile(model, *args, **switch, **kwargs)
     if jit_compile is True:
         require_jit(model)
     if jit_compile:
@@ -71,7 +73,13 @@ def check_switch(who: str, jit_compile) -> None:
 
 
 def require_jit(model: keras.Model) -> None:
-    """Raise if Keras turned XLA off again although every layer supports it."""
+    """Raise if Keras turned XLA off again although every layer supports it, or if it cannot work here."""
+    if (replicas := replicas_of(model)) > 1:
+        raise XLAUnsupportedError(
+            f"{model.name!r} belongs to a tf.distribute strategy of {replicas} replicas. XLA cannot compile a step "
+            'that sums gradients over replicas on TensorFlow; pass jit_compile="auto" (the plain graph, there), or use '
+            "keras.distribution.DataParallel on the JAX backend."
+        )
     if not model.jit_compile or model.run_eagerly:
         raise XLAUnsupportedError(
             f"Keras turned XLA off for {model.name!r}: jit_compile is {model.jit_compile!r}, run_eagerly is "

@@ -116,6 +116,8 @@ class StepObserver:
         runner = None
         if not own and not is_distributed(model):
             runner = keras2.runner_of(model, kind, batch_names, policy.decide, ledger.compiled, policy.failed)
+        if runner is None and not model.jit_compile:  # "auto" of Keras' own, under a strategy
+            return keras_make()
         if runner is None:
             function = watched_step(kind, keras_make, own, batch_names, ledger.saw)
         elif kind == "predict":

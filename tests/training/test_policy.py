@@ -123,7 +123,7 @@ def test_true_is_xla_or_an_error(make):
     blocker = BlockingOp("StringUpper", "sequential/dense/StringUpper", "script.py:3")
     with pytest.raises(XLAUnsupportedError, match=r"StringUpper.*script\.py:3"):
         policy.decide(bench.question(blockers=(blocker,)))
-    with pytest.raises(XLAUnsupportedError, match='boom(.|\n)*jit_compile="auto"'):
+    with pytest.raises(XLAUnsupportedError, match=r'boom(.|\n)*jit_compile="auto"'):
         policy.failed(bench.question(), "xla", "boom")
 
 

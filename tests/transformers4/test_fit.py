@@ -17,7 +17,7 @@ def tuned():
     """A GPT-2 after two epochs of fit on batches of 4, 4 and 2 rows, and its compile log."""
     before = len(keras_xla.compile_log())
     model = live("gpt2", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    assert keras_xla.compile(model, optimizer=tf_keras.optimizers.SGD(0.1)) is model
+    assert keras_xla.compile(model, optimizer=tf_keras.optimizers.SGD(0.1), jit_compile=True) is model
     history = model.fit(BATCH, batch_size=4, epochs=2, shuffle=False, verbose=0).history
     return model, history, keras_xla.compile_log()[before:]
 
@@ -54,7 +54,7 @@ def test_a_second_fit_compiles_nothing_and_another_compile_starts_anew(tuned, ne
     model, *_ = tuned
     model.fit(BATCH, batch_size=4, verbose=0)
     assert not new_events()
-    model.compile(optimizer="sgd", jit_compile=True)
+    keras_xla.compile(model, optimizer="sgd", jit_compile=True)
     model.fit(BATCH, batch_size=5, verbose=0)
     assert [e.cause for e in new_events()] == ["model recompiled"]
 
@@ -75,7 +75,7 @@ def test_the_callback_does_the_same(new_events):
     plain = classifier()
     plain.compile("adam", "mse", metrics=["mae"])
     options = dict(batch_size=4, epochs=2, shuffle=False, verbose=0)
-    history = model.fit(X, Y, callbacks=[keras_xla.callbacks.XLACompile()], **options).history
+    history = model.fit(X, Y, callbacks=[keras_xla.callbacks.XLACompile(True)], **options).history
     assert [e.cause for e in new_events()] == ["first call", "argument x: (4, 3) -> (2, 3), y: (4, 1) -> (2, 1)"]
     expected = plain.fit(X, Y, **options).history
     for name, values in expected.items():
@@ -84,9 +84,9 @@ def test_the_callback_does_the_same(new_events):
     assert not model.jit_compile and len(new_events()) == 2
 
 
-def test_several_steps_an_execution_are_seen_as_far_as_keras_shows_them(new_events):
+def test_several_steps_an_execution_compile_once(new_events):
     model = classifier()
-    keras_xla.compile(model, optimizer="sgd", loss="mse", steps_per_execution=2)
+    keras_xla.compile(model, optimizer="sgd", loss="mse", steps_per_execution=2, jit_compile=True)
     model.fit(X[:8], Y[:8], batch_size=2, steps_per_epoch=4, verbose=0)
     assert model._train_counter.numpy() == 4
     assert [e.cause for e in new_events()] == ["first call"]
@@ -104,7 +104,7 @@ def test_a_custom_step_with_an_if_on_a_tensor_is_converted(new_events):
 
     inputs = tf_keras.Input((3,))
     model = Model(inputs, tf_keras.layers.Dense(1)(inputs))
-    keras_xla.compile(model, optimizer="sgd", loss="mse")
+    keras_xla.compile(model, optimizer="sgd", loss="mse", jit_compile=True)
     model.fit(X, Y, batch_size=10, verbose=0)
     assert len(new_events("train")) == 1
 
@@ -113,13 +113,29 @@ def test_an_operation_that_xla_does_not_have_is_named_before_anything_runs():
     import tensorflow as tf
 
     spell = tf_keras.layers.Lambda(lambda x: tf.strings.to_number(tf.strings.as_string(x)), name="spell")
-    model = keras_xla.compile(classifier(middle=spell), optimizer="sgd", loss="mse")
+    model = keras_xla.compile(classifier(middle=spell), optimizer="sgd", loss="mse", jit_compile=True)
     before = model.get_weights()
     with pytest.raises(keras_xla.XLAUnsupportedError, match=r"spell \(Lambda\): the operation AsString"):
         model.fit(X, Y, verbose=0)
     assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
     explanation = keras_xla.explain(model)
     assert not explanation and "spell (Lambda)" in str(explanation)
+
+
+def test_auto_gives_what_keras_2_gives(new_events, monkeypatch):
+    from keras_xla.training import policy
+
+    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 0.0)
+    monkeypatch.setattr(policy, "MARGIN", float("inf"))  # XLA, however slow it is here
+    ours, plain = keras_xla.compile(classifier(), optimizer="adam", loss="mse"), classifier()
+    plain.compile("adam", "mse")
+    options = dict(batch_size=4, epochs=3, shuffle=False, verbose=0, validation_data=(X, Y))
+    history, expected = (model.fit(X, Y, **options).history for model in (ours, plain))
+    for name, values in expected.items():
+        np.testing.assert_allclose(history[name], values, rtol=1e-4)
+    np.testing.assert_allclose(ours.predict(X, verbose=0), plain.predict(X, verbose=0), rtol=1e-4)
+    assert [e.kind for e in new_events()] == ["train", "test", "predict"]
+    assert [d.way for d in keras_xla.model_report(ours).history.decisions] == ["xla", "graph", "xla", "graph", "xla"]
 
 
 def test_explain_knows_the_inputs_that_their_classes_declare():
