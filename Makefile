@@ -10,7 +10,7 @@ ON_JAX := tests/engine tests/training $(addprefix tests/models/test_,audio.py en
 # XLA compiles on one core: two tests at a time.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo test lint format bench bench-live oldest transformers4 clean
+.PHONY: demo test lint format bench bench-fit bench-live oldest transformers4 clean
 
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py
@@ -32,6 +32,10 @@ format: $(VENV)/.lint
 # The peers need transformers 4 and Keras 2: an environment of their own.
 bench: $(VENV)/.test .venv-peer/.installed
 	$(BIN)/python benchmarks/decode.py --peer .venv-peer/bin/python
+
+# Keras models trained plainly, with XLA forced and with ours: hours; see its --help for less.
+bench-fit: $(VENV)/.test
+	$(BIN)/python benchmarks/fit_suite/run.py
 
 # The lower end of the stated version range.
 oldest: .venv-oldest/.installed

@@ -69,6 +69,27 @@ def predict_arrays(
     return keras.tree.map_structure(lambda *parts: np.concatenate(list(map(np.asarray, parts))), *outputs)
 
 
+def filled_up(model: keras.Model, x: Any, batch_size: int | None) -> tuple[Any, int | None]:
+    """Arrays with the last row repeated until the last batch is a full one, so that `predict` compiles one executable.
+
+    Args:
+        model: Whose outputs those rows must not change: one of Keras' own layers only, which in inference treat every
+            row alone.
+        x: Arrays that `takes` accepts.
+        batch_size: Rows of a batch; 32 by default.
+
+    Returns:
+        The arrays, and how many rows of the outputs count; as they came, and None, where that does not hold or
+        there is one batch only.
+    """
+    size, rows = batch_size or 32, len(keras.tree.flatten(x)[0])
+    own = all(type(layer).__module__.startswith("keras.") for layer in model._flatten_layers())
+    missing = -rows % size
+    if not own or not missing or rows < size:
+        return x, None
+    return keras.tree.map_structure(lambda array: np.concatenate([array, np.repeat(array[-1:], missing, 0)]), x), rows
+
+
 def _as_keras_does(array: np.ndarray):
     """A tensor; floats of whatever width become Keras' float type, as its data adapters have it."""
     dtype = keras.config.floatx() if array.dtype.kind == "f" else array.dtype

@@ -14,7 +14,7 @@ from keras_xla.training.journal import KINDS, Journal
 from keras_xla.training.memory import decisions
 from keras_xla.training.pace import Pace, watched
 from keras_xla.training.policy import Policy
-from keras_xla.training.predict import predict_arrays, takes
+from keras_xla.training.predict import filled_up, predict_arrays, takes
 from keras_xla.training.signature import Leaf, batch_names, describe, describe_change
 
 CALLS = {"train": "fit", "test": "evaluate", "predict": "predict"}
@@ -69,10 +69,13 @@ class StepObserver:
 
     def _call(self, kind: str, args, kwargs):
         method = getattr(type(self._model), CALLS[kind])
+        signature = inspect.signature(method)
         try:
-            bound = inspect.signature(method).bind(self._model, *args, **kwargs)
+            bound = signature.bind(self._model, *args, **kwargs)
         except TypeError:
             return method(self._model, *args, **kwargs)  # which says what is wrong
+        if "callbacks" not in signature.parameters:  # a method of the user's own
+            return method(self._model, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks")
         ahead = self.jit_compile == "auto" and not watched(callbacks, kind)
         outer = self._paces.get("train")
@@ -85,10 +88,8 @@ class StepObserver:
         before = self._paces.get(kind)
         self._paces[kind] = pace
         try:
-            if kind == "predict" and ahead and method is keras.Model.predict and takes(**_named(bound)):
-                driver = self._make("predict", False)
-                if isinstance(driver, PredictDriver):
-                    return predict_arrays(self._model, driver, **_named(bound))
+            if kind == "predict" and method is keras.Model.predict and not watched(callbacks, kind):
+                return self._predict(bound)
             return method(*bound.args, **bound.kwargs)
         finally:
             driver = getattr(self._model, f"{kind}_function")
@@ -97,6 +98,19 @@ class StepObserver:
             self._paces.pop(kind)
             if before is not None:
                 self._paces[kind] = before
+
+    def _predict(self, bound: inspect.BoundArguments):
+        bound.apply_defaults()
+        named = {name: value for name, value in bound.arguments.items() if name != "self"}
+        rows = None
+        if takes(**named):
+            driver = self._make("predict", False)
+            if self.jit_compile == "auto" and isinstance(driver, PredictDriver):
+                return predict_arrays(self._model, driver, **named)
+            if self._model.jit_compile:
+                named["x"], rows = filled_up(self._model, named["x"], named["batch_size"])
+        outputs = type(self._model).predict(self._model, **named)
+        return outputs if rows is None else keras.tree.map_structure(lambda array: array[:rows], outputs)
 
     def _make(self, kind: str, force: bool):
         model, attribute, method = self._model, f"{kind}_function", f"make_{kind}_function"
@@ -130,11 +144,6 @@ class StepObserver:
 
     def _first_cause(self, kind: str) -> str:
         return "model recompiled" if kind in self._compiled_kinds else "first call"
-
-
-def _named(bound: inspect.BoundArguments) -> dict[str, Any]:
-    bound.apply_defaults()
-    return {name: value for name, value in bound.arguments.items() if name != "self"}
 
 
 class Ledger:

@@ -179,6 +179,20 @@ def test_what_optimizers_and_layers_do(way, mode):
         assert_same(way, made, expected)
 
 
+def test_a_fit_of_the_users_own(way):
+    class Twice(keras.Sequential):
+        def fit(self, *args, **kwargs):
+            super().fit(*args, **kwargs)
+            return super().fit(*args, **kwargs)
+
+    def run(make):
+        keras.utils.set_random_seed(0)
+        model = make(Twice([keras.Input((20,)), keras.layers.Dense(3)]))
+        return model.fit(X, Y, batch_size=16, epochs=2, verbose=0).history["loss"]
+
+    assert_same(way, run(auto), run(plain))
+
+
 def test_what_runs_eagerly_runs_eagerly():
     log, model = Log(), auto(classifier(), run_eagerly=True)
     model.fit(X, Y, verbose=0)

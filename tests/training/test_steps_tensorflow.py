@@ -147,4 +147,4 @@ def test_xla_itself_says_how_often_it_compiled(tmp_path):
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     counts = [tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert counts == [(7, 7), (14, 14)]  # modules that XLA dumped, events in the log
+    assert counts == [(6, 6), (12, 12)]  # modules that XLA dumped, events in the log
