@@ -22,6 +22,11 @@ def is_distributed(model) -> bool:
     return False
 
 
+def runs_eagerly() -> bool:
+    """Never for all functions."""
+    return False
+
+
 def replicas_of(model) -> int:
     """One: XLA itself divides the work."""
     return 1

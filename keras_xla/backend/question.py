@@ -15,6 +15,7 @@ class Facts:
         loops: Loops, such as those of recurrent layers.
         random: Operations that draw random numbers.
         blocked: Types of the operations that XLA cannot compile.
+        unsafe: Types of operations whose effects a trial could not undo, or that XLA computes otherwise.
         device: Of what type the device is: `"CPU"`, `"GPU"` or `"TPU"`.
         fingerprint: Equal for equal graphs, and hardly ever for others.
     """
@@ -25,6 +26,7 @@ class Facts:
     loops: int
     random: int
     blocked: tuple[str, ...]
+    unsafe: tuple[str, ...]
     device: str
     fingerprint: str
 

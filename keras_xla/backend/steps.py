@@ -9,6 +9,7 @@ _functions = importlib.import_module(f"keras_xla.backend.{_name}_functions")
 make_runner = _module.make_runner
 is_distributed = _module.is_distributed
 replicas_of = _module.replicas_of
+runs_eagerly = _module.runs_eagerly
 watched_step = _module.watched_step
 forward_blockers = _functions.forward_blockers
 compile_function = _functions.compile_function

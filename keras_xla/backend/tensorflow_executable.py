@@ -99,4 +99,8 @@ class Executable:
 
 
 def _short(error: tf.errors.OpError) -> str:
-    return str(error.message).strip().splitlines()[0][:300]
+    lines = [line.strip() for line in str(error.message).splitlines()]
+    told = [
+        line for line in lines if line and not line.startswith(("Graph execution error", "Detected at node", "File "))
+    ]
+    return (told or [type(error).__name__])[0][:300]

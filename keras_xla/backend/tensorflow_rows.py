@@ -46,10 +46,10 @@ def rows(trace: Trace, step: Callable, size: int) -> Callable:
     return tf.function(run, autograph=False)
 
 
-def collectable(trace: Trace) -> bool:
-    """Whether every output has one row for each row of the batch, and shapes that do not vary otherwise."""
+def collectable(trace: Trace, size: int) -> bool:
+    """Whether every output has one row for each of the batch's `size` rows, and shapes that do not vary otherwise."""
     made = leaves_of(trace.concrete.structured_outputs)
     outputs = tf.nest.flatten(trace.concrete.structured_outputs)
     return len(made) == len(outputs) and all(
-        x.shape.rank and x.shape[0] is None and x.shape[1:].is_fully_defined() for x in made
+        x.shape.rank and x.shape[0] in (None, size) and x.shape[1:].is_fully_defined() for x in made
     )

@@ -38,6 +38,7 @@ class Runner:
         self._traces: dict[str, Trace] = {}
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
         self._made: dict[tuple, Executable] = {}
+        self._first_shapes: dict[str, Shapes] = {}
         self._main: dict[str, Executable] = {}
         self._iterator: tuple[Callable, str] = (lambda: None, "")
         self.way, self.settled = "", False
@@ -91,7 +92,7 @@ class Runner:
         """The outputs of one step on a batch of arrays or tensors."""
         self.settled = True
         batch = keras.tree.map_structure(_tensor, without_optionals(batch))
-        key = self._trace(keras.tree.map_structure(_open_spec, batch))
+        key = self._trace_of_tensors(batch, shapes_of(batch))
         chosen = self._chosen.get((key, shapes_of(batch)))
         if chosen is None:
 
@@ -115,11 +116,11 @@ class Runner:
             count: How many.
         """
         self.settled = True
-        key = self._trace(keras.tree.map_structure(_open_spec, arrays))
-        trace = self._traces[key]
-        if not collectable(trace):
-            return self._separately(arrays, size, first, count)
         shapes = tuple((size, *x.shape[1:]) for x in leaves_of(arrays))
+        key = self._trace_of_tensors(arrays, shapes)
+        trace = self._traces[key]
+        if not collectable(trace, size):
+            return self._separately(arrays, size, first, count)
         chosen = self._chosen.get((key, shapes))
         if chosen is None:
             batch = keras.tree.map_structure(lambda x: None if x is None else x[:size], arrays)
@@ -164,6 +165,16 @@ class Runner:
             key = self._trace(without_optionals(iterator.element_spec))
             self._iterator = weakref.ref(iterator), key
         return key
+
+    def _trace_of_tensors(self, batch: Any, shapes: Shapes) -> str:
+        """As Keras traces batches that are tensors: the first shapes as they are, others with the batch axis open."""
+        opened = keras.tree.map_structure(_open_spec, batch)
+        first = self._first_shapes.setdefault(repr(opened), shapes)
+        if first != shapes:
+            return self._trace(opened)
+        specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, leaves_of(batch), strict=True)]
+        dense = all(isinstance(x, tf.Tensor | None) for x in keras.tree.flatten(batch))
+        return self._trace(repack(batch, specs) if dense else opened)
 
     def _trace(self, spec: Any) -> str:
         key = repr(spec)

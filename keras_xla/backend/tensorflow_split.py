@@ -29,7 +29,7 @@ RANDOM = frozenset(  # whose first operand is the shape
     }
 )
 HEAVY = ("MatMul", "BatchMatMul", "Conv", "DepthwiseConv", "Einsum", "While", "StatelessWhile")
-_WRITES = ("Assign", "ResourceApply", "ResourceScatter")
+_WRITES = ("Assign", "ResourceApply", "ResourceScatter", "Rng")
 
 
 class NotSplittable(Exception):
@@ -71,25 +71,25 @@ def _is_blocked(op) -> bool:
 
 def _fix_shapes(graph: Graph, specs: Sequence[tf.TensorSpec], drawn: Collection[str]) -> set[str]:
     """Give random operations a constant shape, so that they need no layer's output to know it; those that have one."""
-    shapes = {}
+    shapes, drawn = {}, sorted(drawn)
 
     def probe(*arguments):
-        needed = graph.upstream([node_of(graph.nodes[name].input[0]) for name in drawn])
-        wanted = {name: tensor_of(graph.nodes[name].input[0]) for name in drawn}
-        tensors = graph.put(arguments, needed, list(wanted.values()))
-        shapes.update(zip(wanted, map(tf.get_static_value, tensors), strict=True))
+        tensors = graph.put(arguments, graph.upstream(drawn), [f"{name}:0" for name in drawn])
+        shapes.update(
+            {name: x.shape.as_list() for name, x in zip(drawn, tensors, strict=True) if x.shape.is_fully_defined()}
+        )
         return tf.zeros(())
 
     tf.function(probe, autograph=False).get_concrete_function(*specs)
-    fixed = {name for name, shape in shapes.items() if shape is not None}
-    for name in fixed:
-        value = tf.make_tensor_proto(shapes[name])
+    for name, shape in shapes.items():
+        kind = graph.operation(name).inputs[0].dtype
+        value = tf.make_tensor_proto(shape, dtype=kind)
         constant = tf.compat.v1.NodeDef(name=f"{name}/static_shape", op="Const")
         constant.attr["dtype"].type = value.dtype
         constant.attr["value"].tensor.CopyFrom(value)
         graph.nodes[constant.name] = constant
         graph.nodes[name].input[0] = constant.name
-    return fixed
+    return set(shapes)
 
 
 def _changes(graph: Graph, nodes: Collection[str]) -> list[str]:

@@ -9,12 +9,17 @@ import tensorflow as tf
 
 from keras_xla.backend.tensorflow_runner import Runner as make_runner
 
-__all__ = ["is_distributed", "make_runner", "replicas_of", "watched_step"]
+__all__ = ["is_distributed", "make_runner", "replicas_of", "runs_eagerly", "watched_step"]
 
 
 def is_distributed(model) -> bool:
     """Whether the model belongs to a `tf.distribute` strategy."""
     return tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy()
+
+
+def runs_eagerly() -> bool:
+    """Whether `tf.config.run_functions_eagerly(True)` holds."""
+    return tf.config.functions_run_eagerly()
 
 
 def replicas_of(model) -> int:

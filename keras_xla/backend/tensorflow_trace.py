@@ -16,6 +16,9 @@ from keras_xla.backend.tensorflow_split import RANDOM
 _PRODUCTS = ("MatMul", "BatchMatMul", "Einsum")
 _CONVOLUTIONS = ("Conv", "DepthwiseConv", "_FusedConv")
 _LOOPS = ("While", "StatelessWhile")
+# Random numbers from a kernel's own state, Python and output; a list that grows, which XLA gives a wrong shape.
+_UNSAFE = ("Random", "TruncatedNormal", "Multinomial", "Rng", "PyFunc", "EagerPyFunc", "Print", "Queue", "WriteSummary")
+_UNSAFE += ("LookupTableInsert", "LookupTableImport", "MutableHashTable", "TensorListResize")
 
 
 class Trace:
@@ -59,6 +62,7 @@ class Trace:
             loops=count(_LOOPS),
             random=sum(n for kind, n in kinds.items() if kind in RANDOM),
             blocked=tuple(sorted({blocker.op for blocker in self.blockers})),
+            unsafe=tuple(sorted(kind for kind in kinds if kind.startswith(_UNSAFE))),
             device="GPU" if tf.config.list_physical_devices("GPU") else "CPU",
             fingerprint=hashlib.sha256(told).hexdigest()[:16],
         )

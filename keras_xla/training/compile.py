@@ -1,5 +1,7 @@
 """`keras_xla.compile`: `Model.compile` with XLA where it is faster, and every compilation in the log."""
 
+import inspect
+
 import keras
 
 from keras_xla.backend.steps import replicas_of
@@ -52,8 +54,15 @@ def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwarg
                 "compiled. Pass jit_compile=False while debugging eagerly, or leave run_eagerly out."
             )
         refuse_layers(model)
-    switch = {} if jit_compile == "auto" and is_keras2(model) else {"jit_compile": jit_compile}  # Keras 2 has no "auto"
-    type(model).compile(model, *args, **switch, **kwargs)
+    compile_ = type(model).compile
+    parameters = inspect.signature(compile_).parameters
+    takes = "jit_compile" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if not takes or (jit_compile == "auto" and is_keras2(model)):  # a compile of the user's own; Keras 2 has no "auto"
+        compile_(model, *args, **kwargs)
+        if jit_compile != "auto":
+            model.jit_compile = jit_compile
+    else:
+        compile_(model, *args, jit_compile=jit_compile, **kwargs)
     if jit_compile is True:
         require_jit(model)
     if jit_compile:

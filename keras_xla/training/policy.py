@@ -79,6 +79,8 @@ class Policy:
         way = "partial" if question.facts.blocked else "xla"
         if against := known_loss(question.facts):
             return "graph", against, {}
+        if question.facts.unsafe:
+            return "graph", f"a trial of {', '.join(question.facts.unsafe)} could not be undone", {}
         pace = self.pace()
         if pace is not None and pace is self._answered:
             return "graph", "other shapes than the batches before: the last batch, as a rule", {}

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_xla.backend import events
-from keras_xla.backend.steps import is_distributed, watched_step
+from keras_xla.backend.steps import is_distributed, runs_eagerly, watched_step
 from keras_xla.training import keras2
 from keras_xla.training.driver import Driver, PredictDriver
 from keras_xla.training.journal import KINDS, Journal
@@ -116,7 +116,7 @@ class StepObserver:
         model, attribute, method = self._model, f"{kind}_function", f"make_{kind}_function"
         if getattr(model, attribute) is not None and not force:
             return getattr(model, attribute)
-        if model.run_eagerly or (self.jit_compile is True and not model.jit_compile):
+        if model.run_eagerly or runs_eagerly() or (self.jit_compile is True and not model.jit_compile):
             return getattr(type(model), method)(model, force=True)
 
         def keras_make():

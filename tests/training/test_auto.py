@@ -220,3 +220,56 @@ def test_ctrl_c_in_a_trial_leaves_the_model_as_it_was(way, monkeypatch):
     assert all(map(np.array_equal, model.get_weights(), before))
     monkeypatch.undo()
     model.fit(X, Y, batch_size=24, verbose=0)
+
+
+def test_functions_that_run_eagerly_are_left_to_keras():
+    import tensorflow as tf
+
+    class Looks(keras.Sequential):
+        def train_step(self, data):
+            return {"loss": float(super().train_step(data)["loss"].numpy())}
+
+    model = auto(Looks([keras.Input((20,)), keras.layers.Dense(3)]))
+    tf.config.run_functions_eagerly(True)
+    try:
+        assert model.fit(X, Y, verbose=0).history["loss"]
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def test_models_that_need_to_know_their_batch_size():
+    import tensorflow as tf
+
+    class Rows(keras.Model):
+        def call(self, x):
+            return tf.stack(tf.unstack(x)[::-1])
+
+    assert_same("graph", *(make(Rows()).predict(X, batch_size=8, verbose=0) for make in (auto, plain)))
+
+
+def test_a_compile_of_the_users_own():
+    class Pair(keras.Sequential):
+        def compile(self, optimizer, extra):
+            super().compile(optimizer, "mse")
+            self.extra = extra
+
+    model = compile(Pair([keras.Input((20,)), keras.layers.Dense(3)]), "sgd", extra=3)
+    model.fit(X, X[:, :3], verbose=0)
+    assert model.extra == 3 and observer_of(model).journal.decisions
+
+
+def test_noise_of_the_batchs_shape_is_that_of_plain_keras(way):
+    class Noise(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.seed = keras.random.SeedGenerator(1)
+
+        def call(self, x):
+            return x + keras.random.normal((keras.ops.shape(x)[0], 3), seed=self.seed)
+
+    def run(make):
+        keras.utils.set_random_seed(0)
+        model = make(keras.Sequential([keras.Input((20,)), keras.layers.Dense(3), Noise()]))
+        return [*model.fit(X, Y, batch_size=16, epochs=2, verbose=0).history.values()]
+
+    assert_same(way, run(auto), run(plain))

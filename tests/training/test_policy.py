@@ -15,7 +15,7 @@ from keras_xla.training.pace import Pace
 from keras_xla.training.policy import Policy
 from tests.training.helpers import classifier
 
-DENSE = Facts(400, 8, 0, 0, 0, (), "CPU", "f00d")
+DENSE = Facts(400, 8, 0, 0, 0, (), (), "CPU", "f00d")
 
 
 @pytest.fixture
@@ -77,6 +77,12 @@ def test_convolutions_on_cpu_are_a_known_loss(make):
     assert make().decide(bench.question(facts)) == "graph"
     assert bench.tried == []
     assert make().decide(bench.question(dataclasses.replace(facts, device="GPU"))) == "xla"
+
+
+def test_nothing_is_tried_that_cannot_be_undone(make):
+    bench = Bench(graph=0.01, xla=0.001)
+    assert make().decide(bench.question(dataclasses.replace(DENSE, unsafe=("RandomUniform",)))) == "graph"
+    assert bench.tried == []
 
 
 def test_what_was_measured_is_remembered(make):

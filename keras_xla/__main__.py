@@ -1,0 +1,182 @@
+"""`python -m keras_xla script.py`: runs a Keras script as it is, with XLA where that is faster.
+
+Nothing is imported but the standard library until the script imports Keras or TensorFlow: what it sets before, such as
+`os.environ["KERAS_BACKEND"]`, counts.
+"""
+
+import argparse
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import runpy
+import sys
+import time
+import types
+import zipfile
+
+SWITCHES = {"auto": "auto", "on": True, "off": False}
+_OURS = (__file__, runpy.__file__, "<frozen runpy>")
+
+
+def main() -> None:
+    """Run what the command line says."""
+    parser = _parser()
+    options = parser.parse_args()
+    module = options.module[0] if options.module else None
+    command = options.module if module else options.script
+    if not command:
+        parser.error("a script to run is missing: python -m keras_xla [options] script.py [arguments]")
+    if module is None and not os.path.exists(command[0]):
+        parser.error(f"there is no file {command[0]!r}")
+    report = pathlib.Path(options.report).absolute() if options.report else None
+    if report and not report.parent.is_dir():
+        parser.error(f"--report received {options.report!r}; there is no folder {str(report.parent)!r}")
+    switch = Switch(SWITCHES[options.jit_compile])
+    begun, process = time.perf_counter(), os.getpid()
+    try:
+        if module is None:
+            _run_script(command)
+        else:
+            _run_module(command)
+    except BaseException:
+        _hide_frames()
+        raise
+    finally:
+        if os.getpid() == process:  # not in what the script has forked
+            _tell(switch, command, time.perf_counter() - begun, report, options.quiet)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m keras_xla",
+        allow_abbrev=False,
+        usage="%(prog)s [options] (script.py | -m module) [arguments]",
+        description="Run a Keras script as it is, with XLA where that is faster, and tell at the end what was done.",
+    )
+    parser.add_argument(
+        "--jit-compile",
+        choices=tuple(SWITCHES),
+        default="auto",
+        help="auto: XLA where it is faster (default); on: XLA, or an error that names what is in the way; off: none",
+    )
+    parser.add_argument("--report", metavar="FILE.json", help="write the summary to this file, too, and all numbers")
+    parser.add_argument("--quiet", action="store_true", help="print no summary")
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+class Switch:
+    """Turns `keras_xla.enable` on as soon as the script has imported Keras or TensorFlow."""
+
+    def __init__(self, jit_compile: bool | str):
+        self.on, self.problem = False, ""
+        self.jit_compile = jit_compile
+        self._waiting = ["keras", "tensorflow"]
+        sys.meta_path.insert(0, self)
+        self._imported()
+
+    def find_spec(self, name, path=None, target=None):
+        """Called by Python before every import of something new."""
+        if name.startswith("keras_xla.") and "keras" not in sys.modules:
+            importlib.import_module("keras")  # or it would be imported, and this turned on, in the middle of ours
+        if name not in self._waiting:
+            return None
+        self._waiting.remove(name)
+        spec = importlib.util.find_spec(name)
+        if spec is None or not hasattr(spec.loader, "exec_module"):
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            self._imported(name)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+    def _imported(self, done: str = "") -> None:
+        here = [name for name in ("keras", "tensorflow") if name in sys.modules]
+        ready = all(name == done or not _is_half_imported(name) for name in here)
+        if self.on or self.problem or not here or not ready:
+            return
+        try:
+            from keras_xla.training.enable import enable
+
+            enable(self.jit_compile)
+            self.on = True
+        except ImportError as error:  # a backend without XLA, say, with which the script may do well
+            self.problem = str(error)
+
+
+def _is_half_imported(name: str) -> bool:
+    return getattr(getattr(sys.modules[name], "__spec__", None), "_initializing", False)
+
+
+def _run_script(command: list[str]) -> None:
+    path = command[0]
+    sys.argv[:] = command
+    if os.path.isdir(path) or zipfile.is_zipfile(path):
+        _set_first_path(None)
+        runpy.run_path(os.path.abspath(path), run_name="__main__")
+        return
+    _set_first_path(os.path.dirname(os.path.realpath(path)))
+    script = types.ModuleType("__main__")
+    script.__file__ = os.path.abspath(path)
+    script.__builtins__ = __builtins__
+    script.__loader__ = importlib.machinery.SourceFileLoader("__main__", script.__file__)
+    script.__spec__ = script.__cached__ = None
+    sys.modules["__main__"] = script  # pickle and multiprocessing look there
+    with io.open_code(script.__file__) as file:
+        code = compile(file.read(), script.__file__, "exec", dont_inherit=True)
+    exec(code, script.__dict__)
+
+
+def _run_module(command: list[str]) -> None:
+    sys.argv[:] = command
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+
+
+def _set_first_path(folder: str | None) -> None:
+    """Put the script's folder where `python -m` has put the current one."""
+    if sys.flags.safe_path:
+        return
+    if folder is None:
+        del sys.path[0]
+    else:
+        sys.path[0] = folder
+
+
+def _hide_frames() -> None:
+    """Let tracebacks begin in the script."""
+    shown = sys.excepthook
+
+    def excepthook(kind, error, traceback):
+        while traceback is not None and traceback.tb_frame.f_code.co_filename in _OURS:
+            traceback = traceback.tb_next
+        shown(kind, error.with_traceback(traceback), traceback)
+
+    sys.excepthook = excepthook
+
+
+def _tell(switch: Switch, command: list[str], seconds: float, report: pathlib.Path | None, quiet: bool) -> None:
+    facts = {"command": command, "jit_compile": switch.jit_compile, "seconds": seconds}
+    text = f"it stayed off: {switch.problem}" if switch.problem else "the script imported neither Keras nor TensorFlow"
+    if switch.on:
+        from keras_xla.training import overview
+
+        facts |= overview.overview()
+        text = overview.overview_text()
+    else:
+        facts["problem"] = text
+    if report:
+        report.write_text(json.dumps(facts, indent=1))
+    if switch.problem or not quiet:
+        print(f"\nkeras_xla: {' '.join(command)} took {seconds:.1f} s\n{text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
