@@ -136,6 +136,11 @@ class Runner:
             outputs = self._instead_of(chosen, error).rows(arrays, size, first, count)
         return repack(trace.concrete.structured_outputs, outputs)
 
+    def reconsider(self) -> None:
+        """Ask again about what runs as the plain graph."""
+        self._chosen = {name: chosen for name, chosen in self._chosen.items() if chosen.way != "graph"}
+        self._main = {key: chosen for key, chosen in self._main.items() if chosen.way != "graph"}
+
     @staticmethod
     def joined(outputs: list) -> Any:
         """The outputs of several batches, along the first axis."""

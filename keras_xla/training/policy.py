@@ -5,6 +5,7 @@ can repay the compilation, and no earlier run has answered already. Trials are u
 the seeds are those of a run that tried nothing.
 """
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -46,6 +47,11 @@ class Policy:
     journal: Journal
     pace: Callable[[], Pace | None]
     _answered: Pace | None = None
+    _again_after: float = math.inf
+
+    def wants_again(self) -> bool:
+        """Whether so many steps have run in the plain graph by now that the answer may be another one."""
+        return self._steps_done() >= self._again_after
 
     def decide(self, question: Question) -> str:
         """The way to run batches of new shapes.
@@ -84,7 +90,7 @@ class Policy:
         pace = self.pace()
         if pace is not None and pace is self._answered:
             return "graph", "other shapes than the batches before: the last batch, as a rule", {}
-        self._answered = pace
+        self._answered, self._again_after = pace, math.inf
         key = self._key(question)
         times = self.memory.get(key)
         if times is None:
@@ -98,13 +104,17 @@ class Policy:
         if "failed" in times:
             return "graph", f"{way} failed: {times['failed']}", measured
         if way not in times:
-            return "graph", f"{self._steps_to_come():.0f} steps to come cannot repay a compilation", measured
-        gain = times["graph"] - times[way]
+            return "graph", self._too_few(estimated_compile(question.facts) / ((1 - BEST) * times["graph"])), measured
         if times[way] > MARGIN * times["graph"]:
             return "graph", f"{source}: XLA is not faster", measured
-        if source != "measured" and gain * self._steps_to_come() < times["compile"]:
-            return "graph", f"{self._steps_to_come():.0f} steps to come cannot repay a compilation", measured
+        enough = times["compile"] / (times["graph"] - times[way])
+        if source != "measured" and self._steps_to_come() < enough:
+            return "graph", self._too_few(enough), measured
         return way, source, measured
+
+    def _too_few(self, enough: float) -> str:
+        self._again_after = enough
+        return f"{self._steps_to_come():.0f} steps to come cannot repay a compilation, {enough:.0f} could"
 
     def _measure(self, question: Question, way: str) -> dict:
         graph = question.trial("graph", REPEATS, LIMIT).step
@@ -121,8 +131,10 @@ class Policy:
         left = pace.left() if pace is not None else None
         if left is None:
             left = UNKNOWN_STEPS * (pace.epochs if pace is not None else 1)
-        done = sum(tally.steps for (kind, _), tally in self.journal.tallies.items() if kind == self.kind)
-        return max(left, done)  # who came back so often will come again
+        return max(left, self._steps_done())  # who came back so often will come again
+
+    def _steps_done(self) -> int:
+        return sum(tally.steps for (kind, _), tally in self.journal.tallies.items() if kind == self.kind)
 
     def _key(self, question: Question) -> str:
         shapes = describe(tuple(Leaf(*leaf) for leaf in question.leaves))

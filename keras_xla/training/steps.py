@@ -33,6 +33,7 @@ class StepObserver:
         self.journal = Journal()
         self._compiled_kinds: set[str] = set()
         self._paces: dict[str, Pace] = {}
+        self._asked: dict[str, tuple] = {}
 
     def make_train_function(self, force: bool = False):
         """In place of `Model.make_train_function`."""
@@ -85,6 +86,9 @@ class StepObserver:
         elif kind == "train":
             pace.ahead = False  # a CallbackList made elsewhere does not tell when an epoch begins
         pace.begin()
+        policy, runner = self._asked.get(kind, (None, None))
+        if runner is not None and policy.wants_again():
+            runner.reconsider()
         before = self._paces.get(kind)
         self._paces[kind] = pace
         try:
@@ -130,6 +134,7 @@ class StepObserver:
         runner = None
         if not own and not is_distributed(model):
             runner = keras2.runner_of(model, kind, batch_names, policy.decide, ledger.compiled, policy.failed)
+        self._asked[kind] = policy, runner
         if runner is None and not model.jit_compile:  # "auto" of Keras' own, under a strategy
             return keras_make()
         if runner is None:

@@ -222,6 +222,21 @@ def test_ctrl_c_in_a_trial_leaves_the_model_as_it_was(way, monkeypatch):
     model.fit(X, Y, batch_size=24, verbose=0)
 
 
+def test_predict_that_is_called_again_and_again_comes_to_be_compiled(monkeypatch):
+    monkeypatch.setattr(policy, "MARGIN", float("inf"))
+    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 1e-9)
+    log, model = Log(), auto(classifier())
+    monkeypatch.setattr(policy, "BEST", 1 - 1e-9 / (40 * 1e-3))  # forty steps of a millisecond
+    expected = plain(classifier()).predict(X, batch_size=24, verbose=0)
+    for _ in range(500):
+        assert np.allclose(model.predict(X, batch_size=24, verbose=0), expected, atol=1e-5)
+        if log.kinds():
+            break
+    ways = [decision.way for decision in observer_of(model).journal.decisions]
+    assert ways[0] == "graph" and ways[-1] == "xla"
+    assert len(ways) < 10  # it does not ask at every call
+
+
 def test_functions_that_run_eagerly_are_left_to_keras():
     import tensorflow as tf
 

@@ -72,6 +72,21 @@ def test_who_came_often_will_come_again(make):
     assert policy.decide(Bench(graph=0.001, xla=0.0001).question()) == "xla"
 
 
+def test_when_it_asks_again(make):
+    policy = make(steps=50)
+    assert not policy.wants_again()
+    policy.decide(Bench(graph=0.01, xla=0.001).question())
+    enough = policies.estimated_compile(DENSE) / ((1 - policies.BEST) * 0.01)
+    policy.journal.ran("train", "graph", int(enough) - 1, 1.0)
+    assert not policy.wants_again()
+    policy.journal.ran("train", "graph", 2, 1.0)
+    assert policy.wants_again()
+    assert policy.decide(Bench(graph=0.01, xla=0.001).question()) == "graph"  # the same fit: a last batch
+    policy.pace = lambda: None
+    assert policy.decide(Bench(graph=0.01, xla=0.001).question()) == "xla"
+    assert not policy.wants_again()
+
+
 def test_convolutions_on_cpu_are_a_known_loss(make):
     facts, bench = dataclasses.replace(DENSE, convolutions=6), Bench(graph=0.01, xla=0.001)
     assert make().decide(bench.question(facts)) == "graph"
