@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
-# What runs on the backend: the rest (files, names, options, what a host does) is the same on both.
-ON_JAX := tests/engine tests/training $(addprefix tests/models/test_,audio.py encoder_decoder.py families.py recompute.py) \
-	$(addprefix tests/generation/test_,beams.py features.py layer.py layer_speech.py)
+# What runs on the backend: the rest (files, names, options, what a host does, what is keras.ops alone) is the same on both.
+ON_JAX := tests/training $(addprefix tests/engine/test_,decode.py decode_hlo.py random.py) \
+	$(addprefix tests/models/test_,encoder_decoder.py families.py recompute.py) \
+	$(addprefix tests/generation/test_,beams.py layer_speech.py)
 
 # XLA compiles on one core: two tests at a time.
 PARALLEL := -n 2 --dist worksteal

@@ -4,6 +4,7 @@ The data is scikit-learn's copy of the UCI handwritten digits (1797 images of 8 
 the package. The model is a small transformer that reads a digit row by row.
 """
 
+import sys
 import time
 
 import keras
@@ -14,7 +15,7 @@ from sklearn.model_selection import train_test_split
 
 import keras_xla
 
-EPOCHS = 60
+EPOCHS = int(sys.argv[1]) if len(sys.argv) > 1 else 60
 
 
 def data():

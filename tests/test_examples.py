@@ -24,9 +24,9 @@ def run(*command, **env):
 
 
 def test_fit_predict():
-    out = run(str(EXAMPLES / "fit_predict.py"))
+    out = run(str(EXAMPLES / "fit_predict.py"), "20")
     accuracies = [float(x) for x in re.findall(r"test accuracy (\d\.\d+)", out)]
-    assert len(accuracies) == 2 and min(accuracies) > 0.95
+    assert len(accuracies) == 2 and min(accuracies) > 0.9
     assert "decided" in out and out.count("first call") <= 3  # a compilation for each kind of step, at most
 
 

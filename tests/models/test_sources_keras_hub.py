@@ -79,6 +79,7 @@ UNDESCRIBED = {
 def make(variants, name, seed=0):
     family, config = variants[name]
     head = "Seq2SeqLM" if variants is SEQ2SEQ else "CausalLM"
+    keras.utils.set_random_seed(seed)
     backbone = getattr(hub, f"{family}Backbone")(**config)
     return shaken(getattr(hub, f"{family}{head}")(backbone), seed)
 
