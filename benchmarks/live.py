@@ -4,17 +4,21 @@
 
 Runs in the environment of `make transformers4`. Every model has its published size and random weights. Each prompt
 length is called once for the first time and then `--rounds` times, the contenders taking turns. Their XLA is used as
-their guide says: `tf.function(model.generate, jit_compile=True)`, prompts padded to a multiple of 8.
+their guide says: `tf.function(model.generate, jit_compile=True)`, prompts padded to a multiple of 8. The limit is what
+the new tokens take if every weight of the decoder is read once for each, at the bandwidth measured just before.
 """
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import time
+
+from bandwidth import read_bandwidth
 
 HERE = pathlib.Path(__file__).parent
 LENGTHS = (5, 12, 21, 30, 45)
@@ -84,6 +88,8 @@ def worker(family, beams, rounds, with_eager):
     import keras_xla
 
     model = make(family)
+    read = sum(4 * math.prod(variable.shape) for variable in model.weights if "encoder" not in variable.name)
+    limit = NEW * read / read_bandwidth()
     xla = tf.function(model.generate, jit_compile=True)
     options = dict(max_new_tokens=NEW, num_beams=beams)
     made = NEW - (family == "whisper")  # there theirs counts the second token of the prompt, which it forces
@@ -116,7 +122,7 @@ def worker(family, beams, rounds, with_eager):
             row["later"], row["equal"] = statistics.median(times[name][1:]), tokens[name] == tokens["keras_xla"]
             print(json.dumps(row), flush=True)
     traces = {"their XLA": xla.experimental_get_tracing_count(), "keras_xla": layer.trace_count}
-    print(json.dumps(dict(family=family, beams=beams, traces=traces)), flush=True)
+    print(json.dumps(dict(family=family, beams=beams, traces=traces, limit=limit)), flush=True)
 
 
 def main():
@@ -172,6 +178,7 @@ def report(args, rows):
                 if "traces" in row:
                     counts = ", ".join(f"{name} {n}" for name, n in row["traces"].items())
                     lines += [f"| {beams} | compilations | | {counts} | | | | | |"]
+                    lines += [f"| {beams} | limit: reading the weights | {row['limit']:.3f} | | | | | | |"]
     args.out.parent.mkdir(exist_ok=True)
     args.out.write_text("\n".join(lines) + "\n")
 

@@ -10,7 +10,6 @@ class Facts:
 
     Attributes:
         ops: All operations.
-        products: Matrix products.
         convolutions: Convolutions, with those of the gradient.
         loops: Loops, such as those of recurrent layers.
         random: Operations that draw random numbers.
@@ -21,7 +20,6 @@ class Facts:
     """
 
     ops: int
-    products: int
     convolutions: int
     loops: int
     random: int

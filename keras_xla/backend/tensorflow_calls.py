@@ -14,14 +14,14 @@ from typing import Any
 import tensorflow as tf
 
 from keras_xla.backend.calls import CallPolicy, Calls
+from keras_xla.backend.tensorflow_executable import message_of
 from keras_xla.backend.tensorflow_ops import operations
 from keras_xla.backend.tensorflow_split import split
-from keras_xla.backend.tensorflow_trace import Trace
+from keras_xla.backend.tensorflow_trace import Traced
 
 Plain = type(tf.function(lambda: None))
 SAMPLES = 3  # timed calls in each way
 MOST_SHAPES = 32  # of arguments; a function with more is not for XLA
-_NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
 _CHECKS = ("Assert", "CheckNumerics", "CheckNumericsV2")
 _STATEFUL_RANDOM = re.compile(r"RngReadAndSkip|RngSkip|NonDeterministicInts|StatefulUniform|StatefulStandardNormal.*")
 
@@ -102,7 +102,7 @@ class Watch:
         except Exception as error:  # before anything has run
             outputs = plain()  # which raises what is wrong with the script
             self._settle(variant)
-            self._policy.failed(variant.calls, _message(error))
+            self._policy.failed(variant.calls, message_of(error))
             return outputs
         variant.executable, variant.first = executable, seconds
         self._policy.compiled(variant.calls, seconds)
@@ -161,7 +161,7 @@ class _Variant:
     """A trace for arguments of fixed shapes."""
 
     def __init__(self, concrete, arguments: list[tf.Tensor]):
-        self.trace = _traced(concrete)
+        self.trace = Traced(concrete)
         self.specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
         names = [x.op.name for x in concrete.inputs[: len(arguments)]]
         leaves = tuple((name, tuple(x.shape), x.dtype.name) for name, x in zip(names, arguments, strict=True))
@@ -182,13 +182,7 @@ def _flat(function: Plain, concrete, args, kwargs) -> list:
     return concrete.function_type.unpack_inputs(bound)
 
 
-def _traced(concrete) -> Trace:
-    trace = object.__new__(Trace)  # of a function that has been traced already
-    trace.concrete = concrete
-    return trace
-
-
-def _refusal(trace: Trace, arguments: list[tf.Tensor]) -> str:
+def _refusal(trace: Traced, arguments: list[tf.Tensor]) -> str:
     """Why XLA must not run it, in words."""
     graph = trace.concrete.graph
     if trace.facts.blocked:
@@ -208,13 +202,6 @@ def _refusal(trace: Trace, arguments: list[tf.Tensor]) -> str:
         if "seed2" in op.node_def.attr and (op.get_attr("seed") or op.get_attr("seed2")):
             return "it draws seeded random numbers (tf.random.set_seed), which would begin again"
     return ""
-
-
-def _message(error: Exception) -> str:
-    """The line that says what is wrong; TensorFlow puts others in front of it."""
-    lines = str(getattr(error, "message", error)).splitlines()
-    told = [line for line in lines if line.strip() and not line.startswith(_NOT_THE_MESSAGE)]
-    return (told or [repr(error)])[0].strip()[:300]
 
 
 def _clocked(run: Callable[[], Any], wait: bool = True) -> tuple[float, Any]:

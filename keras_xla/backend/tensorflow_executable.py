@@ -13,6 +13,8 @@ from keras_xla.backend.tensorflow_split import NotSplittable
 from keras_xla.backend.tensorflow_trace import Trace
 from keras_xla.backend.tensorflow_ways import Shapes, loop, make
 
+_NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
+
 
 class Executable:
     """A trace run in one way, for batches of these shapes.
@@ -92,15 +94,14 @@ class Executable:
         except NotSplittable as error:
             raise WayFailed(str(error)) from error
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.InternalError) as error:
-            raise WayFailed(_short(error)) from error
+            raise WayFailed(message_of(error)) from error
         told, self._told = self._told, None
         told(time.perf_counter() - start)
         return outputs
 
 
-def _short(error: tf.errors.OpError) -> str:
-    lines = [line.strip() for line in str(error.message).splitlines()]
-    told = [
-        line for line in lines if line and not line.startswith(("Graph execution error", "Detected at node", "File "))
-    ]
-    return (told or [type(error).__name__])[0][:300]
+def message_of(error: Exception) -> str:
+    """The line that says what is wrong; TensorFlow puts others in front of it."""
+    lines = str(getattr(error, "message", error)).splitlines()
+    told = [line for line in lines if line.strip() and not line.startswith(_NOT_THE_MESSAGE)]
+    return (told or [repr(error)])[0].strip()[:300]

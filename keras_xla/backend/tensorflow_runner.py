@@ -92,8 +92,9 @@ class Runner:
         """The outputs of one step on a batch of arrays or tensors."""
         self.settled = True
         batch = keras.tree.map_structure(_tensor, without_optionals(batch))
-        key = self._trace_of_tensors(batch, shapes_of(batch))
-        chosen = self._chosen.get((key, shapes_of(batch)))
+        shapes = shapes_of(batch)
+        key = self._trace_of_tensors(batch, shapes)
+        chosen = self._chosen.get((key, shapes))
         if chosen is None:
 
             def once(executable):

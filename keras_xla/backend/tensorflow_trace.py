@@ -13,7 +13,6 @@ from keras_xla.backend.question import Facts
 from keras_xla.backend.tensorflow_ops import blocking_ops, operations
 from keras_xla.backend.tensorflow_split import RANDOM
 
-_PRODUCTS = ("MatMul", "BatchMatMul", "Einsum")
 _CONVOLUTIONS = ("Conv", "DepthwiseConv", "_FusedConv")
 _LOOPS = ("While", "StatelessWhile")
 # Random numbers from a kernel's own state, Python and output; a list that grows, which XLA gives a wrong shape.
@@ -21,19 +20,15 @@ _UNSAFE = ("Random", "TruncatedNormal", "Multinomial", "Rng", "PyFunc", "EagerPy
 _UNSAFE += ("LookupTableInsert", "LookupTableImport", "MutableHashTable", "TensorListResize")
 
 
-class Trace:
-    """A step as the plain graph; its batch axis is open where the data leave it open.
+class Traced:
+    """What is in a concrete function.
 
     Args:
-        step: Takes a batch, returns a structure of tensors.
-        spec: The batch's structure of `tf.TypeSpec`; Nones stay Nones.
+        concrete: As `get_concrete_function` gives it.
     """
 
-    def __init__(self, step: Callable, spec: Any):
-        self.step = tf.autograph.experimental.do_not_convert(step)
-        self.spec = spec
-        self.function = tf.function(self.step)
-        self.concrete = self.function.get_concrete_function(spec)
+    def __init__(self, concrete):
+        self.concrete = concrete
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
@@ -57,7 +52,6 @@ class Trace:
         told = repr((sorted(kinds.items()), shapes)).encode()
         return Facts(
             ops=kinds.total(),
-            products=count(_PRODUCTS),
             convolutions=count(_CONVOLUTIONS),
             loops=count(_LOOPS),
             random=sum(n for kind, n in kinds.items() if kind in RANDOM),
@@ -66,6 +60,21 @@ class Trace:
             device="GPU" if tf.config.list_physical_devices("GPU") else "CPU",
             fingerprint=hashlib.sha256(told).hexdigest()[:16],
         )
+
+
+class Trace(Traced):
+    """A step as the plain graph; its batch axis is open where the data leave it open.
+
+    Args:
+        step: Takes a batch, returns a structure of tensors.
+        spec: The batch's structure of `tf.TypeSpec`; Nones stay Nones.
+    """
+
+    def __init__(self, step: Callable, spec: Any):
+        self.step = tf.autograph.experimental.do_not_convert(step)
+        self.spec = spec
+        self.function = tf.function(self.step)
+        super().__init__(self.function.get_concrete_function(spec))
 
 
 def without_optionals(batch: Any) -> Any:

@@ -8,7 +8,7 @@ from keras_xla.backend.steps import replicas_of
 from keras_xla.training.errors import XLAUnsupportedError
 from keras_xla.training.explain import refuse_layers
 from keras_xla.training.keras2 import is_keras2, require_model
-from keras_xla.training.steps import install, uninstall
+from keras_xla.training.steps import StepObserver, install, uninstall
 
 
 def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwargs) -> keras.Model:
@@ -63,13 +63,22 @@ def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwarg
             model.jit_compile = jit_compile
     else:
         compile_(model, *args, jit_compile=jit_compile, **kwargs)
+    take_over(model, jit_compile)
+    return model
+
+
+def take_over(model: keras.Model, jit_compile: bool | str) -> StepObserver | None:
+    """Run the steps of a model that Keras has just compiled; with False, leave them to Keras.
+
+    Raises:
+        XLAUnsupportedError: With True, where Keras turned XLA off.
+    """
+    if jit_compile is False:
+        uninstall(model)
+        return None
     if jit_compile is True:
         require_jit(model)
-    if jit_compile:
-        install(model, jit_compile)
-    else:
-        uninstall(model)
-    return model
+    return install(model, jit_compile)
 
 
 def check_switch(who: str, jit_compile) -> None:

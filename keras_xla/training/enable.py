@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 import keras
 
 from keras_xla.backend.enable import replace_functions, restore_functions
-from keras_xla.training.compile import check_switch, require_jit
+from keras_xla.training.compile import check_switch, take_over
 from keras_xla.training.explain import refuse_layers
 from keras_xla.training.function_policy import FunctionPolicy
 from keras_xla.training.journal import Journal
 from keras_xla.training.memory import decisions
-from keras_xla.training.steps import install, uninstall
 
 _OWNER = next(
     kind for kind in keras.Model.__mro__ if "compile" in vars(kind)
@@ -136,12 +135,10 @@ def _compile(self, *args, **kwargs):
         refuse_layers(self)
     given["jit_compile"] = wanted
     _COMPILE(*bound.args, **bound.kwargs)
-    if wanted is False:
-        uninstall(self)
+    observer = take_over(self, wanted)
+    if observer is None:
         return _note(self, False, "enabled with jit_compile=False, and plain Keras does it")
-    if wanted is True:
-        require_jit(self)
-    return _note(self, wanted, "", install(self, wanted).journal)
+    return _note(self, wanted, "", observer.journal)
 
 
 @functools.wraps(_FROM_CONFIG)

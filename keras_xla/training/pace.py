@@ -74,10 +74,11 @@ def watched(callbacks: Iterable | None, mode: str) -> bool:
         callbacks: As `fit`, `evaluate` or `predict` takes them.
         mode: `"train"`, `"test"` or `"predict"`.
     """
-    return any(_watches(callback, mode) for callback in _flat(callbacks))
+    return any(_watches(callback, mode) for callback in flat(callbacks))
 
 
-def _flat(callbacks) -> list:
+def flat(callbacks: Iterable | None) -> list:
+    """The callbacks one by one, as `fit` takes them: None, one, a structure, or a `CallbackList`."""
     if callbacks is None:
         return []
     if hasattr(callbacks, "callbacks"):  # a CallbackList, of either Keras

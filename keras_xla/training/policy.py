@@ -109,7 +109,7 @@ class Policy:
             return "graph", f"{source}: XLA is not faster", measured
         enough = times["compile"] / (times["graph"] - times[way])
         if source != "measured" and self._steps_to_come() < enough:
-            return "graph", self._too_few(enough), measured
+            return "graph", f"{source}: {self._too_few(enough)}", measured
         return way, source, measured
 
     def _too_few(self, enough: float) -> str:
@@ -137,14 +137,16 @@ class Policy:
         return sum(tally.steps for (kind, _), tally in self.journal.tallies.items() if kind == self.kind)
 
     def _key(self, question: Question) -> str:
-        shapes = describe(tuple(Leaf(*leaf) for leaf in question.leaves))
         device = f"{question.facts.device} {os.cpu_count()}"
-        return f"{question.facts.fingerprint} {self.kind} [{shapes}] {device} {versions()}"
+        return f"{question.facts.fingerprint} {self.kind} [{_shapes(question)}] {device} {versions()}"
 
     def _decided(self, question: Question, way: str, reason: str, measured=None, spent: float = 0.0) -> str:
-        shapes = describe(tuple(Leaf(*leaf) for leaf in question.leaves))
-        self.journal.decisions.append(Decision(self.kind, shapes, way, reason, measured or {}, spent))
+        self.journal.decisions.append(Decision(self.kind, _shapes(question), way, reason, measured or {}, spent))
         return way
+
+
+def _shapes(question: Question) -> str:
+    return describe(tuple(Leaf(*leaf) for leaf in question.leaves))
 
 
 def known_loss(facts: Facts) -> str:

@@ -12,7 +12,7 @@ from keras_xla.training import keras2
 from keras_xla.training.driver import Driver, PredictDriver
 from keras_xla.training.journal import KINDS, Journal
 from keras_xla.training.memory import decisions
-from keras_xla.training.pace import Pace, watched
+from keras_xla.training.pace import Pace, flat, watched
 from keras_xla.training.policy import Policy
 from keras_xla.training.predict import filled_up, predict_arrays, takes
 from keras_xla.training.signature import Leaf, batch_names, describe, describe_change
@@ -82,7 +82,7 @@ class StepObserver:
         outer = self._paces.get("train")
         pace = Pace(kind, ahead, bound.arguments.get("steps"), outer.epochs if outer and kind == "test" else 1)
         if not hasattr(callbacks, "callbacks"):
-            bound.arguments["callbacks"] = [*keras.tree.flatten(callbacks or []), pace]
+            bound.arguments["callbacks"] = [*flat(callbacks), pace]
         elif kind == "train":
             pace.ahead = False  # a CallbackList made elsewhere does not tell when an epoch begins
         pace.begin()

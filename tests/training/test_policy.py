@@ -15,7 +15,7 @@ from keras_xla.training.pace import Pace
 from keras_xla.training.policy import Policy
 from tests.training.helpers import classifier
 
-DENSE = Facts(400, 8, 0, 0, 0, (), (), "CPU", "f00d")
+DENSE = Facts(400, 0, 0, 0, (), (), "CPU", "f00d")
 
 
 @pytest.fixture
