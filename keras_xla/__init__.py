@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from keras_xla.training.errors import XLAUnsupportedError
     from keras_xla.training.explain import explain
     from keras_xla.training.jit import jit
+    from keras_xla.training.lengths import bucket_lengths
+    from keras_xla.training.pipeline import move_to_pipeline
     from keras_xla.training.report import model_report
 
 # Imported when first used: `python -m keras_xla` must not import Keras before the script has chosen its backend.
@@ -21,6 +23,7 @@ _WHERE = {
     "RecompileError": "backend.events",
     "XLAGenerationLayer": "generation.layer",
     "XLAUnsupportedError": "training.errors",
+    "bucket_lengths": "training.lengths",
     "callbacks": "callbacks",
     "compile": "training.compile",
     "compile_log": "backend.events",
@@ -29,6 +32,7 @@ _WHERE = {
     "explain": "training.explain",
     "jit": "training.jit",
     "model_report": "training.report",
+    "move_to_pipeline": "training.pipeline",
 }
 __all__ = [
     "CompileEvent",
@@ -36,6 +40,7 @@ __all__ = [
     "RecompileError",
     "XLAGenerationLayer",
     "XLAUnsupportedError",
+    "bucket_lengths",
     "callbacks",
     "compile",
     "compile_log",
@@ -44,6 +49,7 @@ __all__ = [
     "explain",
     "jit",
     "model_report",
+    "move_to_pipeline",
 ]
 __version__ = "0.1.0"
 

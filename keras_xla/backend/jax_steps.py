@@ -9,6 +9,8 @@ import jax
 import keras
 import numpy as np
 
+from keras_xla.backend.filled import FilledBatch
+
 _EVENT = "/jax/core/compile/backend_compile_duration"
 _STATE = threading.local()  # jax compiles in the thread that calls
 
@@ -17,8 +19,25 @@ def make_runner(*_) -> None:
     """None: Keras' own functions, which compile every step, are what runs."""
 
 
+def make_replicas_runner(*_) -> None:
+    """None: there are no strategies; XLA itself divides the work."""
+
+
+def orders(_) -> None:
+    """None: Keras' own functions shuffle."""
+
+
 def is_distributed(model) -> bool:
     """Never: a distribution of JAX arrays is in the arrays, and the functions are the same."""
+    return False
+
+
+def symbolic_build(model) -> None:
+    """None: Keras' own works."""
+
+
+def is_mirrored(model) -> bool:
+    """Never: strategies are TensorFlow's."""
     return False
 
 
@@ -84,6 +103,7 @@ class _Batches:
 
 
 def _leaves(data, names: Callable) -> list[tuple]:
+    data = data.batch if isinstance(data, FilledBatch) else data
     present = [x for x in keras.tree.flatten(data) if x is not None]
     return [
         (name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x))))

@@ -64,6 +64,19 @@ class Question:
     leaves: tuple[tuple, ...]
     trial: Callable[[str, int, float], Timing] | None
 
+    @property
+    def shapes(self) -> tuple[tuple, ...]:
+        """Those of the batch's tensors."""
+        return tuple(tuple(shape) for _, shape, _ in self.leaves)
+
 
 class WayFailed(Exception):
-    """A way to run a step that does not work; the message says why."""
+    """A way to run a step that does not work; the message says why.
+
+    Attributes:
+        node: The operation that failed, with the name scopes of the layers that it is in; empty when unknown.
+    """
+
+    def __init__(self, message: str, node: str = ""):
+        super().__init__(message)
+        self.node = node

@@ -7,9 +7,13 @@ from keras_xla.backend import name as _name
 _module = importlib.import_module(f"keras_xla.backend.{_name}_steps")
 _functions = importlib.import_module(f"keras_xla.backend.{_name}_functions")
 make_runner = _module.make_runner
+make_replicas_runner = _module.make_replicas_runner
+orders = _module.orders
 is_distributed = _module.is_distributed
+is_mirrored = _module.is_mirrored
 replicas_of = _module.replicas_of
 runs_eagerly = _module.runs_eagerly
+symbolic_build = _module.symbolic_build
 watched_step = _module.watched_step
 forward_blockers = _functions.forward_blockers
 compile_function = _functions.compile_function

@@ -1,6 +1,7 @@
 """One way to run one trace: timed, undone after a trial, and known to have compiled."""
 
 import functools
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,13 @@ from keras_xla.backend.tensorflow_trace import Trace
 from keras_xla.backend.tensorflow_ways import Shapes, loop, make
 
 _NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
+_NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}|node `([^`]+)`")
+_OF_XLA = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.UnimplementedError,
+    tf.errors.InternalError,
+    tf.errors.ResourceExhaustedError,
+)
 
 
 class Executable:
@@ -29,8 +37,8 @@ class Executable:
     def __init__(self, trace: Trace, way: str, shapes: Shapes | None, compiled: Callable[[float], None]):
         self.trace, self.way, self.shapes = trace, way, shapes
         self._told = compiled if way != "graph" else None
-        self._rows: Callable | None = None
-        self.instead: Callable[[str], Executable] | None = None
+        self._rows: dict[tuple[int | None, bool], Callable] = {}
+        self.instead: Callable[[WayFailed], Executable] | None = None
 
     @functools.cached_property
     def _step(self) -> Callable:
@@ -46,18 +54,29 @@ class Executable:
 
     def feed(self, iterator, count: int, pending) -> tuple[list, int, Any]:
         """Run `pending`, if it holds a batch, and then what the iterator gives; see `tensorflow_ways.loop`."""
-        outputs, ran, pending = self._run(lambda: self._loop(iterator, tf.constant(count), pending))
-        return outputs, int(ran), pending
+        if self._told is None or count == 1:
+            return self._feed(iterator, count, pending)
+        # The first run is of one batch, so that what fails is XLA, not the data, and no batch is run twice or lost.
+        outputs, ran, pending = self._feed(iterator, 1, pending)
+        if ran:
+            others, more, pending = self._feed(iterator, count - 1, pending)
+            outputs, ran = (others if more else outputs), ran + more
+        return outputs, ran, pending
 
     def run(self, batch) -> Any:
         """Run one batch."""
         return self._run(lambda: self._one(batch))
 
-    def rows(self, arrays: Any, size: int, first: int, count: int) -> list:
+    def rows(self, arrays: Any, order: Any, size: int, first: int, count: int, joined: bool) -> list:
         """Run `count` batches of `size` rows of arrays; see `tensorflow_rows.rows`."""
-        if self._rows is None:
-            self._rows = rows(self.trace, self._step, size)
-        return self._run(lambda: self._rows(arrays, tf.constant(first), tf.constant(count)))
+
+        def run():
+            known = None if self.shapes is None and self.trace.takes_any_size else size
+            if (known, joined) not in self._rows:
+                self._rows[known, joined] = rows(self.trace, self._step, known, joined)
+            return self._rows[known, joined](arrays, order, *map(tf.constant, (size, first, count)))
+
+        return self._run(run)
 
     def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
         """Time `run`, and undo what it did to variables.
@@ -85,6 +104,10 @@ class Executable:
                 variable.assign(value)
         return Timing(seconds[0], tuple(seconds[1:]))
 
+    def _feed(self, iterator, count: int, pending) -> tuple[list, int, Any]:
+        outputs, ran, pending = self._run(lambda: self._loop(iterator, tf.constant(count), pending))
+        return outputs, int(ran), pending
+
     def _run(self, call: Callable[[], Any]) -> Any:
         if self._told is None:
             return call()
@@ -93,11 +116,18 @@ class Executable:
             outputs = call()
         except NotSplittable as error:
             raise WayFailed(str(error)) from error
-        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.InternalError) as error:
-            raise WayFailed(message_of(error)) from error
+        except _OF_XLA as error:
+            raise failure(error) from error
         told, self._told = self._told, None
         told(time.perf_counter() - start)
         return outputs
+
+
+def failure(error: Exception) -> WayFailed:
+    """What TensorFlow says about XLA, with the operation that it is about."""
+    message, found = message_of(error), _NODE.search(str(getattr(error, "message", error)))
+    node = next(filter(None, found.groups())) if found else ""
+    return WayFailed(message if node in message else f"{message} [{node}]", node)
 
 
 def message_of(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Predict the rows of arrays in one graph: batches are cut out and outputs collected without coming back to Python."""
+"""Steps on the rows of arrays in one graph: batches are cut out, and outputs kept, without coming back to Python."""
 
 from collections.abc import Callable
 
@@ -8,34 +8,55 @@ from keras_xla.backend.tensorflow_graph import leaves_of, repack
 from keras_xla.backend.tensorflow_trace import Trace
 
 
-def rows(trace: Trace, step: Callable, size: int) -> Callable:
-    """Runs a step on batches of `size` rows of tensors.
+def orders(rows: int) -> tf.data.Dataset:
+    """Each pass over it gives one tensor: the numbers of so many rows, in the order that Keras' `fit` would take them.
+
+    These are the operations with which Keras' data adapter shuffles arrays, so that they draw from the same seeds.
+    """
+
+    def permutation(_):
+        return tf.random.shuffle(tf.range(rows, dtype=tf.int64))
+
+    return tf.data.Dataset.range(1).map(permutation).prefetch(1)
+
+
+def rows(trace: Trace, step: Callable, size: int | None, joined: bool) -> Callable:
+    """Runs a step on batches of rows of tensors.
 
     Args:
         trace: The traced step.
         step: As `tensorflow_ways.make` gives it.
-        size: Rows of a batch.
+        size: Rows of a batch, if the graph shall know; where plain Keras' does not, it would add in another order.
+        joined: Whether the outputs of all batches are wanted, or those of the last one.
 
     Returns:
-        `run(arrays, first, count) -> outputs`: batches number `first` to `first + count`, in the structure of a batch,
-        their outputs joined along the first axis, flat.
+        `run(arrays, order, rows, first, count) -> outputs`: batches number `first` to `first + count` of so many rows
+        each, in the structure of a batch, their outputs joined along the first axis, or the last ones, flat. `order`
+        has the numbers of the rows; None for rows as they come.
     """
+    made = leaves_of(trace.concrete.structured_outputs)
 
-    def run(arrays, first, count):
-        def batch(i):
-            def cut(x):
-                part = tf.slice(x, [i * size, *[0] * (x.shape.rank - 1)], [size, *[-1] * (x.shape.rank - 1)])
-                return tf.ensure_shape(part, (size, *x.shape[1:]))
+    def batch(arrays, order, rows, i):
+        def cut(x):
+            part = tf.slice(x, [i * rows, *[0] * (x.shape.rank - 1)], [rows, *[-1] * (x.shape.rank - 1)])
+            return tf.ensure_shape(part, (size, *x.shape[1:]))
 
-            return repack(arrays, map(cut, leaves_of(arrays)))
+        if order is None:
+            parts = tuple(map(cut, leaves_of(arrays)))
+        else:
+            chosen = cut(order)
+            parts = tuple(tf.gather(x, chosen) for x in leaves_of(arrays))
+        if size is None:  # nor may the graph find out that all parts have as many rows
+            parts = tf.experimental.Optional.from_value(parts).get_value()
+        return repack(arrays, parts)
 
-        made = leaves_of(trace.concrete.structured_outputs)
+    def run_for_all(arrays, order, rows, first, count):
         collected = [
             tf.TensorArray(x.dtype, size=count, infer_shape=False, element_shape=[size, *x.shape[1:]]) for x in made
         ]
 
         def body(i, *collected):
-            outputs = leaves_of(step(batch(first + i)))
+            outputs = leaves_of(step(batch(arrays, order, rows, first + i)))
             return (i + 1, *(array.write(i, x) for array, x in zip(collected, outputs, strict=True)))
 
         _, *collected = tf.while_loop(
@@ -43,7 +64,16 @@ def rows(trace: Trace, step: Callable, size: int) -> Callable:
         )
         return [array.concat() for array in collected]
 
-    return tf.function(run, autograph=False)
+    def run_for_last(arrays, order, rows, first, count):
+        def body(i, *_):
+            return i + 1, *leaves_of(step(batch(arrays, order, rows, first + i)))
+
+        start = body(tf.constant(0))
+        invariants = (tf.TensorShape([]), *(x.shape for x in made))
+        _, *last = tf.while_loop(lambda i, *_: i < count, body, start, invariants, parallel_iterations=1)
+        return last
+
+    return tf.function(run_for_all if joined else run_for_last, autograph=False)
 
 
 def collectable(trace: Trace, size: int) -> bool:

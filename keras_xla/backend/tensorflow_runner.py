@@ -25,16 +25,21 @@ class Runner:
         decide: Answers a `Question` with the way to run batches of such shapes.
         compiled: `compiled(leaves, seconds, way)` is told of every executable, with the `(name, shape, dtype)` of the
             batch that it is for.
-        failed: `failed(question, way, reason) -> way` answers when a way that was not tried does not work; may raise.
+        failed: `failed(question, way, reason, node) -> way` answers when a way that was not tried does not work, for
+            that reason, at that operation (see `WayFailed`); may raise.
+        again: `again(shapes)` is told of each batch beside the usual ones for whose shapes the plain graph was the
+            answer; whether to ask anew.
 
     Attributes:
         way: In which the last batch ran.
         settled: Whether the last run neither decided nor compiled anything.
     """
 
-    def __init__(self, step: Callable, names: Callable, decide: Callable, compiled: Callable, failed: Callable):
+    def __init__(
+        self, step: Callable, names: Callable, decide: Callable, compiled: Callable, failed: Callable, again: Callable
+    ):
         self._step, self._names = step, names
-        self._decide, self._compiled, self._failed = decide, compiled, failed
+        self._decide, self._compiled, self._failed, self._again = decide, compiled, failed, again
         self._traces: dict[str, Trace] = {}
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
         self._made: dict[tuple, Executable] = {}
@@ -94,7 +99,7 @@ class Runner:
         batch = keras.tree.map_structure(_tensor, without_optionals(batch))
         shapes = shapes_of(batch)
         key = self._trace_of_tensors(batch, shapes)
-        chosen = self._chosen.get((key, shapes))
+        chosen = self._answer(key, shapes)
         if chosen is None:
 
             def once(executable):
@@ -117,25 +122,41 @@ class Runner:
             count: How many.
         """
         self.settled = True
-        shapes = tuple((size, *x.shape[1:]) for x in leaves_of(arrays))
+        shapes = _cut_shapes(arrays, size)
         key = self._trace_of_tensors(arrays, shapes)
-        trace = self._traces[key]
-        if not collectable(trace, size):
+        if not collectable(self._traces[key], size):
             return self._separately(arrays, size, first, count)
-        chosen = self._chosen.get((key, shapes))
+        return self._run_rows(key, shapes, arrays, None, size, first, count, joined=True)
+
+    def run_rows_for_last(self, arrays: Any, size: int, first: int, count: int, order: Any = None) -> Any:
+        """Like `run_rows`, for the outputs of the last batch alone, and in one trace for batches of all sizes.
+
+        Args:
+            arrays: A batch's structure of dense tensors, with all their rows.
+            size: Rows of a batch.
+            first: Number of the first batch.
+            count: How many.
+            order: `[rows]` int64: the numbers of the rows, one batch after the other; None for rows as they come.
+        """
+        self.settled = True
+        key = self._trace(keras.tree.map_structure(_open_spec, arrays))
+        return self._run_rows(key, _cut_shapes(arrays, size), arrays, order, size, first, count, joined=False)
+
+    def _run_rows(self, key, shapes, arrays, order, size, first, count, joined) -> Any:
+        chosen = self._answer(key, shapes)
         if chosen is None:
             batch = keras.tree.map_structure(lambda x: None if x is None else x[:size], arrays)
 
             def once(executable):
-                return lambda: executable.rows(arrays, size, first, 1)
+                return lambda: executable.rows(arrays, order, size, first, 1, joined)
 
             chosen = self._ask(key, batch, once)
         self.way = chosen.way
         try:
-            outputs = chosen.rows(arrays, size, first, count)
+            outputs = chosen.rows(arrays, order, size, first, count, joined)
         except WayFailed as error:
-            outputs = self._instead_of(chosen, error).rows(arrays, size, first, count)
-        return repack(trace.concrete.structured_outputs, outputs)
+            outputs = self._instead_of(chosen, error).rows(arrays, order, size, first, count, joined)
+        return repack(self._traces[key].concrete.structured_outputs, outputs)
 
     def reconsider(self) -> None:
         """Ask again about what runs as the plain graph."""
@@ -190,7 +211,7 @@ class Runner:
 
     def _choose(self, key: str, pending, iterator) -> Executable:
         batch = without_optionals(pending.get_value())
-        chosen = self._chosen.get((key, shapes_of(batch)))
+        chosen = self._answer(key, shapes_of(batch))
         if chosen is None:
 
             def once(executable):
@@ -198,6 +219,11 @@ class Runner:
 
             chosen = self._ask(key, batch, once)
         return chosen
+
+    def _answer(self, key: str, shapes: Shapes) -> Executable | None:
+        """What was decided for these shapes, unless nothing was, or it may be another thing by now."""
+        chosen = self._chosen.get((key, shapes))
+        return None if chosen is not None and chosen.way == "graph" and self._again(shapes) else chosen
 
     def _ask(self, key: str, batch, once: Callable) -> Executable:
         """Have it decided how batches of these shapes run, and make sure that it works."""
@@ -217,7 +243,7 @@ class Runner:
         question = Question(trace.facts, tuple(trace.blockers), leaves, trial)
         chosen = executable(self._decide(question))
         answered = dataclasses.replace(question, trial=None)  # which would keep the iterator
-        chosen.instead = lambda reason: executable(self._failed(answered, chosen.way, reason))
+        chosen.instead = lambda error: executable(self._failed(answered, chosen.way, str(error), error.node))
         self._chosen[key, shapes] = chosen
         return chosen
 
@@ -226,7 +252,7 @@ class Runner:
         self._compiled(leaves, seconds, way)
 
     def _instead_of(self, executable: Executable, error: WayFailed) -> Executable:
-        other = executable.instead(str(error))
+        other = executable.instead(error)
         self._chosen = {name: other if chosen is executable else chosen for name, chosen in self._chosen.items()}
         return other
 
@@ -246,6 +272,10 @@ class Runner:
 def _tensor(x):
     composite = x is None or isinstance(x, tf.__internal__.CompositeTensor)
     return x if composite else tf.convert_to_tensor(x)
+
+
+def _cut_shapes(arrays: Any, size: int) -> Shapes:
+    return tuple((size, *x.shape[1:]) for x in leaves_of(arrays))
 
 
 def _open_spec(x):

@@ -7,9 +7,23 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.tensorflow_replica_step import symbolic_build
+from keras_xla.backend.tensorflow_replicas import ReplicasRunner as make_replicas_runner
+from keras_xla.backend.tensorflow_replicas import is_mirrored
+from keras_xla.backend.tensorflow_rows import orders
 from keras_xla.backend.tensorflow_runner import Runner as make_runner
 
-__all__ = ["is_distributed", "make_runner", "replicas_of", "runs_eagerly", "watched_step"]
+__all__ = [
+    "is_distributed",
+    "is_mirrored",
+    "make_replicas_runner",
+    "make_runner",
+    "orders",
+    "replicas_of",
+    "runs_eagerly",
+    "symbolic_build",
+    "watched_step",
+]
 
 
 def is_distributed(model) -> bool:

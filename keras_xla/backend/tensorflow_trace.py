@@ -76,6 +76,12 @@ class Trace(Traced):
         self.function = tf.function(self.step)
         super().__init__(self.function.get_concrete_function(spec))
 
+    @property
+    def takes_any_size(self) -> bool:
+        """Whether the batch axis is open."""
+        leaves = [x for x in tf.nest.flatten(self.spec) if isinstance(x, tf.TensorSpec)]
+        return any(x.shape.rank and x.shape[0] is None for x in leaves)
+
 
 def without_optionals(batch: Any) -> Any:
     """The batch with None where Keras' generator adapters put an empty `Optional`."""

@@ -26,7 +26,7 @@ class Driver:
     """
 
     def __init__(self, runner, kind: str, steps: int, pace: Callable[[], Pace | None], journal: Journal):
-        self._runner, self._kind, self._steps, self._pace, self._journal = runner, kind, steps, pace, journal
+        self.runner, self._kind, self.steps, self._pace, self.journal = runner, kind, steps, pace, journal
         self._ahead, self._logs, self._pass = 0, None, None
         self._fastest = float("inf")
         self._held = None
@@ -45,8 +45,11 @@ class Driver:
         """Train or test on the next batches; the outputs of the last of them."""
         pace = self._pace()
         here = (pace, pace.begun if pace else 0)
+        feed = pace.feed if pace else None
         if here != self._pass:
             self._pass, self._ahead = here, 0
+            if feed:
+                feed.begin()
         if self._ahead:
             self._ahead -= 1
             return self._logs
@@ -54,20 +57,21 @@ class Driver:
             self.let_go()
             self._held = iterator
         start = time.perf_counter()
-        self._logs, ran = self._runner.run(iterator, self._count(pace))
+        count = self._count(pace)
+        self._logs, ran = feed.run(self.runner, count) if feed else self.runner.run(iterator, count)
         seconds = time.perf_counter() - start
-        if self._runner.settled:  # no trial, no compilation
+        if self.runner.settled:  # no trial, no compilation
             self._fastest = min(self._fastest, seconds / ran)
-            self._journal.ran(self._kind, self._runner.way, ran, seconds)
-        if self._steps == 1:
+            self.journal.ran(self._kind, self.runner.way, ran, seconds)
+        if self.steps == 1:
             self._ahead = ran - 1
         if pace:
             pace.done += ran
         return self._logs
 
     def _count(self, pace: Pace | None) -> int:
-        if self._steps > 1 or pace is None or not pace.ahead or self._fastest == float("inf"):
-            return self._steps
+        if self.steps > 1 or pace is None or not pace.ahead or self._fastest == float("inf"):
+            return self.steps
         count = max(1, min(MOST, int(EXECUTION / self._fastest)))
         left = pace.left_in_epoch()
         return count if left is None else max(1, min(count, left))

@@ -127,13 +127,13 @@ def _refuse(name: str, blockers: list[Blocker]) -> None:
 
 
 def _from_op(model: keras.Model | None, op: BlockingOp) -> Blocker:
-    layer = _layer_of(model, op.name) if model is not None else None
+    layer = layer_of(model, op.name) if model is not None else None
     name, kind = (layer.name, type(layer).__name__) if layer is not None else ("", "")
     reason = op.op if op.op.startswith("string") else f"the operation {op.op} has no XLA kernel"
     return Blocker(name, kind, reason, op.where, fix_for_op(op.op, layer))
 
 
-def _layer_of(model: keras.Model, op_name: str) -> keras.layers.Layer | None:
+def layer_of(model: keras.Model, op_name: str) -> keras.layers.Layer | None:
     """The innermost layer in the name scopes of an operation: `gradient_tape/sequential_1/lambda_1/StringUpper`."""
     layers = {layer.name: layer for layer in model._flatten_layers()}
     for scope in reversed(op_name.split("/")[:-1]):
@@ -141,6 +141,12 @@ def _layer_of(model: keras.Model, op_name: str) -> keras.layers.Layer | None:
             if name in layers:
                 return layers[name]
     return None
+
+
+def place_of(model: keras.Model, op_name: str) -> str:
+    """Where an operation is, as a part of a sentence: ` in the layer 'pick' (Pick)`; empty outside of any layer."""
+    layer = layer_of(model, op_name)
+    return f" in the layer {layer.name!r} ({type(layer).__name__})" if layer is not None else ""
 
 
 def _known_inputs(model: keras.Model):

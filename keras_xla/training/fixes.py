@@ -3,8 +3,8 @@
 import keras
 
 _PIPELINE = (
-    "map it over the tf.data pipeline before the model (dataset.map(lambda x, y: (layer(x), y))), or compile with "
-    "jit_compile=False"
+    "map it over the tf.data pipeline before the model (preprocess, rest = keras_xla.move_to_pipeline(model)), or "
+    "compile with jit_compile=False"
 )
 _LAYERS = {
     "StringLookup": ("it looks up strings in a table, and XLA has no strings", _PIPELINE),

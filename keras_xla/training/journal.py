@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from keras_xla.backend.events import CompileEvent
 
 KINDS = ("train", "test", "predict")
+MANY = 12  # different batches that are told one by one
+ADVICE = "keras_xla.bucket_lengths(data) pads batches to a few lengths."
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,13 @@ class Snapshot:
         decisions: Oldest first.
         compilations: Oldest first.
         tallies: Steps by kind and way, such as `("train", "xla")`; those that neither decided nor compiled anything.
+        shapes: How many different batches each kind of step was asked about.
     """
 
     decisions: tuple[Decision, ...] = ()
     compilations: tuple[Compilation, ...] = ()
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    shapes: dict[str, int] = field(default_factory=dict)
 
     @property
     def eventful(self) -> bool:
@@ -106,6 +110,7 @@ class Snapshot:
             self.decisions[len(earlier.decisions) :],
             self.compilations[len(earlier.compilations) :],
             {key: tally for key, tally in tallies.items() if tally.steps},
+            {kind: count - earlier.shapes.get(kind, 0) for kind, count in self.shapes.items()},
         )
 
 
@@ -116,7 +121,14 @@ class Journal:
         self.decisions: list[Decision] = []
         self.compilations: list[Compilation] = []
         self.tallies: dict[tuple[str, str], Tally] = {}
+        self.shapes: dict[str, int] = {}
         self._since_compiled: dict[str, Tally] = {}
+
+    def decided(self, decision: Decision) -> None:
+        """Take note of a decision; where hardly two batches are alike, only of the first that run plainly."""
+        self.shapes[decision.kind] = self.shapes.get(decision.kind, 0) + 1
+        if self.shapes[decision.kind] <= MANY or decision.way != "graph":
+            self.decisions.append(decision)
 
     def ran(self, kind: str, way: str, steps: int, seconds: float) -> None:
         """Take note of steps that ran."""
@@ -136,4 +148,5 @@ class Journal:
             tuple(self.decisions),
             tuple(Compilation(c.event, replace(c.before), replace(c.after)) for c in self.compilations),
             {key: replace(tally) for key, tally in self.tallies.items()},
+            dict(self.shapes),
         )

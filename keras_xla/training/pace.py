@@ -1,6 +1,7 @@
 """How many steps are still to come, and whether anyone watches each of them."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import keras
 
@@ -24,6 +25,9 @@ class Pace(AnyKeras):
         ahead: Whether several steps may run before the callbacks of the first of them are called.
         steps: Of an epoch; None if only Keras knows, or nobody.
         epochs: How often those come.
+
+    Attributes:
+        feed: Where the batches come from instead of Keras' iterator; None if from there.
     """
 
     def __init__(self, mode: str, ahead: bool = False, steps: int | None = None, epochs: int = 1):
@@ -31,11 +35,16 @@ class Pace(AnyKeras):
         self.mode, self.ahead, self.epochs = mode, ahead, epochs
         self._steps, self._epoch, self.done = steps, 0, 0
         self.begun = 0
+        self.feed: Any = None
 
     @property
     def steps(self) -> int | None:
         """Steps of an epoch, if that is known."""
         return self._steps or (self.params or {}).get("steps")
+
+    @steps.setter
+    def steps(self, steps: int | None) -> None:
+        self._steps = steps
 
     def left_in_epoch(self) -> int | None:
         """Steps that this epoch still has."""

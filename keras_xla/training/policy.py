@@ -9,16 +9,17 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import keras
 
 from keras_xla.backend import versions
 from keras_xla.backend.question import Facts, Question, Timing, WayFailed
 from keras_xla.training.errors import XLAUnsupportedError
-from keras_xla.training.explain import refuse_ops
+from keras_xla.training.explain import place_of, refuse_ops
 from keras_xla.training.journal import Decision, Journal
 from keras_xla.training.memory import Memory
+from keras_xla.training.others import Others
 from keras_xla.training.pace import Pace
 from keras_xla.training.signature import Leaf, describe
 
@@ -26,6 +27,7 @@ UNKNOWN_STEPS = 200  # of a pass over data that does not tell its length
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
 BEST = 0.6  # what of the plain graph's time XLA may hope to take
 REPEATS, LIMIT = 4, 0.25  # timed runs of a trial, and the seconds after which no further one starts
+AGAIN, CLOSE, WORTH = 8, 0.8, 0.01  # more rounds of trials while ratios are close and seconds few beside those to come
 
 
 @dataclass
@@ -48,10 +50,15 @@ class Policy:
     pace: Callable[[], Pace | None]
     _answered: Pace | None = None
     _again_after: float = math.inf
+    _others: Others = field(default_factory=Others)
 
     def wants_again(self) -> bool:
         """Whether so many steps have run in the plain graph by now that the answer may be another one."""
         return self._steps_done() >= self._again_after
+
+    def again(self, shapes: tuple) -> bool:
+        """Take note of a batch of shapes for which the plain graph was the answer; whether to ask anew."""
+        return self._others.ripe(shapes, self._more())
 
     def decide(self, question: Question) -> str:
         """The way to run batches of new shapes.
@@ -67,18 +74,20 @@ class Policy:
         way, reason, measured = self._auto(question)
         return self._decided(question, way, reason, measured, time.perf_counter() - start)
 
-    def failed(self, question: Question, way: str, reason: str) -> str:
-        """Answer that a way does not work: the plain graph, unless XLA was asked for.
+    def failed(self, question: Question, way: str, reason: str, node: str = "") -> str:
+        """Answer that a way does not work, at the operation `node`: the plain graph, unless XLA was asked for.
 
         Raises:
             XLAUnsupportedError: With `jit_compile=True`.
         """
+        place = place_of(self.model, node)
         if self.jit_compile is True:
             raise XLAUnsupportedError(
-                f"XLA failed on the {self.kind} step of {self.model.name!r}, and nothing of it has run: {reason}\n"
+                f"XLA failed{place} on the {self.kind} step of {self.model.name!r}, and nothing of that step has run: "
+                f"{reason}\n"
                 'Fix: compile with jit_compile="auto", which falls back to the plain graph, or with jit_compile=False.'
             )
-        return self._decided(question, "graph", f"XLA failed: {reason}")
+        return self._decided(question, "graph", f"XLA failed{place}: {reason}")
 
     def _auto(self, question: Question) -> tuple[str, str, dict[str, float]]:
         """The way, the reason, and milliseconds a step."""
@@ -87,14 +96,17 @@ class Policy:
             return "graph", against, {}
         if question.facts.unsafe:
             return "graph", f"a trial of {', '.join(question.facts.unsafe)} could not be undone", {}
-        pace = self.pace()
+        pace, to_come = self.pace(), self._steps_to_come()
         if pace is not None and pace is self._answered:
-            return "graph", "other shapes than the batches before: the last batch, as a rule", {}
-        self._answered, self._again_after = pace, math.inf
+            to_come = self._others.runs(question.shapes) * self._more()
+            if not to_come:
+                return "graph", "other shapes than the batches before; tried if they come often", {}
+        else:
+            self._answered, self._again_after = pace, math.inf
         key = self._key(question)
         times = self.memory.get(key)
         if times is None:
-            times = self._measure(question, way)
+            times = self._measure(question, way, to_come)
             if way in times or "failed" in times:
                 self.memory.put(key, times)
             source = "measured"
@@ -104,27 +116,37 @@ class Policy:
         if "failed" in times:
             return "graph", f"{way} failed: {times['failed']}", measured
         if way not in times:
-            return "graph", self._too_few(estimated_compile(question.facts) / ((1 - BEST) * times["graph"])), measured
+            enough = estimated_compile(question.facts) / ((1 - BEST) * times["graph"])
+            return "graph", self._too_few(to_come, enough), measured
         if times[way] > MARGIN * times["graph"]:
             return "graph", f"{source}: XLA is not faster", measured
         enough = times["compile"] / (times["graph"] - times[way])
-        if source != "measured" and self._steps_to_come() < enough:
-            return "graph", f"{source}: {self._too_few(enough)}", measured
+        if source != "measured" and to_come < enough:
+            return "graph", f"{source}: {self._too_few(to_come, enough)}", measured
+        self._others.gains(times["graph"] - times[way], times["compile"])
         return way, source, measured
 
-    def _too_few(self, enough: float) -> str:
+    def _too_few(self, to_come: float, enough: float) -> str:
         self._again_after = enough
-        return f"{self._steps_to_come():.0f} steps to come cannot repay a compilation, {enough:.0f} could"
+        return f"{to_come:.0f} steps to come cannot repay a compilation, {enough:.0f} could"
 
-    def _measure(self, question: Question, way: str) -> dict:
+    def _measure(self, question: Question, way: str, to_come: float) -> dict:
         graph = question.trial("graph", REPEATS, LIMIT).step
-        if (1 - BEST) * graph * self._steps_to_come() < estimated_compile(question.facts):
+        if (1 - BEST) * graph * to_come < estimated_compile(question.facts):
             return {"graph": graph}
         try:
             timing: Timing = question.trial(way, REPEATS, LIMIT)
+            times = {"graph": graph, way: timing.step}
+            start = time.perf_counter()
+            for again in range(AGAIN):
+                worth_it = time.perf_counter() - start < WORTH * graph * to_come
+                if again and (not worth_it or not CLOSE < times[way] / times["graph"] < 1 / CLOSE):
+                    break
+                for each in times:  # in turns: other work on the machine comes and goes
+                    times[each] = min(times[each], question.trial(each, REPEATS, LIMIT).step)
         except WayFailed as error:
             return {"graph": graph, "failed": str(error)}
-        return {"graph": graph, way: timing.step, "compile": timing.first}
+        return {**times, "compile": timing.first}
 
     def _steps_to_come(self) -> float:
         pace = self.pace()
@@ -136,12 +158,16 @@ class Policy:
     def _steps_done(self) -> int:
         return sum(tally.steps for (kind, _), tally in self.journal.tallies.items() if kind == self.kind)
 
+    def _more(self) -> float:
+        """How many times as many steps as have run are to come."""
+        return self._steps_to_come() / max(self._steps_done(), 1)
+
     def _key(self, question: Question) -> str:
         device = f"{question.facts.device} {os.cpu_count()}"
         return f"{question.facts.fingerprint} {self.kind} [{_shapes(question)}] {device} {versions()}"
 
     def _decided(self, question: Question, way: str, reason: str, measured=None, spent: float = 0.0) -> str:
-        self.journal.decisions.append(Decision(self.kind, _shapes(question), way, reason, measured or {}, spent))
+        self.journal.decided(Decision(self.kind, _shapes(question), way, reason, measured or {}, spent))
         return way
 
 

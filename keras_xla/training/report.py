@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_xla import backend
-from keras_xla.training.journal import KINDS, Compilation, Decision, Snapshot
+from keras_xla.training.journal import ADVICE, KINDS, MANY, Compilation, Decision, Snapshot
 from keras_xla.training.keras2 import require_model
 from keras_xla.training.steps import StepObserver, observer_of
 from keras_xla.training.table import hanging, milliseconds, table
@@ -74,7 +74,12 @@ class ModelReport:
             for d in decisions
         ]
         header = ("step", "way", *(f"{way} ms" for way in ways), "seconds", "why, and for which batches")
-        return "decided\n" + table(header, rows, range(2, 3 + len(ways)))
+        parts = ["decided\n" + table(header, rows, range(2, 3 + len(ways)))]
+        for kind, count in self.history.shapes.items():
+            if count > MANY:
+                told = f"{count} different batches, not all of them listed; XLA is for few that come often. {ADVICE}"
+                parts.append(hanging(f"{kind}  ", told))
+        return "\n".join(parts)
 
     def _ran(self) -> str:
         tallies = _sorted(self.history.tallies.items(), lambda item: item[0][0])
@@ -147,9 +152,10 @@ def require_observer(who: str, model: keras.Model) -> StepObserver:
 
 
 def snapshot_dict(history: Snapshot) -> dict[str, Any]:
-    """`{"train": {"decisions": [...], "ran": {...}, "compilations": [...]}, "test": ..., "predict": ...}`."""
+    """By kind, `{"different_batches": 1, "decisions": [...], "ran": {...}, "compilations": [...]}`."""
     return {
         kind: {
+            "different_batches": history.shapes.get(kind, 0),
             "decisions": [_decision_dict(decision) for decision in history.decisions if decision.kind == kind],
             "ran": {
                 way: {"steps": tally.steps, "ms_per_step": tally.milliseconds}

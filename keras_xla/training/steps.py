@@ -2,21 +2,27 @@
 
 import inspect
 import threading
+import warnings
 from typing import Any
 
 import keras
 
+from keras_xla import backend
 from keras_xla.backend import events
-from keras_xla.backend.steps import is_distributed, runs_eagerly, watched_step
+from keras_xla.backend.steps import is_distributed, is_mirrored, runs_eagerly, watched_step
 from keras_xla.training import keras2
+from keras_xla.training.arrays import Rows, evaluate_arrays, filled_up, predict_arrays, takes
 from keras_xla.training.driver import Driver, PredictDriver
-from keras_xla.training.journal import KINDS, Journal
+from keras_xla.training.feed import Feed, without_pipeline
+from keras_xla.training.filling import filling, stop_filling
+from keras_xla.training.journal import ADVICE, KINDS, MANY, Journal
 from keras_xla.training.memory import decisions
 from keras_xla.training.pace import Pace, flat, watched
 from keras_xla.training.policy import Policy
-from keras_xla.training.predict import filled_up, predict_arrays, takes
+from keras_xla.training.replicas import prepare, replicas_function, restore
 from keras_xla.training.signature import Leaf, batch_names, describe, describe_change
 
+_CACHED = "_use_cached_eval_dataset"  # what Keras' fit passes to its evaluate
 CALLS = {"train": "fit", "test": "evaluate", "predict": "predict"}
 
 
@@ -34,6 +40,7 @@ class StepObserver:
         self._compiled_kinds: set[str] = set()
         self._paces: dict[str, Pace] = {}
         self._asked: dict[str, tuple] = {}
+        self._held: tuple[list, Rows | None] = [], None
 
     def make_train_function(self, force: bool = False):
         """In place of `Model.make_train_function`."""
@@ -93,28 +100,67 @@ class StepObserver:
         self._paces[kind] = pace
         try:
             if kind == "predict" and method is keras.Model.predict and not watched(callbacks, kind):
-                return self._predict(bound)
+                return self._predict(bound, pace)
+            if kind == "test" and method is keras.Model.evaluate and ahead:
+                return self._evaluate(bound, pace)
+            if kind == "train" and method is keras.Model.fit and pace.ahead:
+                return self._fit(bound, pace)
             return method(*bound.args, **bound.kwargs)
         finally:
             driver = getattr(self._model, f"{kind}_function")
             if isinstance(driver, Driver):
                 driver.let_go()
             self._paces.pop(kind)
+            if kind == "train":
+                self._held = [], None
             if before is not None:
                 self._paces[kind] = before
 
-    def _predict(self, bound: inspect.BoundArguments):
+    def _predict(self, bound: inspect.BoundArguments, pace: Pace):
         bound.apply_defaults()
         named = {name: value for name, value in bound.arguments.items() if name != "self"}
         rows = None
-        if takes(**named):
+        if takes(named["x"], steps=named["steps"]) and not hasattr(named["callbacks"], "callbacks"):
             driver = self._make("predict", False)
             if self.jit_compile == "auto" and isinstance(driver, PredictDriver):
-                return predict_arrays(self._model, driver, **named)
-            if self._model.jit_compile:
+                return predict_arrays(self._model, driver, pace, **named)
+            if self._model.jit_compile and not is_mirrored(self._model):  # replicas may differ in moving statistics
                 named["x"], rows = filled_up(self._model, named["x"], named["batch_size"])
         outputs = type(self._model).predict(self._model, **named)
         return outputs if rows is None else keras.tree.map_structure(lambda array: array[:rows], outputs)
+
+    def _evaluate(self, bound: inspect.BoundArguments, pace: Pace):
+        given = {name: value for name, value in bound.arguments.items() if name not in ("self", "kwargs")}
+        extra = bound.arguments.get("kwargs", {})
+        x, y, weights, size, steps = map(given.get, ("x", "y", "sample_weight", "batch_size", "steps"))
+        driver = self._make("test", False)
+        several = weights is not None and (keras.tree.is_nested(y) or keras.tree.is_nested(weights))
+        if several or extra.keys() - {_CACHED} or not isinstance(driver, Driver) or driver.steps > 1:
+            return type(self._model).evaluate(self._model, **given, **extra)
+        if not takes(x, y, weights, steps=steps):
+            return type(self._model).evaluate(self._model, **given, **extra)
+        rows = self._rows_of(x, y, weights, size)
+        pace.steps = rows.steps
+        shown = {name: given[name] for name in ("verbose", "callbacks", "return_dict") if name in given}
+        return evaluate_arrays(self._model, driver, pace, rows, **shown)
+
+    def _fit(self, bound: inspect.BoundArguments, pace: Pace):
+        bound.apply_defaults()
+        given = {name: value for name, value in bound.arguments.items() if name != "self"}
+        driver = self._make("train", False)
+        if isinstance(driver, Driver) and driver.steps == 1 and (fed := without_pipeline(given)):
+            rows, given = fed
+            pace.feed = Feed(rows, given["shuffle"])
+        return type(self._model).fit(self._model, **given)
+
+    def _rows_of(self, *given) -> Rows:
+        """The tensors of validation data are made once in a fit."""
+        if "train" not in self._paces:
+            return Rows(*given)
+        leaves = keras.tree.flatten(given)
+        if len(leaves) != len(self._held[0]) or any(a is not b for a, b in zip(leaves, self._held[0], strict=True)):
+            self._held = leaves, Rows(*given)
+        return self._held[1]
 
     def _make(self, kind: str, force: bool):
         model, attribute, method = self._model, f"{kind}_function", f"make_{kind}_function"
@@ -133,12 +179,23 @@ class StepObserver:
         policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, lambda: self._paces.get(kind))
         runner = None
         if not own and not is_distributed(model):
-            runner = keras2.runner_of(model, kind, batch_names, policy.decide, ledger.compiled, policy.failed)
+            answers = policy.decide, ledger.compiled, policy.failed, policy.again
+            runner = keras2.runner_of(model, kind, batch_names, *answers)
+        elif is_mirrored(model) and not keras2.is_keras2(model):
+            runner, function = replicas_function(model, kind, own, policy, ledger.saw, keras_make)
+            self._asked[kind] = policy, runner
+            setattr(model, attribute, function)
+            return function
         self._asked[kind] = policy, runner
         if runner is None and not model.jit_compile:  # "auto" of Keras' own, under a strategy
             return keras_make()
         if runner is None:
-            function = watched_step(kind, keras_make, own, batch_names, ledger.saw)
+
+            def make():
+                return watched_step(kind, keras_make, own, batch_names, ledger.saw)
+
+            fill = backend.name == "jax" and kind != "predict" and not own
+            function = filling(model, kind, make) if fill else make()
         elif kind == "predict":
             function = PredictDriver(runner, self.journal)
         else:
@@ -159,6 +216,7 @@ class Ledger:
         self._compiled_kinds, self._journal = compiled_kinds, journal
         self._seen: set[tuple] = set()
         self._last: tuple | None = None
+        self._events = 0
         self._lock = threading.Lock()
 
     def compiled(self, leaves: tuple[tuple, ...], seconds: float, way: str) -> None:
@@ -186,6 +244,13 @@ class Ledger:
             event = events.record(self._name, self._kind, describe(signature), cause, seconds / len(new))
             self._journal.compiled(event)
             self._compiled_kinds.add(self._kind)
+            self._events += 1
+            if self._events == MANY + 1:
+                warnings.warn(
+                    f"{self._name} has been compiled {self._events} times, each for batches of other shapes, the last "
+                    f"because of {cause}. {ADVICE}",
+                    stacklevel=2,
+                )
 
     def _why(self, signature) -> str:
         if self._last is None:
@@ -202,6 +267,7 @@ def install(model: keras.Model, jit_compile: bool | str) -> StepObserver:
         observer = StepObserver(model, jit_compile)
         for name in _REPLACED:
             setattr(model, name, getattr(observer, name))
+        prepare(model)
     observer.jit_compile = jit_compile
     reset(model)
     return observer
@@ -212,6 +278,8 @@ def uninstall(model: keras.Model) -> None:
     if observer_of(model) is not None:
         for name in _REPLACED:
             delattr(model, name)
+        restore(model)
+        stop_filling(model)
         reset(model)
 
 

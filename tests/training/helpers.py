@@ -20,6 +20,14 @@ def classifier(name: str | None = None, dropout: float = 0.0) -> keras.Model:
     return keras.Sequential([keras.Input((20,)), layers.Dense(8, "relu"), *middle, layers.Dense(CLASSES)], name=name)
 
 
+def normalized(name: str | None = None) -> keras.Model:
+    """A model whose rows depend on each other, so that no batch of it may be filled up."""
+    keras.utils.set_random_seed(0)
+    return keras.Sequential(
+        [keras.Input((20,)), keras.layers.BatchNormalization(), keras.layers.Dense(CLASSES)], name=name
+    )
+
+
 class Log:
     """The events since it was made (or since the last look)."""
 

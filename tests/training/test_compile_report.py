@@ -12,7 +12,7 @@ import keras_xla
 from keras_xla.callbacks import CompileReport, XLACompile
 from keras_xla.training.pace import watched
 from keras_xla.training.period import peak_memory
-from tests.training.helpers import FORCED, OPTIONS, SIZE, X, Y, classifier
+from tests.training.helpers import FORCED, OPTIONS, SIZE, X, Y, classifier, normalized
 
 on_tensorflow = keras.backend.backend() == "tensorflow"
 tensorflow_only = pytest.mark.skipif(not on_tensorflow, reason="only there keras_xla decides, and times steps")
@@ -32,7 +32,7 @@ def fit(model, *callbacks, **options):
 
 
 def test_it_tells_when_what_was_compiled_and_why(tmp_path, capsys):
-    model = keras_xla.compile(classifier("digits"), **FORCED)
+    model = keras_xla.compile(normalized("digits"), **FORCED)
     fit(model, CompileReport(json_path=tmp_path / "deep" / "report.json"), batch_size=64, epochs=3)
     content = json.loads((tmp_path / "deep" / "report.json").read_text())
     first, second, third = content["periods"]

@@ -11,7 +11,7 @@ import keras_xla
 from keras_xla.backend.events import CompileEvent
 from keras_xla.training.journal import Decision, Journal
 from keras_xla.training.report import ModelReport
-from tests.training.helpers import FORCED, OPTIONS, SIZE, X, Y, classifier
+from tests.training.helpers import FORCED, OPTIONS, SIZE, X, Y, classifier, normalized
 
 on_tensorflow = keras.backend.backend() == "tensorflow"
 tensorflow_only = pytest.mark.skipif(not on_tensorflow, reason="only there keras_xla decides, and times steps")
@@ -29,7 +29,7 @@ def printed(journal, **options):
 
 @pytest.fixture(scope="module")
 def fitted():
-    model = keras_xla.compile(classifier("digits"), **FORCED)
+    model = keras_xla.compile(normalized("digits"), **FORCED)
     model.fit(X, Y, batch_size=32, epochs=3, shuffle=False, verbose=0)
     return model
 
@@ -41,7 +41,16 @@ def test_every_compilation_with_its_cause_and_seconds(fitted):
     assert (first["cause"], first["batch"]) == ("first call", "x: (32, 20) float32, y: (32,) int32")
     assert (second["cause"], second["batch"]) == (CHANGE, "x: (8, 20) float32, y: (8,) int32")
     assert 0 < second["seconds"] < first["seconds"] + second["seconds"] <= report["overhead_seconds"] + 1e-6
-    assert report["test"] == report["predict"] == {"decisions": [], "ran": {}, "compilations": []}
+    assert (
+        report["test"]
+        == report["predict"]
+        == {
+            "different_batches": 0,
+            "decisions": [],
+            "ran": {},
+            "compilations": [],
+        }
+    )
 
 
 @tensorflow_only

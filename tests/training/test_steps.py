@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_xla.training.compile import compile
-from tests.training.helpers import FORCED, OPTIONS, SIZE, Log, X, Y, classifier
+from tests.training.helpers import FORCED, OPTIONS, SIZE, Log, X, Y, classifier, normalized
 
 
 def test_one_event_for_fit_evaluate_and_predict_each():
@@ -23,7 +23,7 @@ def test_one_event_for_fit_evaluate_and_predict_each():
 
 @pytest.mark.parametrize("steps_per_execution", [1, 4])
 def test_a_partial_last_batch_compiles_once_more_and_never_again(steps_per_execution):
-    log, model = Log(), compile(classifier(), **FORCED, steps_per_execution=steps_per_execution)
+    log, model = Log(), compile(normalized(), **FORCED, steps_per_execution=steps_per_execution)
     model.fit(X, Y, batch_size=16, epochs=3, verbose=0)
     full, partial = log.new()
     assert full.cause == "first call"
@@ -86,7 +86,7 @@ def test_a_python_generator_as_data():
         for size in (16, 16, 8):
             yield X[:size], Y[:size]
 
-    log, model = Log(), compile(classifier(), **FORCED)
+    log, model = Log(), compile(normalized(), **FORCED)
     model.fit(batches(), verbose=0)
     assert log.kinds() == ["train", "train"]
 

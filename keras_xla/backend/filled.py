@@ -1,0 +1,15 @@
+"""A batch that was filled up to the size of the ones before it."""
+
+from typing import Any, NamedTuple
+
+
+class FilledBatch(NamedTuple):
+    """A batch and how many of its rows count.
+
+    Attributes:
+        batch: As Keras' trainers see it.
+        rows: A scalar int32; the rows after so many were added.
+    """
+
+    batch: Any
+    rows: Any

@@ -1,0 +1,198 @@
+"""`predict` and `evaluate` on arrays without an input pipeline: there is nothing to shuffle and nothing to wait for."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_xla.training.driver import EXECUTION
+from keras_xla.training.journal import Journal
+from keras_xla.training.pace import Pace
+
+MOST = 1024  # batches of one call
+
+
+def takes(*arrays: Any, steps: int | None = None) -> bool:
+    """Whether structures of arrays can be run without a pipeline.
+
+    That is for dense numpy arrays of numbers, all with the same number of rows; Nones do not count.
+    """
+    capped = getattr(keras.config, "max_steps_per_epoch", lambda: None)() is not None
+    leaves = [leaf for leaf in keras.tree.flatten(arrays) if leaf is not None]
+    if steps is not None or capped or not leaves:
+        return False
+    if not all(isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fiub" for leaf in leaves):
+        return False
+    return len({len(leaf) for leaf in leaves}) == 1 and len(leaves[0]) > 0
+
+
+class Rows:
+    """Arrays as tensors in the structure of a batch, all of their rows in it.
+
+    Args:
+        x: Inputs; `y` and `sample_weight` likewise, for `evaluate`.
+        batch_size: Rows of a batch; 32 by default.
+    """
+
+    def __init__(self, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int | None = None):
+        x, y, sample_weight = (
+            keras.tree.map_structure(_as_keras_does, keras.tree.lists_to_tuples(each)) for each in (x, y, sample_weight)
+        )
+        self.batch = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+        self.size = batch_size or 32
+        self.rows = len(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))
+        self.full, self.rest = divmod(self.rows, self.size)
+        self.steps = math.ceil(self.rows / self.size)
+
+    def last(self) -> Any:
+        """The batch that is not full."""
+        return keras.tree.map_structure(lambda x: None if x is None else x[self.full * self.size :], self.batch)
+
+
+def run(
+    rows: Rows,
+    kind: str,
+    runner,
+    many: Callable[..., Any],
+    journal: Journal,
+    pace: Pace | None,
+    shown: keras.callbacks.CallbackList,
+    stopped: Callable[[], bool],
+) -> list:
+    """The outputs of all batches, many of them at a time; callbacks see only the first and the last of those.
+
+    Args:
+        rows: The data.
+        kind: `"test"` or `"predict"`.
+        runner: The backend's.
+        many: The runner's `run_rows` or `run_rows_for_last`.
+        journal: Is told how long steps took.
+        pace: Is told of the steps.
+        shown: The callbacks.
+        stopped: Whether a callback wants it to end.
+    """
+    outputs, done, count = [], 0, 1
+    begin, end = getattr(shown, f"on_{kind}_batch_begin"), getattr(shown, f"on_{kind}_batch_end")
+
+    def told(output):
+        return {"outputs": output} if kind == "predict" else output
+
+    while done < rows.full and not stopped():
+        count = min(count, rows.full - done)
+        begin(done)
+        start = time.perf_counter()
+        outputs.append(many(rows.batch, rows.size, done, count))
+        seconds = time.perf_counter() - start
+        done += count
+        if pace is not None:
+            pace.done += count
+        end(done - 1, told(outputs[-1]))
+        if runner.settled:
+            journal.ran(kind, runner.way, count, seconds)
+            count = max(1, min(MOST, int(count * 2 * EXECUTION / max(seconds, 1e-6))))
+    if rows.rest and not stopped():
+        begin(rows.full)
+        outputs.append(runner.run_batch(rows.last()) if kind == "predict" else many(rows.last(), rows.rest, 0, 1))
+        end(rows.full, told(outputs[-1]))
+    return outputs
+
+
+def predict_arrays(
+    model: keras.Model, driver, pace: Pace | None, x: Any, batch_size: int | None, verbose, steps: None, callbacks
+) -> Any:
+    """What `model.predict(x, batch_size, verbose, callbacks=callbacks)` returns.
+
+    Args:
+        model: A built or unbuilt Keras model.
+        driver: Its predict function.
+        pace: Of this call.
+        x: Arrays that `takes` accepts.
+        batch_size: Rows of a batch; 32 by default.
+        verbose: As in `predict`.
+        steps: None.
+        callbacks: As in `predict`; none that watches batches.
+    """
+    rows = Rows(x, batch_size=batch_size)
+    shown = keras.callbacks.CallbackList(
+        callbacks, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=rows.steps, model=model
+    )
+    model.stop_predicting = False
+    shown.on_predict_begin()
+    runner = driver.runner
+    outputs = run(rows, "predict", runner, runner.run_rows, driver.journal, pace, shown, lambda: model.stop_predicting)
+    shown.on_predict_end()
+    return keras.tree.map_structure(lambda *parts: np.concatenate(list(map(np.asarray, parts))), *outputs)
+
+
+def evaluate_arrays(
+    model: keras.Model, driver, pace: Pace, rows: Rows, verbose="auto", callbacks=None, return_dict: bool = False
+) -> Any:
+    """What `model.evaluate(x, y, batch_size, verbose, sample_weight, callbacks=callbacks)` returns.
+
+    Args:
+        model: A compiled Keras model.
+        driver: Its test function.
+        pace: Of this call.
+        rows: The data.
+        verbose: As in `evaluate`.
+        callbacks: As in `evaluate`; none that watches batches.
+        return_dict: As in `evaluate`.
+    """
+    shown = callbacks
+    if not isinstance(shown, keras.callbacks.CallbackList):
+        shown = keras.callbacks.CallbackList(
+            callbacks, add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=rows.steps, model=model
+        )
+    model.stop_evaluating = False
+    shown.on_test_begin()
+    model.reset_metrics()
+    runner = driver.runner
+    logs = run(
+        rows, "test", runner, runner.run_rows_for_last, driver.journal, pace, shown, lambda: model.stop_evaluating
+    )
+    logs = _numbers(model._get_metrics_result_or_logs(logs[-1]))
+    shown.on_test_end(logs)
+    return logs if return_dict else model._flatten_metrics_in_order(logs)
+
+
+def filled_up(model: keras.Model, x: Any, batch_size: int | None) -> tuple[Any, int | None]:
+    """Arrays with the last row repeated until the last batch is a full one, so that `predict` compiles one executable.
+
+    Args:
+        model: Whose outputs those rows must not change: one of Keras' own layers only, which in inference treat every
+            row alone.
+        x: Arrays that `takes` accepts.
+        batch_size: Rows of a batch; 32 by default.
+
+    Returns:
+        The arrays, and how many rows of the outputs count; as they came, and None, where that does not hold or
+        there is one batch only.
+    """
+    size, rows = batch_size or 32, len(keras.tree.flatten(x)[0])
+    own = all(type(layer).__module__.startswith("keras.") for layer in model._flatten_layers())
+    missing = -rows % size
+    if not own or not missing or rows < size:
+        return x, None
+    return keras.tree.map_structure(lambda array: np.concatenate([array, np.repeat(array[-1:], missing, 0)]), x), rows
+
+
+def _numbers(logs: dict) -> dict:
+    """Logs as callbacks get them: flat, sorted by name, Python's floats where they are numbers."""
+    flat = {}
+    for name, value in sorted(logs.items()):
+        if isinstance(value, dict):
+            flat |= _numbers(value)
+        else:
+            flat[name] = float(value) if np.ndim(value) == 0 else value
+    return flat
+
+
+def _as_keras_does(array: np.ndarray | None):
+    """A tensor; floats of whatever width become Keras' float type, as its data adapters have it."""
+    if array is None:
+        return None
+    dtype = keras.config.floatx() if array.dtype.kind == "f" else array.dtype
+    return keras.ops.convert_to_tensor(array, dtype=dtype)

@@ -1,0 +1,141 @@
+"""On JAX the last batch is filled up: one executable, and the losses, metrics and weights of plain Keras."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla.training.compile import compile
+from keras_xla.training.filling import Fill, fills
+from tests.training.helpers import LOSS, Log, X, Y, classifier
+
+WEIGHTS = np.linspace(0, 2, len(X)).astype("float32")
+on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="elsewhere smaller batches run in the plain graph")
+
+
+def compiled(model, loss=LOSS, metrics=("accuracy",), **options):
+    model.compile("sgd", loss, metrics=list(metrics), **options)
+    model.evaluate(X, Y, batch_size=24, verbose=0)  # which makes the metrics
+    return model
+
+
+def with_layer(layer):
+    return keras.Sequential([keras.Input((20,)), layer, keras.layers.Dense(3)])
+
+
+def test_models_whose_rows_are_each_alone_are_filled():
+    assert fills(compiled(classifier(dropout=0.2)), "train")
+    assert fills(compiled(with_layer(keras.layers.LayerNormalization())), "test")
+    assert fills(compiled(classifier(), metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]), "train")
+
+
+class OwnStep(keras.Sequential):
+    def train_step(self, *args):
+        return super().train_step(*args)
+
+
+class OwnLayer(keras.layers.Layer):
+    def call(self, x):
+        return x - keras.ops.mean(x, axis=0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: compiled(with_layer(keras.layers.BatchNormalization())),
+        lambda: compiled(with_layer(keras.layers.GaussianNoise(0.1))),
+        lambda: compiled(with_layer(keras.layers.Dense(3, activity_regularizer="l2"))),
+        lambda: compiled(with_layer(OwnLayer())),
+        lambda: compiled(OwnStep([keras.Input((20,)), keras.layers.Dense(3)])),
+        lambda: compiled(classifier(), loss=lambda y, p: keras.ops.mean(p)),
+        lambda: compiled(classifier(), metrics=[lambda y, p: keras.ops.mean(p)]),
+    ],
+    ids=["batch norm", "noise", "activity", "own layer", "own step", "own loss", "own metric"],
+)
+def test_those_whose_rows_may_depend_on_each_other_are_not(make):
+    assert not fills(make(), "train")
+
+
+def test_what_is_filled():
+    filled = list(Fill(iter([(X[:8], None, {"a": Y[:8]}), (X[8:13], None, {"a": Y[8:13]})])))
+    assert [int(each.rows) for each in filled] == [8, 5]
+    assert filled[1].batch[0].shape == (8, 20) and filled[1].batch[2]["a"].shape == (8,)
+    np.testing.assert_array_equal(filled[1].batch[0][5:], np.repeat(X[12:13], 3, axis=0))
+    for odd in ((X[:8], Y[:7]), (X[:0], Y[:0]), np.float32(1)):
+        assert next(Fill(iter([odd]))) is odd
+
+
+def results(compile_, make, fit, **options):
+    model = make()
+    compile_(model, "adam", **options)
+    history = model.fit(epochs=3, batch_size=16, verbose=0, **fit).history
+    evaluated = model.evaluate(
+        *(fit[name] for name in ("x", "y")), sample_weight=fit.get("sample_weight"), batch_size=16, verbose=0
+    )
+    return [history, evaluated, model.get_weights()]
+
+
+def two_outputs():
+    keras.utils.set_random_seed(0)
+    a = keras.Input((20,))
+    hidden = keras.layers.Dense(8, "relu", kernel_regularizer="l2")(a)
+    return keras.Model(a, {"c": keras.layers.Dense(3, name="c")(hidden), "d": keras.layers.Dense(1, name="d")(hidden)})
+
+
+CASES = {
+    "metrics": (
+        classifier,
+        {"x": X, "y": Y},
+        {"loss": LOSS, "metrics": ["accuracy"], "weighted_metrics": ["accuracy"]},
+    ),
+    "sample weights": (
+        classifier,
+        {"x": X, "y": Y, "sample_weight": WEIGHTS},
+        {"loss": LOSS, "metrics": ["accuracy"], "weighted_metrics": ["accuracy"]},
+    ),
+    "validation and class weights": (
+        classifier,
+        {"x": X, "y": Y, "validation_split": 0.4, "class_weight": {0: 1.0, 1: 0.5, 2: 3.0}},
+        {"loss": LOSS, "metrics": ["accuracy"]},
+    ),
+    "several outputs": (
+        two_outputs,
+        {"x": X, "y": {"c": Y, "d": X[:, 0]}},
+        {"loss": {"c": LOSS, "d": "mse"}, "metrics": {"d": ["mae"]}, "loss_weights": {"c": 1.0, "d": 0.3}},
+    ),
+    "sums": (classifier, {"x": X, "y": np.eye(3)[Y]}, {"loss": keras.losses.MeanSquaredError(reduction="sum")}),
+    "dropout": (lambda: classifier(dropout=0.4), {"x": X, "y": Y}, {"loss": LOSS}),
+}
+
+
+@on_jax
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_plain_keras_from_one_executable(case):
+    make, fit, options = CASES[case]
+    expected = results(keras.Model.compile, make, fit, **options)
+    log = Log()
+    made = results(compile, make, fit, **options)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
+    assert log.kinds() == (["train", "test"])
+
+
+@on_jax
+def test_a_model_that_is_not_filled_compiles_twice():
+    make = lambda: with_layer(keras.layers.BatchNormalization())  # noqa: E731
+    keras.utils.set_random_seed(0)
+    expected = results(keras.Model.compile, make, {"x": X, "y": Y}, loss=LOSS)
+    keras.utils.set_random_seed(0)
+    log = Log()
+    made = results(compile, make, {"x": X, "y": Y}, loss=LOSS)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
+    assert log.kinds() == ["train", "train", "test", "test"]
+
+
+@on_jax
+def test_plain_compile_gives_the_model_its_steps_back():
+    model = classifier()
+    compile(model, "sgd", LOSS)
+    model.fit(X, Y, batch_size=16, verbose=0)
+    assert "train_step" in vars(model)
+    model.compile("sgd", LOSS)
+    assert "train_step" not in vars(model)
+    model.fit(X, Y, batch_size=16, verbose=0)
