@@ -200,7 +200,8 @@ def main():
 
         args.model = str(smollm2.fetch())
     run, start = f"{out}/{time.strftime('%Y%m%d-%H%M%S')}", time.perf_counter()
-    rows = args.rows_per_task or 8 * args.batch
+    few = args.prompts is None  # and for all workers
+    rows = args.rows_per_task or (1 if few else 8) * args.batch
     answers = prompts.repartition(target_num_rows_per_block=rows, strict=True).map_batches(
         Generate,
         fn_constructor_args=(args.model, args.batch, args.prompt_buckets, args.max_new_tokens),

@@ -68,7 +68,7 @@ class Executable:
         return self._run(lambda: self._one(batch))
 
     def rows(self, arrays: Any, order: Any, size: int, first: int, count: int, joined: bool) -> list:
-        """Run `count` batches of `size` rows of arrays; see `tensorflow_rows.rows`."""
+        """Run `count` batches of `size` rows of arrays, from row `first` on; see `tensorflow_rows.rows`."""
 
         def run():
             known = None if self.shapes is None and self.trace.takes_any_size else size

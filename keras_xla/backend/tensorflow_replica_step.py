@@ -96,10 +96,7 @@ class Part:
                 return leaves_of(step(repack(self.trace.spec, flat)))
 
             self._compiled[way, shapes] = tf.function(run, autograph=False).get_concrete_function(*specs)
-        # All of a tensor, cut out of it: of tf.ensure_shape TensorFlow's optimizer concludes that the shape is the same
-        # outside of the branch.
-        flat = [tf.slice(x, [0] * len(shape), shape) for x, shape in zip(flat, shapes, strict=True)] if shapes else flat
-        return self._compiled[way, shapes](*flat)
+        return self._compiled[way, shapes](*(map(_all_of, flat, shapes) if shapes else flat))
 
     def rest(self, batch: Any, results: Sequence) -> Any:
         """The second part, for the flat results of the first: what Keras' step returns."""
@@ -143,6 +140,15 @@ class Part:
         self._changed = [variable for variable, _ in recorder.changes.values()]
         made["changes"] = [value for _, value in recorder.changes.values()]
         return made
+
+
+def _all_of(x: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
+    """The tensor with its shape known.
+
+    Cut out of it: of `tf.ensure_shape` TensorFlow's optimizer concludes that the tensor has that shape everywhere, in
+    the other branch of a condition, too.
+    """
+    return tf.slice(x, [0] * len(shape), shape) if shape else x
 
 
 class _Recorder(keras.StatelessScope):

@@ -9,13 +9,20 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.question import Question, Timing, WayFailed
-from keras_xla.backend.tensorflow_executable import message_of
+from keras_xla.backend.tensorflow_executable import failure
 from keras_xla.backend.tensorflow_graph import leaves_of
 from keras_xla.backend.tensorflow_replica_step import Replicas, is_multi_worker, local_batches
 from keras_xla.backend.tensorflow_runner import Runner
 from keras_xla.backend.tensorflow_split import NotSplittable
 from keras_xla.backend.tensorflow_trace import without_optionals
 from keras_xla.backend.tensorflow_ways import shapes_of
+
+_OF_XLA = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.UnimplementedError,
+    tf.errors.InternalError,
+    tf.errors.ResourceExhaustedError,
+)
 
 
 def is_mirrored(model) -> bool:
@@ -40,7 +47,7 @@ class ReplicasRunner:
         failed: As `Runner` has it.
         again: As `Runner` has it.
         note: `note(question, reason)` is told of shapes for which the plain graph is taken without asking.
-        plainly: `plainly(reason)` gives Keras' own function, where the step cannot be divided; may raise.
+        plainly: `plainly(reason, fix)` gives Keras' own function, where the step cannot be divided; may raise.
 
     Attributes:
         way: In which the last batch ran, if its shapes were the usual ones.
@@ -65,7 +72,7 @@ class ReplicasRunner:
         self._model, self._kind, self._strict, self._names = model, kind, strict, names
         self._decide, self._saw, self._failed, self._again = decide, saw, failed, again
         self._note, self._plainly = note, plainly
-        self._alone = not is_multi_worker(model)
+        self._one_process = not is_multi_worker(model)
         self._replicas: dict[str, Replicas] = {}
         self._ways: dict[tuple[str, tuple], str] = {}
         self._current: dict[str, tuple[tuple, str]] = {}
@@ -99,7 +106,7 @@ class ReplicasRunner:
 
     def reconsider(self) -> None:
         """Ask again about what runs as the plain graph; not among several workers, which could not do so together."""
-        if self._alone:
+        if self._one_process:
             self._ways = {key: way for key, way in self._ways.items() if way != "graph"}
 
     def _run(self, batch: Any, spec: Any) -> Any:
@@ -111,7 +118,7 @@ class ReplicasRunner:
         local, key = local_batches(self._model, batch), repr(spec)
         shapes = tuple(shapes_of(each) for each in local)
         self.way = self._ways.get((key, shapes), "")
-        if not self.way or (self.way == "graph" and self._alone and self._again(shapes[0])):
+        if not self.way or (self.way == "graph" and self._one_process and self._again(shapes[0])):
             self.way = self._ways[key, shapes] = self._ask(replicas, key, shapes, local, batch)
         return self._function(replicas, key, shapes)(*leaves_of(batch))
 
@@ -121,11 +128,13 @@ class ReplicasRunner:
         if self._plain is None and key not in self._replicas:
             self.settled = False
             if not self._model.built:
-                self._plain = self._plainly("the model is not built yet")
+                fix = "call build, or fit or evaluate it first"
+                self._plain = self._plainly("the model is not built yet", fix)
                 return None
             replicas = Replicas(self._model, self._kind, spec)
             if replicas.writes:
-                self._plain = self._plainly(f"{replicas.writes} changes a variable that is not Keras'")
+                fix = "keep state in keras.Variable instead of tf.Variable"
+                self._plain = self._plainly(f"{replicas.writes} changes a variable that is not Keras'", fix)
                 return None
             self._replicas[key] = replicas
         return self._replicas.get(key)
@@ -136,12 +145,12 @@ class ReplicasRunner:
 
     def _function(self, replicas: Replicas, key: str, shapes: tuple) -> Callable:
         """The whole step, built for the usual shapes, where these can be run by it, too."""
-        if key not in self._current or (self._alone and self.way != "graph"):
+        if key not in self._current or (self._one_process and self.way != "graph"):
             self._current[key] = self._known(replicas, shapes), self.way
         usual, way = self._current[key]
         if (key, usual, way) not in self._functions:
             self.settled = False
-            others = "graph" if not self._strict else None if self._alone else way
+            others = "graph" if not self._strict else None if self._one_process else way
             self._functions[key, usual, way] = replicas.whole(way, usual, others)
         return self._functions[key, usual, way]
 
@@ -159,10 +168,10 @@ class ReplicasRunner:
 
         def run(way):
             known = self._known(replicas, shapes)
-            if self._strict and not self._alone and key in self._current:
+            if self._strict and not self._one_process and key in self._current:
                 usual, _ = self._current[key]
                 known = tuple(shape if shape == u else None for shape, u in zip(known, usual, strict=True))
-            self._compile(replicas.alone(way, known), way, shapes, local, flat)
+            self._try(lambda: replicas.alone(way, known), key, way, shapes, local, flat)
 
         def trial(way, repeats, limit):
             seconds = []
@@ -175,8 +184,8 @@ class ReplicasRunner:
             return Timing(seconds[0], tuple(seconds[1:]))
 
         question = Question(facts, tuple(trace.blockers), leaves, trial)
-        if key in self._current and not self._alone and not self._strict:
-            self._note(question, "other shapes than those of the first batch, which the workers agree on")
+        if key in self._current and not self._one_process and not self._strict:
+            self._note(question, "other shapes than the first batch: several workers must keep in step")
             return "graph"
         way = self._decide(question)
         if way != "graph":
@@ -186,17 +195,33 @@ class ReplicasRunner:
                 way = self._failed(dataclasses.replace(question, trial=None), way, str(error), error.node)
         return way
 
-    def _compile(self, alone: Callable, way: str, shapes: tuple, local: list, flat: list) -> None:
+    def _try(self, alone: Callable, key: str, way: str, shapes: tuple, local: list, flat: list) -> None:
+        """Run the first part by itself, which compiles it.
+
+        Args:
+            alone: Gives it.
+            key: Of the batch's structure.
+            way: `"graph"`, `"xla"` or `"partial"`.
+            shapes: Those of each replica's batch.
+            local: Each replica's batch.
+            flat: The tensors of the whole batch.
+
+        Raises:
+            WayFailed: XLA cannot compile it, or it failed.
+        """
+        if way == "graph":
+            alone()(*flat)
+            return
         start = time.perf_counter()
         try:
-            alone(*flat)
+            alone()(*flat)
         except NotSplittable as error:
             raise WayFailed(str(error)) from error
-        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.InternalError) as error:
-            raise WayFailed(message_of(error)) from error
-        names = [(way, replica, shape) for replica, shape in enumerate(shapes)]
-        new = [replica for replica, name in enumerate(names) if way != "graph" and name not in self._seen]
-        self._seen.update(names)
+        except _OF_XLA as error:
+            raise failure(error) from error
+        here = {replica: (key, way, replica, shape) for replica, shape in enumerate(shapes)}
+        new = [replica for replica, executable in here.items() if executable not in self._seen]
+        self._seen.update(here.values())
         if new:
             events = [(way, (*self._leaves(local[replica]), ("replica", None, "", replica))) for replica in new]
             self._saw(events, time.perf_counter() - start, compiled=True)

@@ -30,15 +30,15 @@ def rows(trace: Trace, step: Callable, size: int | None, joined: bool) -> Callab
         joined: Whether the outputs of all batches are wanted, or those of the last one.
 
     Returns:
-        `run(arrays, order, rows, first, count) -> outputs`: batches number `first` to `first + count` of so many rows
-        each, in the structure of a batch, their outputs joined along the first axis, or the last ones, flat. `order`
-        has the numbers of the rows; None for rows as they come.
+        `run(arrays, order, rows, first, count) -> outputs`: `count` batches of so many rows each, from row `first` on,
+        in the structure of a batch, their outputs joined along the first axis, or the last ones, flat. `order` has the
+        numbers of the rows; None for rows as they come.
     """
     made = leaves_of(trace.concrete.structured_outputs)
 
-    def batch(arrays, order, rows, i):
+    def batch(arrays, order, rows, start):
         def cut(x):
-            part = tf.slice(x, [i * rows, *[0] * (x.shape.rank - 1)], [rows, *[-1] * (x.shape.rank - 1)])
+            part = tf.slice(x, [start, *[0] * (x.shape.rank - 1)], [rows, *[-1] * (x.shape.rank - 1)])
             return tf.ensure_shape(part, (size, *x.shape[1:]))
 
         if order is None:
@@ -56,7 +56,7 @@ def rows(trace: Trace, step: Callable, size: int | None, joined: bool) -> Callab
         ]
 
         def body(i, *collected):
-            outputs = leaves_of(step(batch(arrays, order, rows, first + i)))
+            outputs = leaves_of(step(batch(arrays, order, rows, first + i * rows)))
             return (i + 1, *(array.write(i, x) for array, x in zip(collected, outputs, strict=True)))
 
         _, *collected = tf.while_loop(
@@ -66,10 +66,11 @@ def rows(trace: Trace, step: Callable, size: int | None, joined: bool) -> Callab
 
     def run_for_last(arrays, order, rows, first, count):
         def body(i, *_):
-            return i + 1, *leaves_of(step(batch(arrays, order, rows, first + i)))
+            return i + 1, *leaves_of(step(batch(arrays, order, rows, first + i * rows)))
 
-        start = body(tf.constant(0))
-        invariants = (tf.TensorShape([]), *(x.shape for x in made))
+        # One step in the graph, not a first one in front of the loop: large ones take seconds to be made ready.
+        zeros = [tf.zeros([n or 0 for n in x.shape] if x.shape.rank else [], x.dtype) for x in made]
+        start, invariants = (tf.constant(0), *zeros), (tf.TensorShape([]), *(x.shape for x in made))
         _, *last = tf.while_loop(lambda i, *_: i < count, body, start, invariants, parallel_iterations=1)
         return last
 

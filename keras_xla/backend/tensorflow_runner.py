@@ -118,8 +118,8 @@ class Runner:
         Args:
             arrays: A batch's structure of dense tensors, with all their rows.
             size: Rows of a batch.
-            first: Number of the first batch.
-            count: How many.
+            first: Number of the first row.
+            count: How many batches.
         """
         self.settled = True
         shapes = _cut_shapes(arrays, size)
@@ -134,8 +134,8 @@ class Runner:
         Args:
             arrays: A batch's structure of dense tensors, with all their rows.
             size: Rows of a batch.
-            first: Number of the first batch.
-            count: How many.
+            first: Number of the first row.
+            count: How many batches.
             order: `[rows]` int64: the numbers of the rows, one batch after the other; None for rows as they come.
         """
         self.settled = True
@@ -174,9 +174,9 @@ class Runner:
 
     def _separately(self, arrays, size, first, count):
         def cut(i):
-            return keras.tree.map_structure(lambda x: None if x is None else x[i * size : (i + 1) * size], arrays)
+            return keras.tree.map_structure(lambda x: None if x is None else x[i : i + size], arrays)
 
-        return self.joined([self.run_batch(cut(i)) for i in range(first, first + count)])
+        return self.joined([self.run_batch(cut(first + i * size)) for i in range(count)])
 
     def _run_batches(self, batches: Iterable, count: int) -> tuple[Any, int]:
         outputs, ran = None, 0

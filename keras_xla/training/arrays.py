@@ -84,7 +84,7 @@ def run(
         count = min(count, rows.full - done)
         begin(done)
         start = time.perf_counter()
-        outputs.append(many(rows.batch, rows.size, done, count))
+        outputs.append(many(rows.batch, rows.size, done * rows.size, count))
         seconds = time.perf_counter() - start
         done += count
         if pace is not None:
@@ -95,7 +95,9 @@ def run(
             count = max(1, min(MOST, int(count * 2 * EXECUTION / max(seconds, 1e-6))))
     if rows.rest and not stopped():
         begin(rows.full)
-        outputs.append(runner.run_batch(rows.last()) if kind == "predict" else many(rows.last(), rows.rest, 0, 1))
+        first = rows.full * rows.size
+        last = runner.run_batch(rows.last()) if kind == "predict" else many(rows.batch, rows.rest, first, 1)
+        outputs.append(last)
         end(rows.full, told(outputs[-1]))
     return outputs
 

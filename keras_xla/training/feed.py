@@ -28,16 +28,9 @@ class Feed:
 
     def run(self, runner, count: int) -> tuple[Any, int]:
         """Train on the next batches; the outputs of the last, and how many there were."""
-        rows = self._rows
-        if self._done < rows.full:
-            count = min(count, rows.full - self._done)
-            outputs = runner.run_rows_for_last(rows.batch, rows.size, self._done, count, self._order)
-        else:
-            first, count = rows.full * rows.size, 1
-            if self._order is None:
-                outputs = runner.run_rows_for_last(rows.last(), rows.rest, 0, 1)
-            else:
-                outputs = runner.run_rows_for_last(rows.batch, rows.rest, 0, 1, self._order[first:])
+        rows, first = self._rows, self._done * self._rows.size
+        size, count = (rows.size, min(count, rows.full - self._done)) if self._done < rows.full else (rows.rest, 1)
+        outputs = runner.run_rows_for_last(rows.batch, size, first, count, self._order)
         self._done += count
         return outputs, count
 

@@ -145,7 +145,7 @@ class Policy:
                 for each in times:  # in turns: other work on the machine comes and goes
                     times[each] = min(times[each], question.trial(each, REPEATS, LIMIT).step)
         except WayFailed as error:
-            return {"graph": graph, "failed": str(error)}
+            return {"graph": graph, "failed": f"{error}{place_of(self.model, error.node)}"}
         return {**times, "compile": timing.first}
 
     def _steps_to_come(self) -> float:

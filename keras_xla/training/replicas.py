@@ -75,13 +75,13 @@ def replicas_function(
         XLAUnsupportedError: With `jit_compile=True`, instead of that.
     """
 
-    def plainly(reason: str) -> Callable:
+    def plainly(reason: str, fix: str) -> Callable:
         if policy.jit_compile is True:
             raise XLAUnsupportedError(
                 f"XLA cannot compile the {kind} step of {model.name!r} under its tf.distribute strategy, and nothing "
                 f"of it has run: {reason}. Gradients are summed over the replicas outside of XLA, so it can compile "
-                "only what Keras' own step does before that. Fix: write what is special into call or compute_loss, "
-                'with keras.Variable for state; or compile with jit_compile="auto" (the plain graph, there) or False.'
+                f"only what Keras' own step does before that. Fix: {fix}, or compile with "
+                'jit_compile="auto" (the plain graph, for such a step) or False.'
             )
         policy.journal.decided(Decision(kind, "all batches", "graph", f"under tf.distribute: {reason}"))
         return keras_make()
@@ -92,7 +92,7 @@ def replicas_function(
 
     custom = f"make_{kind}_function" if own else _custom(model, kind)
     if custom:
-        return None, plainly(f"{custom} is the model's own")
+        return None, plainly(f"{custom} is the model's own", "write what is special into call or compute_loss")
     answers = policy.decide, saw, policy.failed, policy.again, note, plainly
     runner = make_replicas_runner(model, kind, policy.jit_compile is True, batch_names, *answers)
     return runner, ReplicasFunction(runner, kind, steps_per_execution(model), policy.pace, policy.journal)

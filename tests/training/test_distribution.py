@@ -134,9 +134,9 @@ def fit(make, build, x, y, optimizer="sgd", **options):
         model = build()
         make(model, optimizer if isinstance(optimizer, str) else optimizer(), LOSS, **options)
     history = model.fit(x, y, batch_size=16, epochs=2, shuffle=False, verbose=0).history
-    return model, [history, model.train_on_batch(x[:8], y[:8]), model.predict_on_batch(x[:8]), model.get_weights()]
+    return model, [history, model.get_weights()]
 
-# Sparse gradients, masks, loops, weights without a gradient, an optimizer that scales the loss, batches one by one.
+# Sparse gradients, masks, loops, weights without a gradient, an optimizer that scales the loss.
 ids = np.random.default_rng(1).integers(1, 10, size=(48, 4))
 ids[:, 3:] = 0
 
@@ -162,12 +162,37 @@ model, made = fit(compile, Reader, *data, **options)
 same(made, expected)
 assert ("train", "xla") in ways(model), ways(model)
 
-# Another size of batches is asked about anew in the next fit.
-model, _ = fit(compile, dense, X[:64], Y[:64])
+# Batches one by one; another size of batches is asked about anew in the next fit.
+model, made = fit(compile, dense, X[:64], Y[:64])
+other, expected = fit(plain, dense, X[:64], Y[:64])
+new = New()
+same(*([m.train_on_batch(X[:8], Y[:8]), m.test_on_batch(X, Y), m.predict_on_batch(X)] for m in (model, other)))
+assert new.kinds() == ["train"] * 2 + ["test"] * 2 + ["predict"] * 2, new.kinds()
+same(made, expected)
 model.fit(X[:64], Y[:64], batch_size=32, epochs=2, verbose=0)
 asked = [d.shapes.split(",")[0] for d in observer_of(model).journal.decisions if (d.kind, d.way) == ("train", "xla")]
 assert {"x: (8", "x: (16"} <= set(asked), observer_of(model).journal.decisions
 assert "(16, 8)" in compile_log()[-1].shapes
+
+# What fails at run time fails in the trial, or before anything else has run.
+class Varying(layers.Layer):
+    def call(self, x):
+        count = 5 + tf.cast(tf.abs(x[0, 0]) * 3, tf.int32)
+        return x + 1e-3 * tf.reduce_sum(tf.cast(tf.range(count), tf.float32))
+
+def varying():
+    return keras.Sequential([keras.Input((8,)), Varying(), layers.Dense(3)])
+
+model, made = fit(compile, varying, X[:64], Y[:64])
+same(made, fit(plain, varying, X[:64], Y[:64])[1])
+first = observer_of(model).journal.decisions[0]
+assert first.way == "graph" and "failed" in first.reason, first
+try:
+    fit(compile, varying, X[:64], Y[:64], jit_compile=True)
+except XLAUnsupportedError as error:
+    assert str(error).startswith("XLA failed in the layer 'varying") and "the train step" in str(error), error
+else:
+    raise AssertionError("not refused")
 
 # What cannot be divided runs as it is, or is refused.
 class Own(keras.Sequential):
@@ -293,7 +318,7 @@ def test_dropout_moving_statistics_class_weights_and_a_smaller_last_batch(tmp_pa
 
 @on_tensorflow
 def test_what_else_models_do(tmp_path):
-    output_of(start(SPECIAL, tmp_path))
+    output_of(start(SPECIAL, tmp_path, **dumping(tmp_path)))
 
 
 @on_tensorflow

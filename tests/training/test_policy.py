@@ -39,7 +39,7 @@ class Bench:
         self.tried.append(way)
         if isinstance(self.seconds[way], Exception):
             raise self.seconds[way]
-        return Timing(1.0, (self.seconds[way] * 1.5, self.seconds[way]))
+        return Timing(1.0, (self.seconds[way] * 1.5, self.seconds[way], self.seconds[way]))
 
     def question(self, facts=DENSE, blockers=()):
         return Question(facts, blockers, (("x", (8, 4), "float32"),), self)
