@@ -8,7 +8,7 @@ ON_JAX := tests/training $(addprefix tests/engine/test_,decode.py decode_hlo.py 
 	$(addprefix tests/models/test_,encoder_decoder.py families.py recompute.py) \
 	$(addprefix tests/generation/test_,beams.py layer_speech.py)
 
-# XLA compiles on one core: two tests at a time.
+# XLA compiles on one core: two tests at a time. What it compiled stays in a process until its end: several runs, not one.
 PARALLEL := -n 2 --dist worksteal
 
 .PHONY: demo test lint format bench bench-fit bench-live oldest transformers4 clean
@@ -18,7 +18,8 @@ demo: $(VENV)/.base
 
 # Both backends, and the live TensorFlow models of transformers 4 in an environment of their own.
 test: $(VENV)/.test .venv-transformers4/.installed
-	$(BIN)/python -m pytest $(PARALLEL) tests
+	$(BIN)/python -m pytest $(PARALLEL) tests --ignore tests/training
+	$(BIN)/python -m pytest $(PARALLEL) tests/training
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4
 

@@ -41,11 +41,12 @@ def rows(trace: Trace, step: Callable, size: int | None, joined: bool) -> Callab
             part = tf.slice(x, [start, *[0] * (x.shape.rank - 1)], [rows, *[-1] * (x.shape.rank - 1)])
             return tf.ensure_shape(part, (size, *x.shape[1:]))
 
-        if order is None:
-            parts = tuple(map(cut, leaves_of(arrays)))
-        else:
-            chosen = cut(order)
-            parts = tuple(tf.gather(x, chosen) for x in leaves_of(arrays))
+        with tf.device("CPU:0"):  # where the arrays are: they may not fit anywhere else
+            if order is None:
+                parts = tuple(map(cut, leaves_of(arrays)))
+            else:
+                chosen = cut(order)
+                parts = tuple(tf.gather(x, chosen) for x in leaves_of(arrays))
         if size is None:  # nor may the graph find out that all parts have as many rows
             parts = tf.experimental.Optional.from_value(parts).get_value()
         return repack(arrays, parts)

@@ -197,4 +197,5 @@ def _as_keras_does(array: np.ndarray | None):
     if array is None:
         return None
     dtype = keras.config.floatx() if array.dtype.kind == "f" else array.dtype
-    return keras.ops.convert_to_tensor(array, dtype=dtype)
+    with keras.device("cpu:0"):
+        return keras.ops.convert_to_tensor(array, dtype=dtype)

@@ -181,7 +181,7 @@ class Varying(layers.Layer):
         return x + 1e-3 * tf.reduce_sum(tf.cast(tf.range(count), tf.float32))
 
 def varying():
-    return keras.Sequential([keras.Input((8,)), Varying(), layers.Dense(3)])
+    return keras.Sequential([keras.Input((8,)), layers.Dense(8), Varying(), layers.Dense(3)])
 
 model, made = fit(compile, varying, X[:64], Y[:64])
 same(made, fit(plain, varying, X[:64], Y[:64])[1])
