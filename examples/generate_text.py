@@ -3,7 +3,7 @@
 Run with the path of a GGUF file or of a Hugging Face folder to use another model.
 """
 
-import sys
+import argparse
 import time
 
 import keras
@@ -31,8 +31,8 @@ def timed(function, *args, **kwargs):
     return result, time.perf_counter() - start
 
 
-def main(source):
-    layer, seconds = timed(keras_xla.XLAGenerationLayer.from_pretrained, source, max_new_tokens=48)
+def main(source, new_tokens=48):
+    layer, seconds = timed(keras_xla.XLAGenerationLayer.from_pretrained, source, max_new_tokens=new_tokens)
     print(f"Loaded {layer.model.count_params() / 1e6:.0f}M parameters in {seconds:.1f} s.\n")
     chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
 
@@ -59,8 +59,13 @@ def main(source):
     layer.run_eagerly = True
     same, eager = timed(layer.generate, chats[1])
     assert same == answer
-    print(f"\n48 tokens compiled: {compiled:.2f} s; run eagerly: {eager:.2f} s, {eager / compiled:.0f} times slower.")
+    slower = eager / compiled
+    print(f"\n{new_tokens} tokens compiled: {compiled:.2f} s; run eagerly: {eager:.2f} s, {slower:.0f} times slower.")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else smollm2.fetch())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--new-tokens", type=int, default=48, help="length of the longest answers")
+    args = parser.parse_args()
+    main(args.model or smollm2.fetch(), args.new_tokens)

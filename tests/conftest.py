@@ -1,11 +1,25 @@
 """Shared fixtures: checkpoints, tokenizers and a clean view of the compile log."""
 
+import gc
+import json
+import os
 import pathlib
 
 import pytest
+from filelock import FileLock
 
 import keras_xla
-from tests import reference
+
+
+def pytest_collection_modifyitems(items):
+    """Slow tests first: one of two processes keeps them and their fixtures, and short ones are left for the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish(session):
+    """What has been imported stays: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +31,30 @@ def checkpoints(tmp_path_factory) -> pathlib.Path:
 @pytest.fixture(scope="session")
 def checkpoint(checkpoints):
     """`checkpoint("gpt2")`: the Hugging Face folder of a tiny random model."""
+    from tests import reference  # not above: PyTorch and transformers are slow to import, and few need them
+
     return lambda variant: reference.folder(variant, checkpoints)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory) -> pathlib.Path:
+    """A folder that all processes of this run of the tests have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def once(shared):
+    """`once(name, make)`: what `make` returns (JSON); the process that asks first makes it, and the others read it."""
+
+    def once(name, make):
+        path = shared / f"{name}.json"
+        with FileLock(shared / f"{name}.lock"):
+            if not path.exists():
+                path.write_text(json.dumps(make()))
+        return json.loads(path.read_text())
+
+    return once
 
 
 @pytest.fixture

@@ -17,6 +17,9 @@ import numpy as np
 from filelock import FileLock
 from safetensors.numpy import save_file
 
+from keras_xla.models.sources.checkpoint import open_checkpoint
+
+EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "keras_xla" / "tests"
 
 
@@ -185,6 +188,30 @@ def _byte_pairs(table: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
         if len(parts) == 2:
             merges.append((text(parts[0]), text(parts[1])))
     return {text(token): rank for token, rank in ranks.items()}, merges
+
+
+@_one_at_a_time
+def smollm2() -> pathlib.Path:
+    """SmolLM2-135M-Instruct as a GGUF file (Apache 2.0), where the examples keep it."""
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        from smollm2 import fetch
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    return fetch()
+
+
+def as_folder(gguf: pathlib.Path, path: pathlib.Path, layers: int | None = None) -> pathlib.Path:
+    """The same weights, or those of its first layers alone, as a Hugging Face folder with the same tokenizer."""
+    checkpoint = open_checkpoint(gguf)
+    layers = layers or checkpoint.config["num_hidden_layers"]
+    numbers = {name: re.search(r"\.layers\.(\d+)\.", name) for name in checkpoint.names()}
+    kept = [name for name, number in numbers.items() if number is None or int(number[1]) < layers]
+    config = {**checkpoint.config, "num_hidden_layers": layers}
+    tensors = {name: checkpoint.read(name) for name in kept}
+    _save(path, tensors, config=config, generation_config=checkpoint.generation_config)
+    checkpoint.tokenizer().save_pretrained(path)
+    return path
 
 
 @_one_at_a_time

@@ -37,9 +37,12 @@ def test_tfds_pipeline(tmp_path):
 
 
 def test_generate_text():
-    out = run(str(EXAMPLES / "generate_text.py"))
+    out = run(str(EXAMPLES / "generate_text.py"), "--new-tokens", "20")
     assert "The capital of France is Paris." in out
     assert "14 calls, 3 XLA compilations" in out
+    batch, alone = out.split("One question at a time")
+    answers = re.findall(r"^  \S.*\n    (.*)", batch, re.MULTILINE)
+    assert len(answers) == 3 and answers == re.findall(r" greedy: .*\n    (.*)", alone)
 
 
 def test_translate_tfds():
@@ -73,11 +76,17 @@ def test_migrate_after(tiny_gpt2):
 
 
 def test_readme_snippets(tmp_path):
+    """With the real checkpoints; of SmolLM2 the first two layers, and the tokenizer."""
     text = (ROOT / "README.md").read_text()
     snippets = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(snippets) >= 4
     script = tmp_path / "readme.py"
     code = "\n\n".join(snippets).replace("google/flan-t5-small", str(real_models.flan_t5_small()))
     code = code.replace("openai/whisper-tiny.en", str(real_models.whisper_tiny_en()))
+    small = real_models.as_folder(real_models.smollm2(), tmp_path / "smollm2", layers=2)
+    assert code.count("smollm2.fetch()") == 1
+    code = code.replace("smollm2.fetch()", repr(str(small)))
     script.write_text(code.replace("speech.wav", str(real_models.speech())))
-    run(str(script), README_MODEL=str(EXAMPLES), PYTHONPATH=f"{ROOT}:{EXAMPLES}")
+    out = run(str(script), README_MODEL=str(EXAMPLES), PYTHONPATH=f"{ROOT}:{EXAMPLES}")
+    assert "['Das Haus ist wunderbar.', " in out
+    assert "00:00:00,000 --> 00:00:08,000\nAnd so my fellow Americans ask not what your country can do for you\n" in out

@@ -1,16 +1,11 @@
 """SmolLM2-135M-Instruct, the real one: from its GGUF file and from safetensors, against PyTorch."""
 
-import json
-import sys
-
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.models.sources.checkpoint import open_checkpoint
-from tests.test_examples import EXAMPLES
+from tests import real_models
 
 pytestmark = pytest.mark.slow
 QUESTIONS = [
@@ -25,25 +20,13 @@ CHATS = [[{"role": "user", "content": question}] for question in QUESTIONS]
 
 @pytest.fixture(scope="module")
 def gguf():
-    sys.path.insert(0, str(EXAMPLES))
-    try:
-        import smollm2
-
-        return smollm2.fetch()
-    finally:
-        sys.path.remove(str(EXAMPLES))
+    return real_models.smollm2()
 
 
 @pytest.fixture(scope="module")
-def folder(gguf, tmp_path_factory):
+def folder(gguf, shared, once):
     """The same weights as a Hugging Face folder."""
-    checkpoint, path = open_checkpoint(gguf), tmp_path_factory.mktemp("smollm2")
-    tensors = {name: np.ascontiguousarray(checkpoint.read(name)) for name in checkpoint.names()}
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    (path / "config.json").write_text(json.dumps(checkpoint.config))
-    (path / "generation_config.json").write_text(json.dumps(checkpoint.generation_config))
-    checkpoint.tokenizer().save_pretrained(path)
-    return path
+    return once("smollm2", lambda: str(real_models.as_folder(gguf, shared / "smollm2")))
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +35,13 @@ def layer(gguf):
 
 
 def test_gguf_answers_alone_and_in_a_batch_of_five_the_same(layer):
+    """The longer prompts alone: in test_examples.py."""
     answers = layer.generate(CHATS)
     assert answers[0] == "The capital of France is Paris."
-    assert answers == [layer.generate(chat)[0] for chat in CHATS]
-    assert layer.trace_count == 3  # batch bucket 8; and 1, with prompt buckets 32 and 64
+    lengths = [len(layer.tokenizer.apply_chat_template(c, add_generation_prompt=True)["input_ids"]) for c in CHATS]
+    short = [i for i, length in enumerate(lengths) if length <= 32]
+    assert short and [answers[i] for i in short] == [layer.generate(CHATS[i])[0] for i in short]
+    assert layer.trace_count == 2  # batch bucket 8 with prompts of 64; and 1, with prompts of 32
 
 
 def test_tokens_equal_pytorchs(layer, folder):
@@ -71,5 +57,12 @@ def test_tokens_equal_pytorchs(layer, folder):
 
 
 def test_safetensors_give_the_same_answers(layer, folder):
+    """Without compiling again: from the same values, spec, options and prompts."""
     other = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=24)
-    assert other.generate(CHATS) == layer.generate(CHATS)
+    for made, expected in zip(other.model.weights, layer.model.weights, strict=True):
+        np.testing.assert_array_equal(made, expected, err_msg=expected.path)
+    assert (other.model.spec, other.options) == (layer.model.spec, layer.options)
+    for chat in CHATS:
+        assert other.tokenizer.apply_chat_template(chat) == layer.tokenizer.apply_chat_template(chat)
+    other.run_eagerly = True
+    assert other.generate(CHATS[0]) == ["The capital of France is Paris."]

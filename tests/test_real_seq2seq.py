@@ -24,9 +24,9 @@ def t5():
     return XLAGenerationLayer.from_pretrained(real_models.flan_t5_small(), max_new_tokens=32)
 
 
-@pytest.mark.parametrize("beams", [1, 4])
-def test_flan_t5_translates(t5, beams):
-    assert t5.generate(GERMAN, num_beams=beams) == ["Das Haus ist wunderbar."]
+@pytest.mark.parametrize(("beams", "texts"), [(1, [GERMAN]), (4, TEXTS)])  # beams of one text alone: the README's test
+def test_flan_t5_translates(t5, beams, texts):
+    assert t5.generate(texts, num_beams=beams)[0] == "Das Haus ist wunderbar."
 
 
 @pytest.mark.parametrize("beams", [1, 4])

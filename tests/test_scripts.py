@@ -1,6 +1,6 @@
 """Scripts in the manner of the Keras gallery print the same through `python -m keras_xla`, and compile as predicted.
 
-All ten run in one process each way: plainly, with "auto", and with XLA forced.
+All ten run in one process each way, once in a run of the tests: plainly, with "auto", and with XLA forced.
 """
 
 import collections
@@ -55,7 +55,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """`run(options, scripts)`: what the scripts print, and the report where there are options."""
+    """`run(options, scripts)`: what the scripts print, the report where there are options, and the summary."""
     folder = tmp_path_factory.mktemp("scripts")
     runner = folder / "run_all.py"
     runner.write_text(RUN_ALL)
@@ -74,18 +74,19 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def plain(run):
-    return run()[0]
+def plain(run, once):
+    return once("scripts-plain", run)[0]
 
 
 @pytest.fixture(scope="module")
-def auto(run):
-    return run([])
+def auto(run, once):
+    return once("scripts-auto", lambda: run([]))
 
 
 @pytest.fixture(scope="module")
-def forced(run):
-    return run(["--jit-compile", "on"], [script for script in SCRIPTS if script not in WITH_STRINGS])
+def forced(run, once):
+    scripts = [script for script in SCRIPTS if script not in WITH_STRINGS]
+    return once("scripts-forced", lambda: run(["--jit-compile", "on"], scripts))
 
 
 def assert_same(made, expected, tolerance=1e-4):
@@ -97,12 +98,12 @@ def test_there_are_ten_scripts():
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_prints_what_it_prints_plainly(script, plain, auto):
+def test_a_script_prints_what_it_prints_plainly(script, auto, plain):
     assert_same(auto[0][script], plain[script])
 
 
 @pytest.mark.parametrize("script", [script for script in SCRIPTS if script not in WITH_STRINGS])
-def test_and_with_xla_forced_too(script, plain, forced):
+def test_and_with_xla_forced_too(script, forced, plain):
     # The VAE's noise has the shape of its input, and there XLA may draw numbers of its own.
     tolerance = 0.1 if script == "vae_train_step" else 1e-4
     assert_same(forced[0][script], plain[script], tolerance)

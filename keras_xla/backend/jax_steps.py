@@ -32,6 +32,10 @@ def is_distributed(model) -> bool:
     return False
 
 
+def state_maker(model) -> None:
+    """None: Keras makes all state before it traces."""
+
+
 def symbolic_build(model) -> None:
     """None: Keras' own works."""
 

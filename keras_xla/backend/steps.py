@@ -13,6 +13,7 @@ is_distributed = _module.is_distributed
 is_mirrored = _module.is_mirrored
 replicas_of = _module.replicas_of
 runs_eagerly = _module.runs_eagerly
+state_maker = _module.state_maker
 symbolic_build = _module.symbolic_build
 watched_step = _module.watched_step
 forward_blockers = _functions.forward_blockers

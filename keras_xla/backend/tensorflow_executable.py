@@ -2,6 +2,7 @@
 
 import functools
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_xla.backend.question import Timing, WayFailed
+from keras_xla.backend.tensorflow_filled import filling
 from keras_xla.backend.tensorflow_rows import rows
 from keras_xla.backend.tensorflow_split import NotSplittable
 from keras_xla.backend.tensorflow_trace import Trace
@@ -37,11 +39,15 @@ class Executable:
     def __init__(self, trace: Trace, way: str, shapes: Shapes | None, compiled: Callable[[float], None]):
         self.trace, self.way, self.shapes = trace, way, shapes
         self._told = compiled if way != "graph" else None
+        self._lock = threading.RLock()
         self._rows: dict[tuple[int | None, bool], Callable] = {}
+        self._loops: dict[Shapes, Callable] = {}
         self.instead: Callable[[WayFailed], Executable] | None = None
 
     @functools.cached_property
     def _step(self) -> Callable:
+        if self.trace.fills:
+            return filling(make(self.trace, self.way, (*self.shapes, ())), self.shapes)
         return make(self.trace, self.way, self.shapes)
 
     @functools.cached_property
@@ -51,6 +57,11 @@ class Executable:
     @functools.cached_property
     def _one(self) -> Callable:
         return self._step if self.way == "graph" else tf.function(self._step, autograph=False)
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing is left to be compiled, so that what fails are the data."""
+        return self._told is None
 
     def feed(self, iterator, count: int, pending) -> tuple[list, int, Any]:
         """Run `pending`, if it holds a batch, and then what the iterator gives; see `tensorflow_ways.loop`."""
@@ -62,6 +73,14 @@ class Executable:
             others, more, pending = self._feed(iterator, count - 1, pending)
             outputs, ran = (others if more else outputs), ran + more
         return outputs, ran, pending
+
+    def feed_for_all(self, iterator, count: int, shapes: Shapes) -> tuple[list, int, Any]:
+        """Run what the iterator gives, if `proven`, while batches have these shapes, for the outputs of all."""
+        if shapes not in self._loops:
+            self._loops[shapes] = loop(self.trace, self._step, self.shapes, joined=True, alike=shapes)
+        pending = tf.experimental.Optional.empty(iterator.element_spec)
+        outputs, ran, pending = self._loops[shapes](iterator, tf.constant(count), pending)
+        return outputs, int(ran), pending
 
     def run(self, batch) -> Any:
         """Run one batch."""
@@ -89,7 +108,7 @@ class Executable:
         Raises:
             WayFailed: XLA cannot compile it, or it failed.
         """
-        variables = self.trace.variables
+        variables = self.trace.changed
         kept = [variable.read_value() for variable in variables]
         seconds = []
         try:
@@ -111,16 +130,19 @@ class Executable:
     def _run(self, call: Callable[[], Any]) -> Any:
         if self._told is None:
             return call()
-        start = time.perf_counter()
-        try:
-            outputs = call()
-        except NotSplittable as error:
-            raise WayFailed(str(error)) from error
-        except _OF_XLA as error:
-            raise failure(error) from error
-        told, self._told = self._told, None
-        told(time.perf_counter() - start)
-        return outputs
+        with self._lock:  # another thread may be compiling it
+            if self._told is None:
+                return call()
+            start = time.perf_counter()
+            try:
+                outputs = call()
+            except NotSplittable as error:
+                raise WayFailed(str(error)) from error
+            except _OF_XLA as error:
+                raise failure(error) from error
+            told, self._told = self._told, None
+            told(time.perf_counter() - start)
+            return outputs
 
 
 def failure(error: Exception) -> WayFailed:

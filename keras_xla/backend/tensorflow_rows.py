@@ -5,6 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow_graph import leaves_of, repack
+from keras_xla.backend.tensorflow_kept import All, Last
 from keras_xla.backend.tensorflow_trace import Trace
 
 
@@ -51,37 +52,34 @@ def rows(trace: Trace, step: Callable, size: int | None, joined: bool) -> Callab
             parts = tf.experimental.Optional.from_value(parts).get_value()
         return repack(arrays, parts)
 
-    def run_for_all(arrays, order, rows, first, count):
-        collected = [
-            tf.TensorArray(x.dtype, size=count, infer_shape=False, element_shape=[size, *x.shape[1:]]) for x in made
-        ]
+    def run(arrays, order, rows, first, count):
+        keeper = All(made, size) if joined else Last(made)
 
-        def body(i, *collected):
+        def body(i, kept):
             outputs = leaves_of(step(batch(arrays, order, rows, first + i * rows)))
-            return (i + 1, *(array.write(i, x) for array, x in zip(collected, outputs, strict=True)))
+            return i + 1, keeper.added(kept, i, outputs)
 
-        _, *collected = tf.while_loop(
-            lambda i, *_: i < count, body, (tf.constant(0), *collected), parallel_iterations=1
+        _, kept = tf.while_loop(
+            lambda i, _: i < count,
+            body,
+            (tf.constant(0), keeper.start),
+            shape_invariants=(tf.TensorShape([]), keeper.invariants),
+            parallel_iterations=1,
         )
-        return [array.concat() for array in collected]
+        return keeper.result(kept)
 
-    def run_for_last(arrays, order, rows, first, count):
-        def body(i, *_):
-            return i + 1, *leaves_of(step(batch(arrays, order, rows, first + i * rows)))
-
-        # One step in the graph, not a first one in front of the loop: large ones take seconds to be made ready.
-        zeros = [tf.zeros([n or 0 for n in x.shape] if x.shape.rank else [], x.dtype) for x in made]
-        start, invariants = (tf.constant(0), *zeros), (tf.TensorShape([]), *(x.shape for x in made))
-        _, *last = tf.while_loop(lambda i, *_: i < count, body, start, invariants, parallel_iterations=1)
-        return last
-
-    return tf.function(run_for_all if joined else run_for_last, autograph=False)
+    return tf.function(run, autograph=False)
 
 
-def collectable(trace: Trace, size: int) -> bool:
-    """Whether every output has one row for each of the batch's `size` rows, and shapes that do not vary otherwise."""
+def collectable(trace: Trace, size: int | None = None) -> bool:
+    """Whether the outputs of several batches can be joined in the graph.
+
+    Args:
+        trace: The traced step.
+        size: Rows of every batch; each output must have as many. None for as many as it may have.
+    """
     made = leaves_of(trace.concrete.structured_outputs)
     outputs = tf.nest.flatten(trace.concrete.structured_outputs)
     return len(made) == len(outputs) and all(
-        x.shape.rank and x.shape[0] in (None, size) and x.shape[1:].is_fully_defined() for x in made
+        x.shape.rank and (size is None or x.shape[0] in (None, size)) and x.shape[1:].is_fully_defined() for x in made
     )

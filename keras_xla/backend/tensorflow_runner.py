@@ -1,6 +1,7 @@
 """Runs the train, test and predict steps of a model on TensorFlow, each batch in the way that suits it."""
 
 import dataclasses
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -8,10 +9,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.filled import FilledBatch
 from keras_xla.backend.question import Question, WayFailed
 from keras_xla.backend.tensorflow_executable import Executable
+from keras_xla.backend.tensorflow_filled import ROWS, fillable
 from keras_xla.backend.tensorflow_graph import leaves_of, repack
 from keras_xla.backend.tensorflow_rows import collectable
+from keras_xla.backend.tensorflow_stream import Stream, streams
 from keras_xla.backend.tensorflow_trace import Trace, without_optionals
 from keras_xla.backend.tensorflow_ways import Shapes, shapes_of
 
@@ -29,16 +33,27 @@ class Runner:
             that reason, at that operation (see `WayFailed`); may raise.
         again: `again(shapes)` is told of each batch beside the usual ones for whose shapes the plain graph was the
             answer; whether to ask anew.
+        before: `before(spec)` is called before the step is traced for batches of that structure.
 
     Attributes:
         way: In which the last batch ran.
         settled: Whether the last run neither decided nor compiled anything.
+        filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
+            takes a `FilledBatch`, so that smaller batches run in the executable of full ones, or None for the usual
+            step. Only where XLA runs every batch.
     """
 
     def __init__(
-        self, step: Callable, names: Callable, decide: Callable, compiled: Callable, failed: Callable, again: Callable
+        self,
+        step: Callable,
+        names: Callable,
+        decide: Callable,
+        compiled: Callable,
+        failed: Callable,
+        again: Callable,
+        before: Callable | None = None,
     ):
-        self._step, self._names = step, names
+        self._step, self._names, self._before = step, names, before
         self._decide, self._compiled, self._failed, self._again = decide, compiled, failed, again
         self._traces: dict[str, Trace] = {}
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
@@ -46,7 +61,9 @@ class Runner:
         self._first_shapes: dict[str, Shapes] = {}
         self._main: dict[str, Executable] = {}
         self._iterator: tuple[Callable, str] = (lambda: None, "")
+        self._lock = threading.RLock()  # several threads may predict
         self.way, self.settled = "", False
+        self.filled_step: Callable = lambda spec: None
 
     def run(self, iterator: Iterator, count: int = 1) -> tuple[Any, int]:
         """Train or test on the next batches.
@@ -99,18 +116,41 @@ class Runner:
         batch = keras.tree.map_structure(_tensor, without_optionals(batch))
         shapes = shapes_of(batch)
         key = self._trace_of_tensors(batch, shapes)
-        chosen = self._answer(key, shapes)
-        if chosen is None:
-
-            def once(executable):
-                return lambda: executable.run(batch)
-
-            chosen = self._ask(key, batch, once)
+        chosen = self._for_batch(key, batch, shapes)
         self.way = chosen.way
         try:
             return chosen.run(batch)
         except WayFailed as error:
             return self._instead_of(chosen, error).run(batch)
+
+    @staticmethod
+    def stream_of(data: Any) -> Stream | None:
+        """What takes several batches at a time out of data for `run_for_all`; None where only Keras can read them."""
+        return Stream(data) if streams(data) else None
+
+    def run_for_all(self, iterator: Iterator, count: int, like: Any) -> tuple[Any, int, Any] | None:
+        """The outputs of the step on the next batches of an iterator, joined along the first axis.
+
+        Args:
+            iterator: A `tf.data` iterator of dense tensors.
+            count: How many, unless the data end, or a batch has other shapes.
+            like: A batch of it, which has been run.
+
+        Returns:
+            The outputs, how many batches were run, and the next one as an `Optional`, if it has other shapes. None if
+            batches like that must be run one by one.
+        """
+        shapes = shapes_of(like)
+        key = self._trace_of_tensors(like, shapes)
+        if not collectable(self._traces[key]) or not _knows(self._traces[key].spec, iterator.element_spec):
+            return None
+        self.settled = True
+        chosen = self._for_batch(key, like, shapes)
+        if not chosen.proven:
+            return None
+        self.way = chosen.way
+        outputs, ran, pending = chosen.feed_for_all(iterator, count, shapes)
+        return repack(self._traces[key].concrete.structured_outputs, outputs), ran, pending
 
     def run_rows(self, arrays: Any, size: int, first: int, count: int) -> Any:
         """The outputs of the step on full batches of rows of tensors, joined along the first axis.
@@ -205,9 +245,24 @@ class Runner:
 
     def _trace(self, spec: Any) -> str:
         key = repr(spec)
-        if key not in self._traces:
-            self._traces[key] = Trace(self._step, spec)
+        with self._lock:
+            if key in self._traces:
+                return key
+            if self._before is not None:
+                self._before(spec)
+            filled = self.filled_step(spec) if fillable(spec) else None
+            self._traces[key] = Trace(filled, FilledBatch(spec, ROWS)) if filled else Trace(self._step, spec)
         return key
+
+    def _for_batch(self, key: str, batch: Any, shapes: Shapes) -> Executable:
+        chosen = self._answer(key, shapes)
+        if chosen is None:
+
+            def once(executable):
+                return lambda: executable.run(batch)
+
+            chosen = self._ask(key, batch, once)
+        return chosen
 
     def _choose(self, key: str, pending, iterator) -> Executable:
         batch = without_optionals(pending.get_value())
@@ -227,8 +282,17 @@ class Runner:
 
     def _ask(self, key: str, batch, once: Callable) -> Executable:
         """Have it decided how batches of these shapes run, and make sure that it works."""
+        shapes = shapes_of(batch)
+        before = self._chosen.get((key, shapes))
+        with self._lock:
+            now = self._chosen.get((key, shapes))
+            if now is not before:  # another thread has had it decided
+                return now
+            self._chosen[key, shapes] = chosen = self._decided(self._traces[key], key, batch, shapes, once)
+            return chosen
+
+    def _decided(self, trace: Trace, key: str, batch, shapes: Shapes, once: Callable) -> Executable:
         self.settled = False
-        trace, shapes = self._traces[key], shapes_of(batch)
         leaves = tuple(self._leaves(batch))
 
         def executable(way):
@@ -244,7 +308,6 @@ class Runner:
         chosen = executable(self._decide(question))
         answered = dataclasses.replace(question, trial=None)  # which would keep the iterator
         chosen.instead = lambda error: executable(self._failed(answered, chosen.way, str(error), error.node))
-        self._chosen[key, shapes] = chosen
         return chosen
 
     def _tell(self, leaves, seconds, way):
@@ -272,6 +335,12 @@ class Runner:
 def _tensor(x):
     composite = x is None or isinstance(x, tf.__internal__.CompositeTensor)
     return x if composite else tf.convert_to_tensor(x)
+
+
+def _knows(spec: Any, given: Any) -> bool:
+    """Whether a trace for `spec` knows all that is known of the shapes of what is given; else it would be made anew."""
+    pairs = zip(leaves_of(spec), leaves_of(without_optionals(given)), strict=True)
+    return all(n is not None or m is None for a, b in pairs for n, m in zip(a.shape, b.shape, strict=True))
 
 
 def _cut_shapes(arrays: Any, size: int) -> Shapes:

@@ -12,6 +12,7 @@ from keras_xla.backend.tensorflow_replicas import ReplicasRunner as make_replica
 from keras_xla.backend.tensorflow_replicas import is_mirrored
 from keras_xla.backend.tensorflow_rows import orders
 from keras_xla.backend.tensorflow_runner import Runner as make_runner
+from keras_xla.backend.tensorflow_state import state_maker
 
 __all__ = [
     "is_distributed",
@@ -21,6 +22,7 @@ __all__ = [
     "orders",
     "replicas_of",
     "runs_eagerly",
+    "state_maker",
     "symbolic_build",
     "watched_step",
 ]

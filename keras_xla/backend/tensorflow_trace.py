@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.filled import FilledBatch
 from keras_xla.backend.question import Facts
 from keras_xla.backend.tensorflow_ops import blocking_ops, operations
 from keras_xla.backend.tensorflow_split import RANDOM
@@ -18,6 +19,7 @@ _LOOPS = ("While", "StatelessWhile")
 # Random numbers from a kernel's own state, Python and output; a list that grows, which XLA gives a wrong shape.
 _UNSAFE = ("Random", "TruncatedNormal", "Multinomial", "Rng", "PyFunc", "EagerPyFunc", "Print", "Queue", "WriteSummary")
 _UNSAFE += ("LookupTableInsert", "LookupTableImport", "MutableHashTable", "TensorListResize")
+_READ = ("ResourceGather",)  # of the operations on variables that are not called Assign... or ReadVariableOp
 
 
 class Traced:
@@ -34,6 +36,13 @@ class Traced:
     def variables(self) -> tuple[tf.Variable, ...]:
         """Every variable that the step reads or changes."""
         return self.concrete.graph.variables
+
+    @functools.cached_property
+    def changed(self) -> tuple[tf.Variable, ...]:
+        """The variables, if the step changes any: which one is not looked for."""
+        kinds = {op.type for op in operations(self.concrete.graph)}
+        writes = any(kind.startswith(("Assign", "Resource")) and not kind.startswith(_READ) for kind in kinds)
+        return tuple(self.variables) if writes else ()
 
     @functools.cached_property
     def blockers(self) -> list:
@@ -75,6 +84,11 @@ class Trace(Traced):
         self.spec = spec
         self.function = tf.function(self.step)
         super().__init__(self.function.get_concrete_function(spec))
+
+    @property
+    def fills(self) -> bool:
+        """Whether it takes a `FilledBatch`."""
+        return isinstance(self.spec, FilledBatch)
 
     @property
     def takes_any_size(self) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_xla.backend import tensorflow_filled
 from keras_xla.backend.tensorflow_graph import leaves_of, repack
+from keras_xla.backend.tensorflow_kept import All, Last
 from keras_xla.backend.tensorflow_split import split
 from keras_xla.backend.tensorflow_trace import Trace, without_optionals
 
@@ -27,7 +29,7 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
     Args:
         trace: The traced step.
         way: `"graph"`, `"xla"` or `"partial"`.
-        shapes: The only shapes that it will be called with; None for any.
+        shapes: The only shapes that it will be called with, in the order of the tensors; None for any.
 
     Raises:
         NotSplittable: for `"partial"`, and for `"xla"` where XLA cannot compile an operation.
@@ -49,23 +51,32 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
     return tf.function(one_step, jit_compile=True, autograph=False)
 
 
-def loop(trace: Trace, step: Callable, shapes: Shapes | None) -> Callable:
+def loop(
+    trace: Trace, step: Callable, shapes: Shapes | None, joined: bool = False, alike: Shapes | None = None
+) -> Callable:
     """Feeds a step from an iterator, as long as the batches have the shapes.
 
     Args:
         trace: The traced step.
-        step: As `make` gives it.
-        shapes: The shapes that it takes; None for any.
+        step: As `make` gives it, or as `tensorflow_filled.filling` does for a trace that fills.
+        shapes: The shapes that it takes; None for any. Where the trace fills, smaller batches have them, too.
+        joined: Whether the outputs of all batches are wanted, or those of the last one.
+        alike: The shapes that batches must have for other reasons; the graph does not know them from here.
 
     Returns:
         `run(iterator, count, pending) -> outputs, ran, pending`. `pending` is an `Optional` batch that goes first.
-        `outputs` are those of the last of `ran` batches. Fewer than `count` were run if the data ended, when the
-        `Optional` returned is empty, or if a batch has other shapes, which is then in it.
+        `outputs` are those of the last of `ran` batches, or of all of them, joined along the first axis. Fewer than
+        `count` were run if the data ended, when the `Optional` returned is empty, or if a batch has other shapes, which
+        is then in it.
     """
+    made, alike = leaves_of(trace.concrete.structured_outputs), shapes or alike
+    known = shapes or [x.shape for x in leaves_of(trace.spec)]
 
     def fits(batch):
+        if trace.fills:
+            return tensorflow_filled.fits(leaves_of(batch), shapes)
         checks = [tf.constant(True)]
-        for x, shape in zip(leaves_of(batch), shapes or (), strict=bool(shapes)):
+        for x, shape in zip(leaves_of(batch), alike or (), strict=bool(alike)):
             if not x.shape.is_fully_defined():
                 checks.append(tf.reduce_all(tf.equal(tf.shape(x), tf.constant(shape, tf.int32))))
         return tf.reduce_all(tf.stack(checks))
@@ -78,35 +89,35 @@ def loop(trace: Trace, step: Callable, shapes: Shapes | None) -> Callable:
 
     def one(pending):
         batch = value(pending)
-        if shapes:
-            batch = repack(batch, map(tf.ensure_shape, leaves_of(batch), shapes))
+        if alike and not trace.fills:
+            batch = repack(batch, map(tf.ensure_shape, leaves_of(batch), known))
         return leaves_of(step(batch))
 
     def run(iterator, count, pending):
         first = tf.cond(pending.has_value(), lambda: pending, iterator.get_next_as_optional)
 
-        def more(ran, _outputs, pending):
+        keeper = All(made, None) if joined else Last(made)
+
+        def more(ran, _kept, pending):
             return tf.logical_and(ran < count, ready(pending))
 
-        def body(ran, _outputs, pending):
-            outputs = one(pending)
+        def body(ran, kept, pending):
+            kept = keeper.added(kept, ran, one(pending))
             # A batch fetched beyond the last step would have to be handed on.
             rest = tf.cond(
                 ran + 1 < count,
                 iterator.get_next_as_optional,
                 lambda: tf.experimental.Optional.empty(iterator.element_spec),
             )
-            return ran + 1, outputs, rest
+            return ran + 1, kept, rest
 
-        made = leaves_of(trace.concrete.structured_outputs)
-        start = [tf.zeros([size or 0 for size in x.shape] if x.shape.rank else [], x.dtype) for x in made]
-        ran, outputs, rest = tf.while_loop(
+        ran, kept, rest = tf.while_loop(
             more,
             body,
-            (tf.constant(0), start, first),
-            shape_invariants=(tf.TensorShape([]), [x.shape for x in made], tf.OptionalSpec(iterator.element_spec)),
+            (tf.constant(0), keeper.start, first),
+            shape_invariants=(tf.TensorShape([]), keeper.invariants, tf.OptionalSpec(iterator.element_spec)),
             parallel_iterations=1,
         )
-        return outputs, ran, rest
+        return keeper.result(kept), ran, rest
 
     return tf.function(run, autograph=False)

@@ -20,13 +20,22 @@ def takes(*arrays: Any, steps: int | None = None) -> bool:
 
     That is for dense numpy arrays of numbers, all with the same number of rows; Nones do not count.
     """
-    capped = getattr(keras.config, "max_steps_per_epoch", lambda: None)() is not None
     leaves = [leaf for leaf in keras.tree.flatten(arrays) if leaf is not None]
-    if steps is not None or capped or not leaves:
+    if steps is not None or capped() or not leaves:
         return False
     if not all(isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fiub" for leaf in leaves):
         return False
     return len({len(leaf) for leaf in leaves}) == 1 and len(leaves[0]) > 0
+
+
+def capped() -> bool:
+    """Whether Keras is told to end every pass over data after some steps."""
+    return getattr(keras.config, "max_steps_per_epoch", lambda: None)() is not None
+
+
+def next_count(ran: int, seconds: float) -> int:
+    """How many batches the next call may be for, after one of which it is known how long it took."""
+    return max(1, min(MOST, int(ran * 2 * EXECUTION / max(seconds, 1e-6))))
 
 
 class Rows:
@@ -92,7 +101,7 @@ def run(
         end(done - 1, told(outputs[-1]))
         if runner.settled:
             journal.ran(kind, runner.way, count, seconds)
-            count = max(1, min(MOST, int(count * 2 * EXECUTION / max(seconds, 1e-6))))
+            count = next_count(count, seconds)
     if rows.rest and not stopped():
         begin(rows.full)
         first = rows.full * rows.size

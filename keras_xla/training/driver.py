@@ -39,7 +39,7 @@ class Driver:
         """
         held, self._held = [self._held], None
         if held[0] is not None:
-            threading.Thread(target=held.clear, daemon=True).start()
+            free(held)
 
     def __call__(self, iterator: Iterator) -> Any:
         """Train or test on the next batches; the outputs of the last of them."""
@@ -78,16 +78,30 @@ class Driver:
 
 
 class PredictDriver:
-    """Runs lists of batches of `predict`; their outputs are joined along the first axis."""
+    """Runs lists of batches of `predict`; their outputs are joined along the first axis.
 
-    def __init__(self, runner, journal: Journal):
-        self.runner, self.journal = runner, journal
+    Args:
+        runner: The backend's.
+        pace: Gives the `Pace` of the call of `predict` that is going on, or None.
+        journal: Is told how long steps took.
+    """
+
+    def __init__(self, runner, pace: Callable[[], Pace | None], journal: Journal):
+        self.runner, self._pace, self.journal = runner, pace, journal
 
     def __call__(self, batches) -> Any:
-        """The outputs for a list of batches, or for the next batch of an iterator (Keras 2)."""
+        """The outputs for a list of batches, for the next batch of an iterator (Keras 2), or for what feeds instead."""
+        pace = self._pace()
+        if pace and pace.feed:
+            return pace.feed.run(self)
         batches = [next(batches)] if hasattr(batches, "__next__") else list(batches)
         start = time.perf_counter()
         outputs = [self.runner.run_batch(batch) for batch in batches]
         if self.runner.settled:
             self.journal.ran("predict", self.runner.way, len(batches), time.perf_counter() - start)
         return self.runner.joined(outputs)
+
+
+def free(held: list) -> None:
+    """Empty a list in a thread of its own, where its elements are freed if nothing else refers to them."""
+    threading.Thread(target=held.clear, daemon=True).start()

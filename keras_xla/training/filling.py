@@ -1,11 +1,11 @@
 """The last, smaller batch filled up with rows that weigh nothing, so that nothing compiles for its size.
 
-For models in which every row is on its own, the loss, the gradients and the metrics are those of the smaller batch, to
-rounding: the rows that were added repeat the last one, with zero weight.
+That is done where XLA runs every batch: on JAX here, on TensorFlow with `jit_compile=True` in the graph (see
+`backend/tensorflow_filled.py`). For models in which every row is on its own, the loss, the gradients and the metrics
+are those of the smaller batch, to rounding: the rows that were added repeat the last one, with zero weight.
 """
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -47,10 +47,13 @@ def fills(model: keras.Model, kind: str) -> bool:
 
     True for models of Keras' own layers, losses and metrics that treat every row alone, with Keras' own step.
     """
-    step = f"{kind}_step"
-    own = getattr(type(model), step) is getattr(keras.Model, step)
-    own &= all(getattr(type(model), name) is getattr(keras.Model, name) for name in ("compute_loss", "compute_metrics"))
-    return own and all(map(_alone, model._flatten_layers())) and bool(_scale(model)) and _metrics_count(model)
+    return _rows_alone(model, kind) and _metrics_count(model)
+
+
+def _rows_alone(model: keras.Model, kind: str) -> bool:
+    kept = (f"{kind}_step", "compute_loss", "compute_metrics")
+    own = all(getattr(type(model), name) is getattr(keras.Model, name) for name in kept)
+    return own and all(map(_alone, model._flatten_layers())) and bool(_scale(model))
 
 
 def _alone(layer: keras.layers.Layer) -> bool:
@@ -138,6 +141,32 @@ def filling(model: keras.Model, kind: str, make: Callable[[], Callable]) -> Call
     return run
 
 
+def filled_step(model: keras.Model, kind: str) -> Callable:
+    """Answers a runner on TensorFlow which step to trace for batches: one of filled batches where `fills` says so.
+
+    Args:
+        model: A compiled Keras 3 model.
+        kind: `"train"` or `"test"`.
+    """
+
+    def answer(spec):
+        if f"{kind}_step" in vars(model) or not _rows_alone(model, kind):
+            return None
+        if not all(each is None or each.built for each in (model._compile_loss, model._compile_metrics)):
+            # Their metrics must be there before the step is traced, as they are on JAX.
+            try:
+                model._symbolic_build(data_batch=keras.tree.map_structure(_symbolic, spec))
+            except Exception:  # tracing the usual step tells what is wrong, in Keras' words
+                return None
+        return _step(model, kind) if fills(model, kind) else None
+
+    return answer
+
+
+def _symbolic(spec: Any) -> keras.KerasTensor | None:
+    return None if spec is None else keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
+
+
 def stop_filling(model: keras.Model) -> None:
     """Give the model its own steps back."""
     for kind in ("train", "test"):
@@ -147,7 +176,6 @@ def stop_filling(model: keras.Model) -> None:
 def _step(model: keras.Model, kind: str) -> Callable:
     step = getattr(type(model), f"{kind}_step")
 
-    @functools.wraps(step)  # jax compiles it by this name
     def run(*arguments):
         *state, batch = arguments
         if not isinstance(batch, FilledBatch):
@@ -155,6 +183,7 @@ def _step(model: keras.Model, kind: str) -> Callable:
         with _weighed(model, batch):
             return step(model, *state, batch.batch)
 
+    run.__name__ = run.__qualname__ = step.__name__  # by which it is compiled
     return run
 
 
@@ -162,15 +191,15 @@ def _step(model: keras.Model, kind: str) -> Callable:
 def _weighed(model: keras.Model, filled: FilledBatch):
     """While a step is traced, losses and metrics get weights; sums and means are those over the rows that count."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(filled.batch)
-    size = np.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
+    size = keras.ops.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
     counts = keras.ops.cast(keras.ops.arange(size) < filled.rows, keras.config.floatx())  # [rows of the batch]
     rows = keras.ops.cast(filled.rows, keras.config.floatx())
-    factor = size / rows if _scale(model) == "mean" else 1.0
+    factor = keras.ops.cast(size, rows.dtype) / rows if _scale(model) == "mean" else 1.0
 
     def weights(given, of=counts):
         if given is None:
             return of
-        shape = (size, *[1] * (len(given.shape) - 1))
+        shape = (-1, *[1] * (len(given.shape) - 1))
         return keras.ops.cast(given, of.dtype) * keras.ops.reshape(of, shape)
 
     def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
@@ -183,7 +212,8 @@ def _weighed(model: keras.Model, filled: FilledBatch):
 
     def of_rows(tracker):
         update = tracker.update_state
-        return lambda values, sample_weight=None: update(values, sample_weight=rows)
+        # None: on TensorFlow Keras counts batches, not rows, for the loss of each of several outputs.
+        return lambda values, sample_weight=None: update(values, sample_weight=None if sample_weight is None else rows)
 
     def weighted(metric):
         update = metric.update_state

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_xla import backend
-from keras_xla.backend.steps import make_runner
+from keras_xla.backend.steps import make_runner, state_maker
 
 
 def is_keras2(model: Any) -> bool:
@@ -51,7 +51,8 @@ def runner_of(model: Any, kind: str, *answers: Callable) -> Any:
         from keras_xla.backend.tensorflow_keras2 import step_of  # TensorFlow only
 
         return make_runner(step_of(model, kind), *answers)
-    return make_runner(getattr(model, f"{kind}_step"), *answers)
+    before = state_maker(model) if kind == "train" else None
+    return make_runner(getattr(model, f"{kind}_step"), *answers, before)
 
 
 def steps_per_execution(model: Any) -> int:

@@ -27,6 +27,7 @@ UNKNOWN_STEPS = 200  # of a pass over data that does not tell its length
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
 BEST = 0.6  # what of the plain graph's time XLA may hope to take
 REPEATS, LIMIT = 4, 0.25  # timed runs of a trial, and the seconds after which no further one starts
+UNCLEAR = 1.5  # within which factor of what a compilation costs the gain hoped for has to be timed better
 AGAIN, CLOSE, WORTH = 8, 0.8, 0.01  # more rounds of trials while ratios are close and seconds few beside those to come
 
 
@@ -131,8 +132,13 @@ class Policy:
         return f"{to_come:.0f} steps to come cannot repay a compilation, {enough:.0f} could"
 
     def _measure(self, question: Question, way: str, to_come: float) -> dict:
-        graph = question.trial("graph", REPEATS, LIMIT).step
-        if (1 - BEST) * graph * to_come < estimated_compile(question.facts):
+        cost = estimated_compile(question.facts)
+        for repeats in (1, REPEATS):  # mostly it is clear after one step
+            graph = question.trial("graph", repeats, LIMIT).step
+            gain = (1 - BEST) * graph * to_come
+            if not cost / UNCLEAR < gain < cost * UNCLEAR:
+                break
+        if gain < cost:
             return {"graph": graph}
         try:
             timing: Timing = question.trial(way, REPEATS, LIMIT)

@@ -11,16 +11,17 @@ from keras_xla import backend
 from keras_xla.backend import events
 from keras_xla.backend.steps import is_distributed, is_mirrored, runs_eagerly, watched_step
 from keras_xla.training import keras2
-from keras_xla.training.arrays import Rows, evaluate_arrays, filled_up, predict_arrays, takes
+from keras_xla.training.arrays import Rows, capped, evaluate_arrays, filled_up, predict_arrays, takes
 from keras_xla.training.driver import Driver, PredictDriver
 from keras_xla.training.feed import Feed, without_pipeline
-from keras_xla.training.filling import filling, stop_filling
+from keras_xla.training.filling import filled_step, filling, stop_filling
 from keras_xla.training.journal import ADVICE, KINDS, MANY, Journal
 from keras_xla.training.memory import decisions
 from keras_xla.training.pace import Pace, flat, watched
 from keras_xla.training.policy import Policy
 from keras_xla.training.replicas import prepare, replicas_function, restore
 from keras_xla.training.signature import Leaf, batch_names, describe, describe_change
+from keras_xla.training.stream import Going, predict_stream
 
 _CACHED = "_use_cached_eval_dataset"  # what Keras' fit passes to its evaluate
 CALLS = {"train": "fit", "test": "evaluate", "predict": "predict"}
@@ -38,9 +39,10 @@ class StepObserver:
         self._model, self.jit_compile = model, jit_compile
         self.journal = Journal()
         self._compiled_kinds: set[str] = set()
-        self._paces: dict[str, Pace] = {}
+        self._thread = _Thread()
         self._asked: dict[str, tuple] = {}
         self._held: tuple[list, Rows | None] = [], None
+        self._predicting = Going()
 
     def make_train_function(self, force: bool = False):
         """In place of `Model.make_train_function`."""
@@ -64,7 +66,8 @@ class StepObserver:
 
     def predict(self, *args, **kwargs):
         """In place of `Model.predict`."""
-        return self._call("predict", args, kwargs)
+        with self._predicting:
+            return self._call("predict", args, kwargs)
 
     def compile(self, *args, **kwargs):
         """In place of `Model.compile`: from now on the model is what its owner makes of it."""
@@ -74,6 +77,10 @@ class StepObserver:
     def follow(self, kind: str, pace: Pace) -> None:
         """Let this tell how many steps are to come."""
         self._paces[kind] = pace
+
+    @property
+    def _paces(self) -> dict[str, Pace]:
+        return self._thread.paces
 
     def _call(self, kind: str, args, kwargs):
         method = getattr(type(self._model), CALLS[kind])
@@ -120,12 +127,17 @@ class StepObserver:
         bound.apply_defaults()
         named = {name: value for name, value in bound.arguments.items() if name != "self"}
         rows = None
-        if takes(named["x"], steps=named["steps"]) and not hasattr(named["callbacks"], "callbacks"):
-            driver = self._make("predict", False)
-            if self.jit_compile == "auto" and isinstance(driver, PredictDriver):
+        auto, plain = self.jit_compile == "auto", not hasattr(named["callbacks"], "callbacks")
+        driver = self._make("predict", False) if plain else None
+        if plain and takes(named["x"], steps=named["steps"]):
+            if auto and isinstance(driver, PredictDriver):
                 return predict_arrays(self._model, driver, pace, **named)
             if self._model.jit_compile and not is_mirrored(self._model):  # replicas may differ in moving statistics
                 named["x"], rows = filled_up(self._model, named["x"], named["batch_size"])
+        elif auto and isinstance(driver, PredictDriver) and not capped():
+            stream = driver.runner.stream_of(named["x"])
+            if stream is not None:
+                return predict_stream(self._model, pace, self._predicting, stream, named)
         outputs = type(self._model).predict(self._model, **named)
         return outputs if rows is None else keras.tree.map_structure(lambda array: array[:rows], outputs)
 
@@ -197,15 +209,24 @@ class StepObserver:
             fill = backend.name == "jax" and kind != "predict" and not own
             function = filling(model, kind, make) if fill else make()
         elif kind == "predict":
-            function = PredictDriver(runner, self.journal)
+            function = PredictDriver(runner, lambda: self._paces.get(kind), self.journal)
         else:
             steps = keras2.steps_per_execution(model)
+            if self.jit_compile is True and not keras2.is_keras2(model):
+                runner.filled_step = filled_step(model, kind)
             function = Driver(runner, kind, steps, lambda: self._paces.get(kind), self.journal)
         setattr(model, attribute, function)
         return function
 
     def _first_cause(self, kind: str) -> str:
         return "model recompiled" if kind in self._compiled_kinds else "first call"
+
+
+class _Thread(threading.local):
+    """The calls that are going on in this thread."""
+
+    def __init__(self):
+        self.paces: dict[str, Pace] = {}
 
 
 class Ledger:

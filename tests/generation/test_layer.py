@@ -121,7 +121,7 @@ def test_forty_different_calls_compile_once_a_bucket(model, new_events):
     rng = np.random.default_rng(0)
     buckets = set()
     for i in range(40):
-        batch, longest, new = int(rng.integers(1, 9)), 1 + (i * 37) % 64, int(rng.integers(1, 33))
+        batch, longest, new = int(rng.integers(3, 9)), 1 + (i * 37) % 64, int(rng.integers(1, 33))
         rows = [rng.integers(5, 90, longest if r == 0 else rng.integers(1, longest + 1)).tolist() for r in range(batch)]
         options = dict(
             temperature=float(rng.uniform(0.3, 2)),
@@ -134,7 +134,7 @@ def test_forty_different_calls_compile_once_a_bucket(model, new_events):
         out = layer.generate(rows, do_sample=True, max_new_tokens=new, **options)
         assert out["sequences"].shape == (batch, new)
         buckets.add((1 << (batch - 1).bit_length(), 32 if longest <= 32 else 64))
-    assert layer.trace_count == len(new_events("generate")) <= len(buckets) == 8
+    assert layer.trace_count == len(new_events("generate")) == len(buckets) == 4
 
 
 def test_a_model_around_it_is_not_compiled_again_and_says_why(layer):

@@ -1,4 +1,4 @@
-"""On JAX the last batch is filled up: one executable, and the losses, metrics and weights of plain Keras."""
+"""Where XLA runs every batch the last is filled up: one executable, the losses, metrics and weights of plain Keras."""
 
 import keras
 import numpy as np
@@ -9,7 +9,8 @@ from keras_xla.training.filling import Fill, fills
 from tests.training.helpers import LOSS, Log, X, Y, classifier
 
 WEIGHTS = np.linspace(0, 2, len(X)).astype("float32")
-on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="elsewhere smaller batches run in the plain graph")
+on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="on TensorFlow the graph does it")
+on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data, and Keras' own XLA")
 
 
 def compiled(model, loss=LOSS, metrics=("accuracy",), **options):
@@ -107,25 +108,27 @@ CASES = {
 }
 
 
-@on_jax
+def ours(model, *args, **options):
+    return compile(model, *args, jit_compile=True, **options)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_those_of_plain_keras_from_one_executable(case):
     make, fit, options = CASES[case]
     expected = results(keras.Model.compile, make, fit, **options)
     log = Log()
-    made = results(compile, make, fit, **options)
+    made = results(ours, make, fit, **options)
     keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
-    assert log.kinds() == (["train", "test"])
+    assert log.kinds() == ["train", "test"]
 
 
-@on_jax
 def test_a_model_that_is_not_filled_compiles_twice():
     make = lambda: with_layer(keras.layers.BatchNormalization())  # noqa: E731
     keras.utils.set_random_seed(0)
     expected = results(keras.Model.compile, make, {"x": X, "y": Y}, loss=LOSS)
     keras.utils.set_random_seed(0)
     log = Log()
-    made = results(compile, make, {"x": X, "y": Y}, loss=LOSS)
+    made = results(ours, make, {"x": X, "y": Y}, loss=LOSS)
     keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
     assert log.kinds() == ["train", "train", "test", "test"]
 
@@ -139,3 +142,97 @@ def test_plain_compile_gives_the_model_its_steps_back():
     model.compile("sgd", LOSS)
     assert "train_step" not in vars(model)
     model.fit(X, Y, batch_size=16, verbose=0)
+
+
+def dicts(size=16, repeat=1, drop_remainder=False):
+    """A dataset of dicts, the last batch of each pass smaller."""
+    import tensorflow as tf
+
+    pairs = tf.data.Dataset.from_tensor_slices(({"a": X, "b": X[:, :1]}, Y))
+    return pairs.batch(size, drop_remainder=drop_remainder).repeat(repeat)
+
+
+def of_dicts():
+    keras.utils.set_random_seed(0)
+    a, b = keras.Input((20,), name="a"), keras.Input((1,), name="b")
+    hidden = keras.layers.Dense(8, "relu")(keras.layers.Concatenate()([a, b]))
+    return keras.Model({"a": a, "b": b}, keras.layers.Dense(3)(hidden))
+
+
+def fitted(compile_, data, **options):
+    model = of_dicts()
+    compile_(model, "adam", LOSS, metrics=["accuracy"], **options)
+    history = model.fit(data, epochs=2, validation_data=data, verbose=0).history
+    return [history, model.evaluate(data, verbose=0), model.get_weights()]
+
+
+@on_tensorflow
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_datasets_with_smaller_batches_here_and_there(steps_per_execution):
+    options = {"steps_per_execution": steps_per_execution}
+    log = Log()
+    made = fitted(ours, dicts(repeat=2), **options)
+    assert log.kinds() == ["train", "test"]
+    expected = fitted(keras.Model.compile, dicts(repeat=2), **options)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
+
+
+@on_tensorflow
+@pytest.mark.parametrize(
+    ("data", "rtol"),
+    [(lambda: dicts(24), 1e-6), (lambda: dicts(16, drop_remainder=True), 0)],
+    ids=["that could be smaller", "of a known size"],
+)
+def test_full_batches_give_what_keras_own_xla_gives(data, rtol):
+    made, expected = fitted(ours, data()), fitted(keras.Model.compile, data(), jit_compile=True)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol), made, expected)
+
+
+@on_tensorflow
+def test_a_larger_batch_compiles_and_is_the_one_to_fill_up_to():
+    data = dicts(8).take(2).concatenate(dicts(16)).concatenate(dicts(8))
+    log = Log()
+    made = fitted(ours, data)
+    assert log.kinds() == ["train", "train", "test", "test"]
+    expected = fitted(keras.Model.compile, data)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
+
+
+@on_tensorflow
+def test_batches_of_other_lengths_are_not_filled():
+    import tensorflow as tf
+
+    def data():
+        rows = [(X[:8, :n, None], Y[:8]) for n in (20, 10)] + [(X[:4, :10, None], Y[:4])]
+        spec = tf.TensorSpec((None, None, 1)), tf.TensorSpec((None,), tf.int32)
+        return tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=spec)
+
+    def run(compile_):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((None, 1)), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3)])
+        compile_(model, "sgd", LOSS)
+        return model.evaluate(data(), verbose=0)
+
+    log = Log()
+    made = run(ours)
+    assert [event.shapes for event in log.new()] == [
+        "x: (8, 20, 1) float32, y: (8,) int32",
+        "x: (8, 10, 1) float32, y: (8,) int32",
+    ]
+    np.testing.assert_allclose(made, run(keras.Model.compile), rtol=1e-5)
+
+
+@on_tensorflow
+def test_auto_leaves_the_smaller_batch_to_the_plain_graph():
+    assert_equal = np.testing.assert_array_equal
+    made, expected = fitted(compile, dicts()), fitted(keras.Model.compile, dicts())
+    keras.tree.map_structure(assert_equal, made, expected)
+
+
+@on_tensorflow
+def test_what_is_wrong_is_said_in_keras_words():
+    for compile_ in (keras.Model.compile, ours):
+        model = classifier()
+        compile_(model, "sgd", "mse", metrics=["accuracy"])
+        with pytest.raises(ValueError, match="incompatible with the layer"):
+            model.fit(X[:, :7], Y, verbose=0)

@@ -1,5 +1,7 @@
 """LoRA: frozen kernels with small trained factors beside them, and the results of plain Keras."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -57,6 +59,13 @@ def train(model, epochs=2):
     return model.fit(IDS, Y, batch_size=16, epochs=epochs, verbose=0).history["loss"]
 
 
+@functools.cache
+def trained_plainly():
+    """Losses, weights and answers of plain Keras."""
+    model = plain(None, with_lora(reader()))
+    return train(model), model.get_weights(), model.predict(IDS, verbose=0)
+
+
 def named(model, *beginnings) -> dict[str, np.ndarray]:
     """Values of the weights whose names begin so, by path."""
     return {v.path: np.array(v.value) for v in model.weights if v.name.startswith(beginnings)}
@@ -84,30 +93,33 @@ def test_losses_are_those_of_plain_keras_and_the_kernels_stay(way):
     before = named(model, *FROZEN, "lora_")
     losses = train(model)
     assert losses[-1] < losses[0]
-    expected = plain(way, with_lora(reader()))
-    assert_same(way, losses, train(expected))
-    assert_same(way, model.get_weights(), expected.get_weights())
-    assert_same(way, model.predict(IDS, verbose=0), expected.predict(IDS, verbose=0))
+    assert_same(way, (losses, model.get_weights(), model.predict(IDS, verbose=0)), trained_plainly())
     assert_trained_as_lora_does(model, before)
     if way in ("graph", "xla"):
         assert observer_of(model).journal.decisions[0].way == way
 
 
-def test_lora_after_a_first_fit(way):
-    def run(make):
-        model = make(way, reader())
-        losses = [*train(model)]
-        make(way, with_lora(model))
-        before = named(model, *FROZEN, "lora_")
-        losses += train(model)
-        assert_trained_as_lora_does(model, before)
-        return losses, model.get_weights()
+def trained_without_and_with(way, make):
+    model = make(way, reader())
+    losses = [*train(model)]
+    make(way, with_lora(model))
+    before = named(model, *FROZEN, "lora_")
+    losses += train(model)
+    assert_trained_as_lora_does(model, before)
+    return losses, model.get_weights()
 
+
+@functools.cache
+def trained_without_and_with_plainly():
+    return trained_without_and_with(None, plain)
+
+
+def test_lora_after_a_first_fit(way):
     log = Log()
-    made = run(ours)
+    made = trained_without_and_with(way, ours)
     first, *later = log.causes()
     assert first == "first call" and "model recompiled" in later
-    assert_same(way, made, run(plain))
+    assert_same(way, made, trained_without_and_with_plainly())
 
 
 def test_it_is_compiled_once_for_each_compile(way):

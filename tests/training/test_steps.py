@@ -50,7 +50,8 @@ def test_several_steps_in_one_execution_change_no_result():
         make(model, **OPTIONS, steps_per_execution=steps, jit_compile=True)
         return model.fit(X, Y, batch_size=16, epochs=2, verbose=0).history
 
-    assert run(compile, 3) == run(keras.Model.compile, 3) == run(compile, 100)
+    assert run(compile, 3) == run(compile, 100)
+    np.testing.assert_allclose(run(compile, 3)["loss"], run(keras.Model.compile, 3)["loss"], rtol=1e-5)
 
 
 def test_batches_by_hand():

@@ -1,0 +1,36 @@
+"""Variables of the optimizer and the metrics, made before the train step is traced.
+
+A `tf.function` that makes variables in its first trace is traced a second time, and each variable it makes there takes
+ten times as long as one made outside. Keras on TensorFlow leaves them to that trace; on its other backends it makes
+them before, by a pass over symbolic tensors, which is what happens here, too.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def state_maker(model: keras.Model) -> Callable[[Any], None] | None:
+    """Makes what the train step of a built model would make; None for steps that are not Keras' own.
+
+    Args:
+        model: A compiled model.
+
+    Returns:
+        `make(spec)` for a batch's structure of `tf.TypeSpec`. It makes nothing where a layer has yet to be built or
+        the batch is ragged or sparse, and leaves errors to the trace, which says where they come from.
+    """
+    if type(model).train_step is not keras.Model.train_step:
+        return None
+
+    def make(spec: Any) -> None:
+        leaves = [x for x in tf.nest.flatten(spec) if x is not None]
+        dense = all(isinstance(x, tf.TensorSpec) and x.shape.rank for x in leaves)
+        if dense and all(layer.built for layer in model._flatten_layers()):
+            with contextlib.suppress(Exception):
+                model._symbolic_build(data_batch=spec)
+
+    return make

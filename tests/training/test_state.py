@@ -1,0 +1,88 @@
+"""The state that a train step needs is made before it is traced, so that it is traced once."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla.training.compile import compile
+from tests.training.helpers import OPTIONS, SIZE, X, Y, classifier
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("on the other backends Keras makes it so itself", allow_module_level=True)
+import tensorflow as tf
+
+
+@keras.saving.register_keras_serializable("test_state")
+class Counted(keras.layers.Layer):
+    """Counts how often it is traced for training."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.traced = 0
+
+    def call(self, x, training=False):
+        self.traced += bool(training)
+        return x
+
+
+def counting(*after) -> tuple[keras.Model, Counted]:
+    layer = Counted()
+    return keras.Sequential([keras.Input(X.shape[1:]), layer, keras.layers.Dense(3), *after]), layer
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.parametrize("dataset", [False, True], ids=["arrays", "dataset"])
+def test_the_step_of_a_built_model_is_traced_once(jit_compile, dataset):
+    model, layer = counting()
+    compile(model, **{**OPTIONS, "jit_compile": jit_compile, "metrics": ["accuracy"]})
+    rows = len(X) // SIZE * SIZE
+    if dataset:
+        model.fit(tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(SIZE, drop_remainder=True), verbose=0)
+    else:
+        model.fit(X[:rows], Y[:rows], batch_size=SIZE, verbose=0)
+    assert layer.traced == 1
+
+
+def test_plain_keras_traces_it_twice():
+    """The premise: without this, the file has no point."""
+    model, layer = counting()
+    model.compile(**{**OPTIONS, "jit_compile": False, "metrics": ["accuracy"]})
+    model.fit(X[:SIZE], Y[:SIZE], batch_size=SIZE, verbose=0)
+    assert layer.traced == 2
+
+
+def test_a_model_that_builds_itself_in_its_first_step_still_does():
+    keras.utils.set_random_seed(0)
+    plain = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(3)])
+    keras.utils.set_random_seed(0)
+    ours = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(3)])
+    plain.compile(**{**OPTIONS, "jit_compile": False})
+    compile(ours, **{**OPTIONS, "jit_compile": "auto"})
+    losses = [model.fit(X, Y, batch_size=SIZE, shuffle=False, verbose=0).history["loss"] for model in (plain, ours)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_the_optimizers_state_has_the_variables_and_names_of_plain_keras():
+    plain, ours = classifier(), classifier()
+    plain.compile(**{**OPTIONS, "jit_compile": False})
+    compile(ours, **{**OPTIONS, "jit_compile": "auto"})
+    for model in (plain, ours):
+        model.fit(X, Y, batch_size=SIZE, verbose=0)
+
+    def told(model):
+        return [(each.path.split("/", 1)[-1], tuple(each.shape)) for each in model.optimizer.variables]
+
+    assert told(ours) == told(plain)
+
+
+def test_what_is_wrong_is_said_by_the_step_itself():
+    errors = []
+    for wrap in (lambda model, **options: model.compile(**options), compile):
+        model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(5)])
+        wrap(model, optimizer="sgd", loss="mse", jit_compile=False if wrap is not compile else "auto")
+        with pytest.raises(ValueError) as raised:
+            model.fit(X, np.zeros((len(X), 4), "float32"), batch_size=SIZE - 1, verbose=0)
+        errors.append(re.sub(r"_\d+", "", str(raised.value)))  # numbers in names
+    assert errors[0] == errors[1]
