@@ -11,6 +11,7 @@ import numpy as np
 from keras_xla.training.driver import EXECUTION
 from keras_xla.training.journal import Journal
 from keras_xla.training.pace import Pace
+from keras_xla.training.rowwise import rowwise_in_inference
 
 MOST = 1024  # batches of one call
 
@@ -183,9 +184,8 @@ def filled_up(model: keras.Model, x: Any, batch_size: int | None) -> tuple[Any, 
         there is one batch only.
     """
     size, rows = batch_size or 32, len(keras.tree.flatten(x)[0])
-    own = all(type(layer).__module__.startswith("keras.") for layer in model._flatten_layers())
     missing = -rows % size
-    if not own or not missing or rows < size:
+    if not missing or rows < size or not rowwise_in_inference(model):
         return x, None
     return keras.tree.map_structure(lambda array: np.concatenate([array, np.repeat(array[-1:], missing, 0)]), x), rows
 

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.filled import FilledBatch
+from keras_xla.training.rowwise import rowwise_in_inference
 
 # One number for each row (and position), of that row alone.
 _LOSSES = {
@@ -38,7 +39,7 @@ _MEANS = {"sum_over_batch_size", "mean"}
 _SUMS = {"sum", "mean_with_sample_weight"}
 # Layers that mix rows, or whose random numbers for a row depend on how many rows there are.
 _MIX = ("BatchNormalization", "ActivityRegularization", "Random", "Gaussian", "Alpha", "MixUp", "CutMix", "AugMix")
-_MIX += ("RandAugment", "AutoContrast", "Lambda", "Masking")
+_MIX += ("RandAugment", "AutoContrast", "Masking")
 _COUNT_ROWS = ("R2Score", "PearsonCorrelation", "ConcordanceCorrelation")  # metrics that do so whatever the weights
 
 
@@ -53,14 +54,16 @@ def fills(model: keras.Model, kind: str) -> bool:
 def _rows_alone(model: keras.Model, kind: str) -> bool:
     kept = (f"{kind}_step", "compute_loss", "compute_metrics")
     own = all(getattr(type(model), name) is getattr(keras.Model, name) for name in kept)
-    return own and all(map(_alone, model._flatten_layers())) and bool(_scale(model))
+    if not own or not rowwise_in_inference(model) or not _scale(model):
+        return False
+    # A loss of outputs with one axis takes the rows for classes.
+    return all(map(_alone, model._flatten_layers())) and all(len(x.shape) > 1 for x in model.outputs)
 
 
 def _alone(layer: keras.layers.Layer) -> bool:
     kind = type(layer)
     return (
-        kind.__module__.startswith("keras.")
-        and not kind.__name__.startswith(_MIX)
+        not kind.__name__.startswith(_MIX)
         and getattr(layer, "activity_regularizer", None) is None
         and not getattr(layer, "mask_zero", False)
         and not getattr(layer, "stateful", False)
@@ -75,6 +78,9 @@ def _scale(model: keras.Model) -> str:
         loss = keras.losses.get(loss) if isinstance(loss, str) else loss
         fn, reduction = getattr(loss, "fn", loss), getattr(loss, "reduction", "sum_over_batch_size")
         known = getattr(fn, "__module__", "").startswith("keras.") and getattr(fn, "__name__", "") in _LOSSES
+        how = getattr(loss, "_fn_kwargs", {})
+        # A mean over what is not ignored is one over the added rows, too.
+        known &= how.get("axis", -1) == -1 and how.get("ignore_class") is None
         kinds.add("mean" if known and reduction in _MEANS else "sum" if known and reduction in _SUMS else "")
     return kinds.pop() if len(kinds) == 1 else ""
 
@@ -196,18 +202,26 @@ def _weighed(model: keras.Model, filled: FilledBatch):
     rows = keras.ops.cast(filled.rows, keras.config.floatx())
     factor = keras.ops.cast(size, rows.dtype) / rows if _scale(model) == "mean" else 1.0
 
+    def as_rank_of(of, x):
+        return keras.ops.reshape(of, (-1, *[1] * (len(x.shape) - 1)))
+
     def weights(given, of=counts):
-        if given is None:
-            return of
-        shape = (-1, *[1] * (len(given.shape) - 1))
-        return keras.ops.cast(given, of.dtype) * keras.ops.reshape(of, shape)
+        return of if given is None else keras.ops.cast(given, of.dtype) * as_rank_of(of, given)
+
+    def for_loss(given, predicted):
+        of = counts * factor
+        if given is None and predicted is not None:  # one for each number that the loss gives
+            return keras.ops.broadcast_to(as_rank_of(of, predicted[..., 0]), keras.ops.shape(predicted)[:-1])
+        return weights(given, of)
 
     def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
         given = sample_weight
         if given is None and keras.tree.is_nested(y):
             given = keras.tree.map_structure(lambda _: None, y)
-        made = keras.tree.map_structure(lambda each: weights(each, counts * factor), given)
-        made = weights(None, counts * factor) if given is None else made
+        leaves, predicted = keras.tree.flatten(given), keras.tree.flatten(y_pred)
+        if len(predicted) != len(leaves):  # Keras says what it thinks of that
+            predicted = [None] * len(leaves)
+        made = keras.tree.pack_sequence_as(given, list(map(for_loss, leaves, predicted)))
         return type(model).compute_loss(model, x, y, y_pred, made, training=training)
 
     def of_rows(tracker):

@@ -26,6 +26,7 @@ def with_layer(layer):
 def test_models_whose_rows_are_each_alone_are_filled():
     assert fills(compiled(classifier(dropout=0.2)), "train")
     assert fills(compiled(with_layer(keras.layers.LayerNormalization())), "test")
+    assert fills(compiled(with_operation(lambda x: keras.ops.relu(x) + 1)), "test")
     assert fills(compiled(classifier(), metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]), "train")
 
 
@@ -39,6 +40,20 @@ class OwnLayer(keras.layers.Layer):
         return x - keras.ops.mean(x, axis=0)
 
 
+def sparse(**options):
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+
+
+def with_operation(operation):
+    inputs = keras.Input((20,))
+    return keras.Model(inputs, keras.layers.Dense(3)(operation(inputs)))
+
+
+def one_number():
+    """For each row, without an axis for it: a loss takes the mean over the rows."""
+    return keras.Sequential([keras.Input((20,)), keras.layers.Dense(1), keras.layers.Reshape(())])
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -49,8 +64,24 @@ class OwnLayer(keras.layers.Layer):
         lambda: compiled(OwnStep([keras.Input((20,)), keras.layers.Dense(3)])),
         lambda: compiled(classifier(), loss=lambda y, p: keras.ops.mean(p)),
         lambda: compiled(classifier(), metrics=[lambda y, p: keras.ops.mean(p)]),
+        lambda: compiled(classifier(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, axis=1)),
+        lambda: compiled(
+            classifier(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+        ),
+        lambda: compiled(one_number(), loss="mse", metrics=[]),
     ],
-    ids=["batch norm", "noise", "activity", "own layer", "own step", "own loss", "own metric"],
+    ids=[
+        "batch norm",
+        "noise",
+        "activity",
+        "own layer",
+        "own step",
+        "own loss",
+        "own metric",
+        "axis",
+        "ignored",
+        "one number",
+    ],
 )
 def test_those_whose_rows_may_depend_on_each_other_are_not(make):
     assert not fills(make(), "train")
@@ -73,6 +104,29 @@ def results(compile_, make, fit, **options):
         *(fit[name] for name in ("x", "y")), sample_weight=fit.get("sample_weight"), batch_size=16, verbose=0
     )
     return [history, evaluated, model.get_weights()]
+
+
+STEPS = 6  # as many as rows in a batch: weights along the wrong axis would go unnoticed elsewhere
+
+
+def sequences():
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([keras.Input((STEPS, 4)), keras.layers.Dense(3)])
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
+def test_losses_with_a_number_for_each_position(reduction):
+    x, y = np.resize(X, (20, STEPS, 4)), np.resize(Y, (20, STEPS))
+    loss, histories = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction), []
+    for wrap in (keras.Model.compile, compile):
+        model = sequences()
+        wrap(model, "sgd", loss, metrics=["accuracy"], jit_compile=True)
+        log = Log()
+        history = model.fit(x, y, batch_size=STEPS, epochs=2, shuffle=False, verbose=0).history
+        histories.append([*history.values(), model.evaluate(x, y, batch_size=STEPS, verbose=0), *model.get_weights()])
+    assert log.kinds() == ["train", "test"]  # 20 rows are three full batches and 2
+    for made, expected in zip(histories[1], histories[0], strict=True):
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-6)
 
 
 def two_outputs():

@@ -1,0 +1,29 @@
+"""Models in which every row of a batch is on its own, as far as Keras' own layers let one know."""
+
+import keras
+
+_OF_USERS = ("Lambda", "JaxLayer", "FlaxLayer", "TFSMLayer", "TorchModuleWrapper")  # Keras', around any code
+_ELEMENTWISE = {  # operations without a layer that look at every number alone
+    *("Abs", "Absolute", "Add", "Cast", "Clip", "Divide", "Elu", "Exp", "Gelu", "HardSigmoid", "LeakyRelu", "Log"),
+    *("Log1p", "Maximum", "Minimum", "Multiply", "Negative", "Power", "Relu", "Relu6", "Selu", "Sigmoid", "Sign"),
+    *("Silu", "Softplus", "Sqrt", "Square", "Subtract", "Swish", "Tanh", "TrueDivide"),
+}
+
+
+def rowwise_in_inference(model: keras.Model) -> bool:
+    """Whether the outputs of a row depend on no other row of its batch, when the model does not train.
+
+    True for models of Keras' own layers and of operations on single numbers; what else there is might mix rows.
+    """
+    return all(map(_known, model._flatten_layers()))
+
+
+def _known(layer: keras.layers.Layer) -> bool:
+    kind, activation = type(layer), getattr(layer, "activation", None)
+    operations = getattr(layer, "operations", None) or ()  # of a functional model
+    return (
+        kind.__module__.startswith("keras.")
+        and kind.__name__ not in _OF_USERS
+        and (activation is None or getattr(activation, "__module__", "").startswith("keras."))
+        and all(isinstance(op, keras.layers.Layer) or type(op).__name__ in _ELEMENTWISE for op in operations)
+    )
