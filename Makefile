@@ -13,7 +13,7 @@ ON_JAX := tests/training $(addprefix tests/engine/test_,decode.py decode_hlo.py 
 PARALLEL := -n 2 --dist worksteal
 test oldest transformers4: export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint format bench bench-fit bench-live oldest transformers4 clean
+.PHONY: demo test lint format bench bench-fit bench-live oldest transformers4 ray clean
 
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py
@@ -44,6 +44,10 @@ bench-fit: $(VENV)/.test
 # The lower end of the stated version range.
 oldest: .venv-oldest/.installed
 	.venv-oldest/bin/python -m pytest $(PARALLEL) tests -m "not slow"
+
+# The recipe for many machines, end to end on Ray's local runner; Ray alone is 330 MB.
+ray: .venv-ray/.installed
+	.venv-ray/bin/python -m pytest tests/test_batch_generation.py
 
 # Live TensorFlow models: eager, their XLA and ours.
 bench-live: .venv-transformers4/.installed
@@ -80,10 +84,15 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	.venv-oldest/bin/python -m pip install --quiet -c .ci/oldest.txt -e ".[test]"
 	touch $@
 
+.venv-ray/.installed: .ci/constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet -c .ci/constraints.txt -e ".[test,ray]"
+	touch $@
+
 .venv-transformers4/.installed: .ci/transformers4.txt pyproject.toml
 	$(PYTHON) -m venv .venv-transformers4
 	.venv-transformers4/bin/python -m pip install --quiet -c .ci/transformers4.txt -e ".[test,transformers4]"
 	touch $@
 
 clean:
-	rm -rf .venv .venv-peer .venv-oldest .venv-transformers4 .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peer .venv-oldest .venv-transformers4 .venv-ray .pytest_cache .ruff_cache .hypothesis
