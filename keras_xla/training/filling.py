@@ -156,7 +156,8 @@ def filled_step(model: keras.Model, kind: str) -> Callable:
     """
 
     def answer(spec):
-        if f"{kind}_step" in vars(model) or not _rows_alone(model, kind):
+        built = all(layer.built for layer in model._flatten_layers())  # else its outputs are not known
+        if f"{kind}_step" in vars(model) or not built or not _rows_alone(model, kind):
             return None
         if not all(each is None or each.built for each in (model._compile_loss, model._compile_metrics)):
             # Their metrics must be there before the step is traced, as they are on JAX.

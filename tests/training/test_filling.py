@@ -106,6 +106,16 @@ def results(compile_, make, fit, **options):
     return [history, evaluated, model.get_weights()]
 
 
+def test_a_model_that_builds_itself_in_its_first_step_trains_as_before():
+    losses = []
+    for wrap in (keras.Model.compile, compile):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(3)])
+        wrap(model, "sgd", LOSS, jit_compile=True)
+        losses.append(model.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
 STEPS = 6  # as many as rows in a batch: weights along the wrong axis would go unnoticed elsewhere
 
 
