@@ -139,6 +139,8 @@ def torch_model(variant: str, seed: int = 0) -> torch.nn.Module:
     """The reference model, float32, with weights large enough for distinct logits."""
     if variant == "opt-no-bias" and transformers.__version__.startswith("4."):
         pytest.skip("transformers 4 cannot build OPT with norms that have no weights")
+    if variant == "marian-two-vocabularies" and transformers.__version__.startswith("4."):
+        pytest.skip("transformers 4 gives Marian's decoder the vocabulary of the encoder")
     family, values = {**VARIANTS, **SEQ2SEQ, **SPEECH}[variant]
     kind = {**dict.fromkeys(SEQ2SEQ, AutoModelForSeq2SeqLM), **dict.fromkeys(SPEECH, AutoModelForSpeechSeq2Seq)}
     config = getattr(transformers, f"{family}Config")(**values)

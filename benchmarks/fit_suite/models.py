@@ -1,7 +1,7 @@
 """The models of the suite by name: real Keras models in the manner of Keras' own examples."""
 
 from models_dense import autoencoder, mlp, mlp_plain, tabular_batchnorm, wide_and_deep
-from models_images import cnn, mobilenet_v2, resnet, vae, vit
+from models_images import cct, cnn, mobilenet_v2, resnet, vae, vit
 from models_text import bilstm, gru, mini_gpt, text_transformer
 
 MODELS = {
@@ -17,6 +17,7 @@ MODELS = {
         mobilenet_v2,
         vae,
         vit,
+        cct,
         bilstm,
         gru,
         text_transformer,

@@ -94,6 +94,18 @@ class PatchEncoder(keras.layers.Layer):
         return self.projection(x) + self.positions(ops.expand_dims(ops.arange(self.patches), 0))
 
 
+def transformer_blocks(x, width: int, count: int):
+    """Blocks of a vision transformer: attention and a feed-forward network, each behind a norm, with a shortcut."""
+    for _ in range(count):
+        normed = layers.LayerNormalization(epsilon=1e-6)(x)
+        x = layers.add([x, layers.MultiHeadAttention(4, width // 4, dropout=0.1)(normed, normed)])
+        hidden = layers.LayerNormalization(epsilon=1e-6)(x)
+        for units in (2 * width, width):
+            hidden = layers.Dropout(0.1)(layers.Dense(units, activation="gelu")(hidden))
+        x = layers.add([x, hidden])
+    return layers.LayerNormalization(epsilon=1e-6)(x)
+
+
 def vit() -> Case:
     """A small vision transformer on 32x32 images (tinted digits): 16 patches, three blocks, gelu, dropout."""
     width = 64
@@ -102,16 +114,28 @@ def vit() -> Case:
     def make():
         inputs = keras.Input((32, 32, 3))
         x = Patches(8)(layers.Rescaling(1 / 127.5, offset=-1)(inputs))
-        x = PatchEncoder(16, width)(x)
-        for _ in range(3):
-            normed = layers.LayerNormalization(epsilon=1e-6)(x)
-            x = layers.add([x, layers.MultiHeadAttention(4, width // 4, dropout=0.1)(normed, normed)])
-            hidden = layers.LayerNormalization(epsilon=1e-6)(x)
-            for units in (2 * width, width):
-                hidden = layers.Dropout(0.1)(layers.Dense(units, activation="gelu")(hidden))
-            x = layers.add([x, hidden])
-        x = layers.Flatten()(layers.LayerNormalization(epsilon=1e-6)(x))
+        x = layers.Flatten()(transformer_blocks(PatchEncoder(16, width)(x), width, 3))
         x = layers.Dropout(0.3)(layers.Dense(128, activation="gelu")(x))
+        return keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
+
+    return Case(make, classifier, tinted_digits(), batch_size=32)
+
+
+def cct() -> Case:
+    """A compact convolutional transformer on 32x32 images (tinted digits): two convolutions make 64 tokens of them."""
+    width = 64
+
+    @seeded
+    def make():
+        inputs = keras.Input((32, 32, 3))
+        x = layers.Rescaling(1 / 255)(inputs)
+        for filters in (width // 2, width):
+            x = layers.Conv2D(filters, 3, padding="same", use_bias=False, activation="relu")(x)
+            x = layers.MaxPooling2D(3, 2, padding="same")(x)
+        x = PatchEncoder(64, width)(layers.Reshape((64, width))(x))
+        x = transformer_blocks(x, width, 2)
+        weights = layers.Softmax(axis=1)(layers.Dense(1)(x))  # pools the sequence
+        x = layers.Flatten()(layers.Dot(axes=1)([weights, x]))
         return keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
 
     return Case(make, classifier, tinted_digits(), batch_size=32)

@@ -12,6 +12,7 @@ class Facts:
     Attributes:
         ops: All operations.
         convolutions: Convolutions, with those of the gradient.
+        heavy: Convolutions, matrix products and loops.
         loops: Loops, such as those of recurrent layers.
         random: Operations that draw random numbers.
         blocked: Types of the operations that XLA cannot compile.
@@ -22,12 +23,18 @@ class Facts:
 
     ops: int
     convolutions: int
+    heavy: int
     loops: int
     random: int
     blocked: tuple[str, ...]
     unsafe: tuple[str, ...]
     device: str
     fingerprint: str
+
+    @property
+    def tower(self) -> int:
+        """Convolutions, on a device where XLA is several times slower at them."""
+        return self.convolutions if self.device == "CPU" else 0
 
 
 @dataclass(frozen=True)

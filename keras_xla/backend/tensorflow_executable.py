@@ -10,11 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from keras_xla.backend.question import Timing, WayFailed
-from keras_xla.backend.tensorflow_filled import filling
+from keras_xla.backend.tensorflow_filled import Shapes, filling
 from keras_xla.backend.tensorflow_rows import rows
 from keras_xla.backend.tensorflow_split import NotSplittable
 from keras_xla.backend.tensorflow_trace import Trace
-from keras_xla.backend.tensorflow_ways import Shapes, loop, make
+from keras_xla.backend.tensorflow_ways import loop, make
 
 _NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
 _NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}|node `([^`]+)`")

@@ -3,62 +3,125 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 
 class Graph:
     """The graph of a concrete function, ready to be put into the function under construction.
 
     Variables stay the ones that were traced. What Python did while tracing is not done again.
+
+    Attributes:
+        inputs: Names of the tensors that the function takes, variables aside.
+        outputs: Names of the tensors that it returns.
+        effects: Names of the operations that run for their effects.
+        nodes: The `NodeDef`s by name.
+        fixed: Names of the constants that `fix_shapes` put there.
     """
 
     def __init__(self, concrete):
         self.concrete = concrete
         graph = concrete.graph
         captures = graph.captures
-        self._inputs = [x.name for x in concrete.inputs[: len(concrete.inputs) - len(captures)]]
-        self._captures = [(outer, inner.name) for outer, inner in captures]
+        self.inputs = [x.name for x in concrete.inputs[: len(concrete.inputs) - len(captures)]]
+        self._captures = {inner.name: outer for outer, inner in captures}
         self.outputs = [x.name for x in concrete.outputs]
         self.effects = [op.name for op in graph.control_outputs]
         definition = graph.as_graph_def()
-        self.library = definition.library
-        self._versions = definition.versions
+        self._library, self._versions = definition.library, definition.versions
         self.nodes = {node.name: node for node in definition.node if node.op != "Placeholder"}
+        self.fixed: set[str] = set()
+        for node in self.nodes.values():
+            node.attr.pop("_class", None)  # the place of another node, which may be put elsewhere
+            if node.op == "Const":
+                del node.input[:]  # what ran before it does not matter
+        self._bypass_loops()
 
     def operation(self, name: str):
         """The traced operation of this name."""
         return self.concrete.graph.get_operation_by_name(name)
 
-    def upstream(self, starts: Collection[str], stop: Collection[str] = ()) -> set[str]:
-        """The names of `starts` and of everything that they need, as far as the names in `stop`, which are left out."""
-        found, todo = set(), list(starts)
+    def needs(self, name: str) -> list[str]:
+        """The nodes that a node waits for."""
+        return [node for node in map(node_of, self.nodes[name].input) if node in self.nodes]
+
+    def used_by(self, names: Iterable[str]) -> set[str]:
+        """The tensors that nodes use, but for variables."""
+        used = {tensor_of(i) for name in names for i in self.nodes[name].input if not i.startswith("^")}
+        return used.difference(self._captures)
+
+    def upstream(self, starts: Collection[str]) -> set[str]:
+        """The names of `starts` and of everything that they need."""
+        found, todo = set(), [name for name in starts if name in self.nodes]
         while todo:
             name = todo.pop()
-            if name in found or name in stop or name not in self.nodes:
-                continue
-            found.add(name)
-            todo += map(node_of, self.nodes[name].input)
+            if name not in found:
+                found.add(name)
+                todo += self.needs(name)
         return found
 
-    def put(
-        self, arguments: Sequence, nodes: Collection[str], wanted: Sequence[str], given: dict | None = None
-    ) -> list:
+    def fix_shapes(self, specs: Sequence[tf.TensorSpec]) -> None:
+        """Put constants in place of every shape that is known from these specs of the inputs.
+
+        Then what needs only the shape of a tensor (a dropout mask, the gradient of a sum) does not wait for it, and
+        XLA, which must know shapes, gets them wherever they come from.
+        """
+        asking = [name for name, node in self.nodes.items() if node.op in _SHAPES]
+        known: dict[str, np.ndarray] = {}
+
+        def probe(*arguments):
+            ops = self.put(self.upstream(asking), asking, dict(zip(self.inputs, arguments, strict=True)))
+            for name, op in zip(asking, ops, strict=True):
+                for i, (x, made) in enumerate(zip(op.inputs, op.outputs, strict=True)):
+                    if (answer := _answer(op.type, x.shape)) is not None:
+                        known[f"{name}:{i}"] = np.asarray(answer, made.dtype.as_numpy_dtype)
+            return tf.zeros(())
+
+        tf.function(probe, autograph=False).get_concrete_function(*specs)
+        constants = {}
+        for name, shape in known.items():
+            value = tf.make_tensor_proto(shape)
+            constant = tf.compat.v1.NodeDef(name=f"{name.replace(':', '_')}/fixed", op="Const")
+            constant.attr["dtype"].type = value.dtype
+            constant.attr["value"].tensor.CopyFrom(value)
+            self.nodes[constant.name], constants[name] = constant, constant.name
+        self.fixed.update(constants.values())
+        self._replace(constants)
+
+    def _bypass_loops(self) -> None:
+        """Take handles of variables from where loops take them, since they come out of loops unchanged."""
+        handles = {}
+        for name, node in self.nodes.items():
+            if node.op in ("While", "StatelessWhile"):
+                outputs = self.operation(name).outputs
+                handles.update({x.name: node.input[i] for i, x in enumerate(outputs) if x.dtype == tf.resource})
+        self._replace(handles)
+
+    def _replace(self, others: dict[str, str]) -> None:
+        """Have all nodes use other tensors than those named."""
+        for node in self.nodes.values():
+            for i, name in enumerate(node.input):
+                while not name.startswith("^") and tensor_of(name) in others:
+                    name = others[tensor_of(name)]
+                node.input[i] = name
+
+    def put(self, nodes: Collection[str], wanted: Sequence[str], given: dict) -> list:
         """Put `nodes` into the graph under construction.
 
         Args:
-            arguments: The flat tensors in place of the function's inputs.
             nodes: Names of the nodes to put there.
             wanted: Names of tensors (`"a:0"`) or operations (`"a"`) of theirs.
-            given: Tensors by name, in place of those that nodes left out would make.
+            given: Tensors by name, in place of the inputs, and of those that nodes left out would make.
 
         Returns:
             What `wanted` names, in its order.
         """
         here = tf.compat.v1.get_default_graph()
-        known = dict(zip(self._inputs, arguments, strict=True))
-        known |= {name: outer for outer, name in self._captures}
-        known |= given or {}
-        part = tf.compat.v1.GraphDef(library=self.library, versions=self._versions)
+        known = self._captures | given
+        part = tf.compat.v1.GraphDef(library=self._library, versions=self._versions)
         used = set()
         for name in nodes:
             node = part.node.add()
@@ -95,6 +158,15 @@ def node_of(name: str) -> str:
 def tensor_of(name: str) -> str:
     """The full name of a node's input: GraphDef leaves `:0` out."""
     return name if ":" in name else f"{name}:0"
+
+
+def _answer(op: str, shape: tf.TensorShape) -> Any:
+    """What an operation that asks for a shape says; None if that is not known yet."""
+    if op == "Rank":
+        return shape.rank
+    if op == "Size":
+        return shape.num_elements()
+    return shape.as_list() if shape.is_fully_defined() else None
 
 
 def _is_outside(x, graph) -> bool:

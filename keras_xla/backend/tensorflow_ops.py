@@ -51,14 +51,20 @@ def operations(graph, seen: set[str] | None = None) -> Iterator:
     """Every operation of a graph and of the functions that it calls."""
     seen = set() if seen is None else seen
     for op in graph.get_operations():
-        yield op
-        for value in op.node_def.attr.values():
-            names = [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]
-            for name in names:
-                inner = getattr(graph._get_function(name), "graph", None) if name not in seen else None
-                seen.add(name)
-                if inner is not None:
-                    yield from operations(inner, seen)
+        yield from operations_of(op, seen)
+
+
+def operations_of(op, seen: set[str] | None = None) -> Iterator:
+    """An operation, and every one of the functions that it calls, but for those `seen`."""
+    seen = set() if seen is None else seen
+    yield op
+    for value in op.node_def.attr.values():
+        names = [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]
+        for name in names:
+            inner = getattr(op.graph._get_function(name), "graph", None) if name not in seen else None
+            seen.add(name)
+            if inner is not None:
+                yield from operations(inner, seen)
 
 
 def _user_line(op) -> str:

@@ -17,10 +17,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.tensorflow_filled import Shapes
 from keras_xla.backend.tensorflow_graph import leaves_of, repack
 from keras_xla.backend.tensorflow_ops import operations
 from keras_xla.backend.tensorflow_trace import Trace, without_optionals
-from keras_xla.backend.tensorflow_ways import Shapes, make
+from keras_xla.backend.tensorflow_ways import make
 
 _WRITES = ("Assign", "ResourceApply", "ResourceScatter")
 _unconverted = tf.autograph.experimental.do_not_convert

@@ -12,12 +12,12 @@ import tensorflow as tf
 from keras_xla.backend.filled import FilledBatch
 from keras_xla.backend.question import Question, WayFailed
 from keras_xla.backend.tensorflow_executable import Executable
-from keras_xla.backend.tensorflow_filled import ROWS, fillable
+from keras_xla.backend.tensorflow_filled import ROWS, Shapes, fillable
 from keras_xla.backend.tensorflow_graph import leaves_of, repack
 from keras_xla.backend.tensorflow_rows import collectable
 from keras_xla.backend.tensorflow_stream import Stream, streams
 from keras_xla.backend.tensorflow_trace import Trace, without_optionals
-from keras_xla.backend.tensorflow_ways import Shapes, shapes_of
+from keras_xla.backend.tensorflow_ways import shapes_of
 
 
 class Runner:

@@ -12,9 +12,8 @@ import tensorflow as tf
 from keras_xla.backend.filled import FilledBatch
 from keras_xla.backend.question import Facts
 from keras_xla.backend.tensorflow_ops import blocking_ops, operations
-from keras_xla.backend.tensorflow_split import RANDOM
+from keras_xla.backend.tensorflow_split import CONVOLUTIONS, HEAVY, RANDOM
 
-_CONVOLUTIONS = ("Conv", "DepthwiseConv", "_FusedConv")
 _LOOPS = ("While", "StatelessWhile")
 # Random numbers from a kernel's own state, Python and output; a list that grows, which XLA gives a wrong shape.
 _UNSAFE = ("Random", "TruncatedNormal", "Multinomial", "Rng", "PyFunc", "EagerPyFunc", "Print", "Queue", "WriteSummary")
@@ -61,7 +60,8 @@ class Traced:
         told = repr((sorted(kinds.items()), shapes)).encode()
         return Facts(
             ops=kinds.total(),
-            convolutions=count(_CONVOLUTIONS),
+            convolutions=count(CONVOLUTIONS),
+            heavy=count(HEAVY),
             loops=count(_LOOPS),
             random=sum(n for kind, n in kinds.items() if kind in RANDOM),
             blocked=tuple(sorted({blocker.op for blocker in self.blockers})),

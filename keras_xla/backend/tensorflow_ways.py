@@ -1,21 +1,20 @@
 """The ways to run a traced step on TensorFlow, and the graph that feeds it from an iterator.
 
 `"graph"` is what plain Keras does. `"xla"` is one executable for fixed shapes, with random numbers drawn in front of
-it; `"partial"` is the same where operations that XLA cannot compile had to stay in front, too.
+it; `"partial"` leaves the operations that XLA cannot compile, or is slow at, to the plain graph, too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_xla.backend import tensorflow_filled
+from keras_xla.backend.tensorflow_filled import Shapes
 from keras_xla.backend.tensorflow_graph import leaves_of, repack
 from keras_xla.backend.tensorflow_kept import All, Last
-from keras_xla.backend.tensorflow_split import split
+from keras_xla.backend.tensorflow_split import NotSplittable, split
 from keras_xla.backend.tensorflow_trace import Trace, without_optionals
-
-Shapes = tuple[tuple[int, ...], ...]
 
 
 def shapes_of(batch: Any) -> Shapes:
@@ -32,15 +31,15 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
         shapes: The only shapes that it will be called with, in the order of the tensors; None for any.
 
     Raises:
-        NotSplittable: for `"partial"`, and for `"xla"` where XLA cannot compile an operation.
+        NotSplittable: for `"partial"`, and for `"xla"` with random numbers; see `split`.
     """
     if way == "graph":
         return trace.function
     tensors = leaves_of(trace.spec)
-    divided = shapes is not None and (trace.facts.random or trace.facts.blocked)
-    if divided:
+    towers = way == "partial" and trace.facts.tower > 0
+    if shapes is not None and (trace.facts.random or trace.facts.blocked or towers):
         specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, tensors, strict=True)]
-        run = split(trace.concrete, specs)
+        run = split(_for_xla(trace, specs) if trace.facts.loops else trace.concrete, specs, towers)
         return lambda batch: run(leaves_of(batch))
     # The gradients of loops are traced differently for XLA.
     inside = trace.step if trace.facts.loops else trace.function
@@ -49,6 +48,15 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
         return inside(batch)
 
     return tf.function(one_step, jit_compile=True, autograph=False)
+
+
+def _for_xla(trace: Trace, specs: Sequence[tf.TensorSpec]):
+    """The step traced again, so that the lists that the gradients of loops keep have a fixed length."""
+    traced = tf.function(trace.step, jit_compile=True)
+    try:
+        return traced.get_concrete_function(repack(trace.spec, specs))
+    except ValueError as error:  # a loop of which nobody knows how often it turns
+        raise NotSplittable(str(error)) from error
 
 
 def loop(

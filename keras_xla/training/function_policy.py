@@ -12,7 +12,7 @@ from keras_xla.backend.calls import Calls
 from keras_xla.backend.question import Facts
 from keras_xla.training.journal import Decision, Journal
 from keras_xla.training.memory import Memory
-from keras_xla.training.policy import BEST, MARGIN, estimated_compile, known_loss
+from keras_xla.training.policy import BEST, MARGIN, estimated_compile
 from keras_xla.training.signature import Leaf, Signature, describe, describe_change
 
 KIND = "function"
@@ -60,7 +60,7 @@ class FunctionPolicy:
             return self._decided(calls, "this", f"{MOST} compilations for other arguments are enough")
         if self.jit_compile is True:
             return self._decided(calls, "xla", "jit_compile=True")
-        if against := known_loss(calls.facts) or _loops(calls.facts):
+        if against := _known_loss(calls.facts):
             return self._decided(calls, "graph", against)
         times = self._memory.get(self._key(calls))
         if times is None:
@@ -122,6 +122,10 @@ class FunctionPolicy:
         return way
 
 
-def _loops(facts: Facts) -> str:
-    """Why loops speak against XLA: those of gradients would have to be traced for it."""
-    return f"{facts.loops} loops, which XLA is slow at on CPU" if facts.loops and facts.device == "CPU" else ""
+def _known_loss(facts: Facts) -> str:
+    """Why XLA is not worth a trial on this device; empty if it may be."""
+    if facts.tower:
+        return f"{facts.tower} convolutions, which XLA is slow at on CPU"
+    if facts.loops and facts.device == "CPU":  # those of gradients would have to be traced for it
+        return f"{facts.loops} loops, which XLA is slow at on CPU"
+    return ""

@@ -25,7 +25,8 @@ from keras_xla.training.signature import Leaf, describe
 
 UNKNOWN_STEPS = 200  # of a pass over data that does not tell its length
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
-BEST = 0.6  # what of the plain graph's time XLA may hope to take
+BEST = 0.6  # what of the plain graph's time XLA may hope to take, of a step without convolutions
+FEWEST = 0.25  # what part of the gain may be hoped for where nearly all are convolutions
 REPEATS, LIMIT = 4, 0.25  # timed runs of a trial, and the seconds after which no further one starts
 UNCLEAR = 1.5  # within which factor of what a compilation costs the gain hoped for has to be timed better
 AGAIN, CLOSE, WORTH = 8, 0.8, 0.01  # more rounds of trials while ratios are close and seconds few beside those to come
@@ -73,6 +74,8 @@ class Policy:
             return self._decided(question, "xla", "jit_compile=True")
         start = time.perf_counter()
         way, reason, measured = self._auto(question)
+        if convolutions := question.facts.tower:
+            reason += f" ({convolutions} convolutions, which XLA is slow at on CPU, run plainly)"
         return self._decided(question, way, reason, measured, time.perf_counter() - start)
 
     def failed(self, question: Question, way: str, reason: str, node: str = "") -> str:
@@ -92,9 +95,7 @@ class Policy:
 
     def _auto(self, question: Question) -> tuple[str, str, dict[str, float]]:
         """The way, the reason, and milliseconds a step."""
-        way = "partial" if question.facts.blocked else "xla"
-        if against := known_loss(question.facts):
-            return "graph", against, {}
+        way = "partial" if question.facts.blocked or question.facts.tower else "xla"
         if question.facts.unsafe:
             return "graph", f"a trial of {', '.join(question.facts.unsafe)} could not be undone", {}
         pace, to_come = self.pace(), self._steps_to_come()
@@ -117,7 +118,7 @@ class Policy:
         if "failed" in times:
             return "graph", f"{way} failed: {times['failed']}", measured
         if way not in times:
-            enough = estimated_compile(question.facts) / ((1 - BEST) * times["graph"])
+            enough = estimated_compile(question.facts) / (gain_hoped(question.facts) * times["graph"])
             return "graph", self._too_few(to_come, enough), measured
         if times[way] > MARGIN * times["graph"]:
             return "graph", f"{source}: XLA is not faster", measured
@@ -135,7 +136,7 @@ class Policy:
         cost = estimated_compile(question.facts)
         for repeats in (1, REPEATS):  # mostly it is clear after one step
             graph = question.trial("graph", repeats, LIMIT).step
-            gain = (1 - BEST) * graph * to_come
+            gain = gain_hoped(question.facts) * graph * to_come
             if not cost / UNCLEAR < gain < cost * UNCLEAR:
                 break
         if gain < cost:
@@ -181,15 +182,12 @@ def _shapes(question: Question) -> str:
     return describe(tuple(Leaf(*leaf) for leaf in question.leaves))
 
 
-def known_loss(facts: Facts) -> str:
-    """Why XLA is not worth a trial on this device; empty if it may be."""
-    if facts.device != "CPU":
-        return ""
-    if facts.convolutions:
-        return f"{facts.convolutions} convolutions, which XLA is slow at on CPU"
-    return ""
+def gain_hoped(facts: Facts) -> float:
+    """The part of the plain graph's time that XLA may save: little where most is convolutions, which stay there."""
+    rest = 1 - facts.tower / max(facts.heavy, 1)
+    return (1 - BEST) * max(rest, FEWEST)
 
 
 def estimated_compile(facts: Facts) -> float:
-    """Seconds that a compilation takes, roughly; a step with loops is traced again for it."""
-    return (0.3 + 0.001 * facts.ops) * (2 if facts.loops else 1)
+    """Seconds that a compilation takes, roughly; a step with loops is traced again, one with a tower has many parts."""
+    return (0.3 + 0.001 * facts.ops) * (2 if facts.loops else 1) + 0.03 * facts.tower

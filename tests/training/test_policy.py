@@ -15,7 +15,7 @@ from keras_xla.training.pace import Pace
 from keras_xla.training.policy import Policy
 from tests.training.helpers import classifier
 
-DENSE = Facts(400, 0, 0, 0, (), (), "CPU", "f00d")
+DENSE = Facts(400, 0, 8, 0, 0, (), (), "CPU", "f00d")
 
 
 @pytest.fixture
@@ -100,11 +100,25 @@ def test_when_it_asks_again(make):
     assert not policy.wants_again()
 
 
-def test_convolutions_on_cpu_are_a_known_loss(make):
-    facts, bench = dataclasses.replace(DENSE, convolutions=6), Bench(graph=0.01, xla=0.001)
-    assert make().decide(bench.question(facts)) == "graph"
-    assert bench.tried == []
-    assert make().decide(bench.question(dataclasses.replace(facts, device="GPU"))) == "xla"
+def test_convolutions_on_cpu_stay_in_the_plain_graph(make):
+    facts, policy = dataclasses.replace(DENSE, convolutions=6), make()
+    assert policy.decide(Bench(graph=0.01, partial=0.001).question(facts)) == "partial"
+    assert "6 convolutions, which XLA is slow at on CPU, run plainly" in policy.journal.decisions[0].reason
+    on_gpu = dataclasses.replace(facts, device="GPU")
+    assert make().decide(Bench(graph=0.01, xla=0.001).question(on_gpu)) == "xla"
+
+
+def test_the_more_convolutions_the_less_may_be_hoped_for(make):
+    stem, tower = (dataclasses.replace(DENSE, convolutions=n, heavy=50) for n in (1, 49))
+    assert policies.gain_hoped(DENSE) == 1 - policies.BEST
+    assert policies.gain_hoped(stem) == pytest.approx(0.98 * (1 - policies.BEST))
+    assert policies.gain_hoped(tower) == policies.FEWEST * (1 - policies.BEST)
+    steps = int(2 * policies.estimated_compile(DENSE) / (policies.gain_hoped(stem) * 0.01))
+    assert make(steps=steps).decide(Bench(graph=0.01, partial=0.001).question(stem)) == "partial"
+    bench = Bench(graph=0.01, partial=0.001)
+    make(steps=steps).memory.path.unlink()
+    assert make(steps=steps).decide(bench.question(tower)) == "graph"
+    assert "partial" not in bench.tried
 
 
 def test_nothing_is_tried_that_cannot_be_undone(make):
