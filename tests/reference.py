@@ -14,19 +14,19 @@ _LLAMA = dict(
     vocab_size=VOCAB,
     hidden_size=32,
     intermediate_size=48,
-    num_hidden_layers=3,
+    num_hidden_layers=2,
     num_attention_heads=4,
     max_position_embeddings=128,
     bos_token_id=1,
     eos_token_id=2,
     pad_token_id=0,
 )
-_GPT2 = dict(vocab_size=VOCAB, n_embd=32, n_layer=3, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2)
+_GPT2 = dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2)
 _OPT = dict(
     vocab_size=VOCAB,
     hidden_size=32,
     ffn_dim=64,
-    num_hidden_layers=3,
+    num_hidden_layers=2,
     num_attention_heads=4,
     max_position_embeddings=128,
     word_embed_proj_dim=32,
@@ -86,7 +86,7 @@ _T5 = dict(
     d_kv=12,
     d_ff=48,
     num_layers=2,
-    num_decoder_layers=3,
+    num_decoder_layers=2,
     num_heads=4,
     relative_attention_num_buckets=8,
     relative_attention_max_distance=20,
@@ -96,7 +96,7 @@ _BART = dict(
     vocab_size=VOCAB,
     d_model=32,
     encoder_layers=2,
-    decoder_layers=3,
+    decoder_layers=2,
     encoder_attention_heads=4,
     decoder_attention_heads=2,
     encoder_ffn_dim=48,
@@ -108,9 +108,9 @@ _BART = dict(
 SEQ2SEQ = {
     "t5": ("T5", _T5),
     "t5-gated": ("T5", {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
-    "mt5": ("MT5", {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "mt5": ("MT5", {**_T5, "num_decoder_layers": 3, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
     "bart": ("Bart", _BART),
-    "bart-untied": ("Bart", {**_BART, "scale_embedding": True, "tie_word_embeddings": False}),
+    "bart-untied": ("Bart", {**_BART, "decoder_layers": 3, "scale_embedding": True, "tie_word_embeddings": False}),
     "mbart": ("MBart", {**_BART, "scale_embedding": True}),
     "marian": ("Marian", {**_BART, "scale_embedding": True, "activation_function": "swish"}),
     "marian-two-vocabularies": (

@@ -14,6 +14,7 @@ from keras_xla.training.pace import Pace
 from keras_xla.training.rowwise import rowwise_in_inference
 
 MOST = 1024  # batches of one call
+LARGE = 2**18  # numbers in a batch's outputs from which on joining them in the graph costs more than a call for each
 
 
 def takes(*arrays: Any, steps: int | None = None) -> bool:
@@ -34,8 +35,11 @@ def capped() -> bool:
     return getattr(keras.config, "max_steps_per_epoch", lambda: None)() is not None
 
 
-def next_count(ran: int, seconds: float) -> int:
-    """How many batches the next call may be for, after one of which it is known how long it took."""
+def next_count(ran: int, seconds: float, outputs: Any) -> int:
+    """How many batches the next call may be for, after one of which it is known how long it took and what it gave."""
+    made = [x.shape for x in keras.tree.flatten(outputs) if x is not None]
+    if sum(math.prod(n or 1 for n in shape) for shape in made) > LARGE * ran:  # None: of ragged ones
+        return 1
     return max(1, min(MOST, int(ran * 2 * EXECUTION / max(seconds, 1e-6))))
 
 
@@ -102,7 +106,7 @@ def run(
         end(done - 1, told(outputs[-1]))
         if runner.settled:
             journal.ran(kind, runner.way, count, seconds)
-            count = next_count(count, seconds)
+            count = next_count(count, seconds, outputs[-1])
     if rows.rest and not stopped():
         begin(rows.full)
         first = rows.full * rows.size

@@ -29,7 +29,7 @@ BEST = 0.6  # what of the plain graph's time XLA may hope to take, of a step wit
 FEWEST = 0.25  # what part of the gain may be hoped for where nearly all are convolutions
 REPEATS, LIMIT = 4, 0.25  # timed runs of a trial, and the seconds after which no further one starts
 UNCLEAR = 1.5  # within which factor of what a compilation costs the gain hoped for has to be timed better
-AGAIN, CLOSE, WORTH = 8, 0.8, 0.01  # more rounds of trials while ratios are close and seconds few beside those to come
+AGAIN, CLOSE, WORTH = 8, 0.8, 0.02  # more rounds of trials while ratios are close and seconds few beside those to come
 
 
 @dataclass
@@ -189,5 +189,8 @@ def gain_hoped(facts: Facts) -> float:
 
 
 def estimated_compile(facts: Facts) -> float:
-    """Seconds that a compilation takes, roughly; a step with loops is traced again, one with a tower has many parts."""
-    return (0.3 + 0.001 * facts.ops) * (2 if facts.loops else 1) + 0.03 * facts.tower
+    """Seconds that a compilation takes with its trial, roughly.
+
+    A step with loops is traced again for it, and one with convolutions is compiled in many parts.
+    """
+    return (0.4 + 0.0015 * facts.ops) * (2 if facts.loops else 1) + 0.03 * facts.tower

@@ -73,7 +73,7 @@ class Feed:
         self._pace.done = self.done
         if driver.runner.settled:
             driver.journal.ran("predict", driver.runner.way, ran, seconds)
-            self._count = next_count(ran, seconds)
+            self._count = next_count(ran, seconds, outputs)
         return outputs
 
 

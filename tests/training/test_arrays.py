@@ -42,6 +42,14 @@ def test_what_is_taken():
     assert not takes(X.tolist()) and not takes(np.array(["a"])) and not takes(np.float32(1)) and not takes(iter([X]))
 
 
+def test_how_many_batches_a_call_is_for():
+    outputs = {"a": np.zeros((64, 10)), "b": None}
+    assert arrays.next_count(4, 1e-9, outputs) == arrays.MOST
+    assert arrays.next_count(4, 1e9, outputs) == 1
+    assert 1 < arrays.next_count(1, arrays.EXECUTION / 5, outputs) < arrays.MOST
+    assert arrays.next_count(4, 1e-9, {"a": np.zeros((4, arrays.LARGE + 1)), "b": None}) == 1
+
+
 @on_tensorflow
 @pytest.mark.parametrize("options", [{}, {"batch_size": 16}, {"batch_size": 1000}, {"batch_size": 1}], ids=repr)
 def test_evaluate(models, options, monkeypatch):

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_xla.training import arrays
 from keras_xla.training.compile import compile
 from keras_xla.training.report import model_report
 from keras_xla.training.stream import Going
@@ -64,6 +65,16 @@ def test_most_batches_run_without_coming_back_to_python(groups):
     assert sum(ran for _, ran in groups) >= 50 and len(groups) < 10
     ran = model_report(models[1]).to_dict()["predict"]["ran"]["graph"]["steps"]
     assert 61 <= ran <= 63  # those that were traced for are not counted
+
+
+def test_large_outputs_are_not_copied_in_the_graph(groups, monkeypatch):
+    monkeypatch.setattr(arrays, "LARGE", 8 * 3 - 1)  # numbers that a batch gives
+    models = both(classifier, "sgd", LOSS)
+    assert_same(models, dataset())
+    assert not groups
+    monkeypatch.setattr(arrays, "LARGE", 8 * 3)
+    assert_same(models, dataset())
+    assert max(count for count, _ in groups) > 1
 
 
 def test_datasets_one_after_the_other(groups):
