@@ -25,7 +25,7 @@ from keras_xla.training.signature import Leaf, describe
 
 UNKNOWN_STEPS = 200  # of a pass over data that does not tell its length
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
-BEST = 0.6  # what of the plain graph's time XLA may hope to take, of a step without convolutions
+BEST = 0.7  # what of the plain graph's time XLA may hope to take, of a step without convolutions
 FEWEST = 0.25  # what part of the gain may be hoped for where nearly all are convolutions
 REPEATS, LIMIT = 4, 0.25  # timed runs of a trial, and the seconds after which no further one starts
 UNCLEAR = 1.5  # within which factor of what a compilation costs the gain hoped for has to be timed better
