@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 
+import keras
 import pytest
 from filelock import FileLock
 
@@ -20,6 +21,12 @@ def pytest_collection_finish(session):
     """What has been imported stays: the garbage collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Every test begins with the same random numbers, whatever ran before it in its process."""
+    keras.utils.set_random_seed(0)
 
 
 @pytest.fixture(scope="session")

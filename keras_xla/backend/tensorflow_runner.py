@@ -40,7 +40,7 @@ class Runner:
         settled: Whether the last run neither decided nor compiled anything.
         filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
             takes a `FilledBatch`, so that smaller batches run in the executable of full ones, or None for the usual
-            step. Only where XLA runs every batch.
+            step. Only where XLA runs every batch; else None.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Runner:
     ):
         self._step, self._names, self._before = step, names, before
         self._decide, self._compiled, self._failed, self._again = decide, compiled, failed, again
+        self._specs: dict[str, Any] = {}
         self._traces: dict[str, Trace] = {}
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
         self._made: dict[tuple, Executable] = {}
@@ -63,7 +64,7 @@ class Runner:
         self._iterator: tuple[Callable, str] = (lambda: None, "")
         self._lock = threading.RLock()  # several threads may predict
         self.way, self.settled = "", False
-        self.filled_step: Callable = lambda spec: None
+        self.filled_step: Callable | None = None
 
     def run(self, iterator: Iterator, count: int = 1) -> tuple[Any, int]:
         """Train or test on the next batches.
@@ -108,14 +109,14 @@ class Runner:
                 self._main[key] = other
         if not ran:
             raise StopIteration
-        return repack(self._traces[key].concrete.structured_outputs, outputs), ran
+        return repack(self._main[key].trace.concrete.structured_outputs, outputs), ran
 
     def run_batch(self, batch: Any) -> Any:
         """The outputs of one step on a batch of arrays or tensors."""
         self.settled = True
         batch = keras.tree.map_structure(_tensor, without_optionals(batch))
         shapes = shapes_of(batch)
-        key = self._trace_of_tensors(batch, shapes)
+        key = self._key_of_tensors(batch, shapes)
         chosen = self._for_batch(key, batch, shapes)
         self.way = chosen.way
         try:
@@ -141,8 +142,9 @@ class Runner:
             batches like that must be run one by one.
         """
         shapes = shapes_of(like)
-        key = self._trace_of_tensors(like, shapes)
-        if not collectable(self._traces[key]) or not _knows(self._traces[key].spec, iterator.element_spec):
+        key = self._key_of_tensors(like, shapes)
+        trace = self._traced(key)
+        if not collectable(trace) or not _knows(trace.spec, iterator.element_spec):
             return None
         self.settled = True
         chosen = self._for_batch(key, like, shapes)
@@ -150,7 +152,7 @@ class Runner:
             return None
         self.way = chosen.way
         outputs, ran, pending = chosen.feed_for_all(iterator, count, shapes)
-        return repack(self._traces[key].concrete.structured_outputs, outputs), ran, pending
+        return repack(trace.concrete.structured_outputs, outputs), ran, pending
 
     def run_rows(self, arrays: Any, size: int, first: int, count: int) -> Any:
         """The outputs of the step on full batches of rows of tensors, joined along the first axis.
@@ -163,13 +165,15 @@ class Runner:
         """
         self.settled = True
         shapes = _cut_shapes(arrays, size)
-        key = self._trace_of_tensors(arrays, shapes)
-        if not collectable(self._traces[key], size):
+        key = self._key_of_tensors(arrays, shapes)
+        if not collectable(self._traced(key), size):
             return self._separately(arrays, size, first, count)
         return self._run_rows(key, shapes, arrays, None, size, first, count, joined=True)
 
-    def run_rows_for_last(self, arrays: Any, size: int, first: int, count: int, order: Any = None) -> Any:
-        """Like `run_rows`, for the outputs of the last batch alone, and in one trace for batches of all sizes.
+    def run_rows_for_last(
+        self, arrays: Any, size: int, first: int, count: int, order: Any = None, alike: bool = False
+    ) -> Any:
+        """Like `run_rows`, for the outputs of the last batch alone.
 
         Args:
             arrays: A batch's structure of dense tensors, with all their rows.
@@ -177,10 +181,13 @@ class Runner:
             first: Number of the first row.
             count: How many batches.
             order: `[rows]` int64: the numbers of the rows, one batch after the other; None for rows as they come.
+            alike: Whether all batches of the data have as many rows. Then the graph may know it, as plain Keras' does;
+                else one trace is for batches of all sizes.
         """
         self.settled = True
-        key = self._trace(keras.tree.map_structure(_open_spec, arrays))
-        return self._run_rows(key, _cut_shapes(arrays, size), arrays, order, size, first, count, joined=False)
+        shapes, specs = _cut_shapes(arrays, size), keras.tree.map_structure(_open_spec, arrays)
+        key = self._key(_fixed(specs, shapes) if alike else specs)
+        return self._run_rows(key, shapes, arrays, order, size, first, count, joined=False)
 
     def _run_rows(self, key, shapes, arrays, order, size, first, count, joined) -> Any:
         chosen = self._answer(key, shapes)
@@ -195,8 +202,9 @@ class Runner:
         try:
             outputs = chosen.rows(arrays, order, size, first, count, joined)
         except WayFailed as error:
-            outputs = self._instead_of(chosen, error).rows(arrays, order, size, first, count, joined)
-        return repack(self._traces[key].concrete.structured_outputs, outputs)
+            chosen = self._instead_of(chosen, error)
+            outputs = chosen.rows(arrays, order, size, first, count, joined)
+        return repack(chosen.trace.concrete.structured_outputs, outputs)
 
     def reconsider(self) -> None:
         """Ask again about what runs as the plain graph."""
@@ -229,30 +237,35 @@ class Runner:
     def _key_of(self, iterator) -> str:
         known, key = self._iterator
         if known() is not iterator:
-            key = self._trace(without_optionals(iterator.element_spec))
+            key = self._key(without_optionals(iterator.element_spec))
             self._iterator = weakref.ref(iterator), key
         return key
 
-    def _trace_of_tensors(self, batch: Any, shapes: Shapes) -> str:
+    def _key_of_tensors(self, batch: Any, shapes: Shapes) -> str:
         """As Keras traces batches that are tensors: the first shapes as they are, others with the batch axis open."""
         opened = keras.tree.map_structure(_open_spec, batch)
         first = self._first_shapes.setdefault(repr(opened), shapes)
-        if first != shapes:
-            return self._trace(opened)
-        specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, leaves_of(batch), strict=True)]
         dense = all(isinstance(x, tf.Tensor | None) for x in keras.tree.flatten(batch))
-        return self._trace(repack(batch, specs) if dense else opened)
+        return self._key(_fixed(opened, shapes) if dense and first == shapes else opened)
 
-    def _trace(self, spec: Any) -> str:
+    def _key(self, spec: Any) -> str:
+        """Names the trace for batches of that structure, which is made where nothing else runs them."""
         key = repr(spec)
-        with self._lock:
-            if key in self._traces:
-                return key
-            if self._before is not None:
-                self._before(spec)
-            filled = self.filled_step(spec) if fillable(spec) else None
-            self._traces[key] = Trace(filled, FilledBatch(spec, ROWS)) if filled else Trace(self._step, spec)
+        self._specs.setdefault(key, spec)
         return key
+
+    def _traced(self, key: str) -> Trace:
+        with self._lock:
+            if key not in self._traces:
+                spec = self._specs[key]
+                if self._before is not None:
+                    self._before(spec)
+                filled = self.filled_step(spec) if self._may_fill(spec) else None
+                self._traces[key] = Trace(filled, FilledBatch(spec, ROWS)) if filled else Trace(self._step, spec)
+            return self._traces[key]
+
+    def _may_fill(self, spec: Any) -> bool:
+        return self.filled_step is not None and fillable(spec)
 
     def _for_batch(self, key: str, batch: Any, shapes: Shapes) -> Executable:
         chosen = self._answer(key, shapes)
@@ -277,8 +290,19 @@ class Runner:
 
     def _answer(self, key: str, shapes: Shapes) -> Executable | None:
         """What was decided for these shapes, unless nothing was, or it may be another thing by now."""
-        chosen = self._chosen.get((key, shapes))
+        chosen = self._chosen.get((key, shapes)) or self._compiled_for(key, shapes)
         return None if chosen is not None and chosen.way == "graph" and self._again(shapes) else chosen
+
+    def _compiled_for(self, key: str, shapes: Shapes) -> Executable | None:
+        """What is compiled for these shapes, by a trace that knows more or less than this one of how many rows come."""
+        spec = self._specs[key]
+        for (other, given), chosen in list(self._chosen.items()):
+            if given != shapes or chosen.way == "graph" or _opened(self._specs[other]) != _opened(spec):
+                continue
+            if not self._may_fill(spec) or chosen.trace.fills == self._traced(key).fills:
+                self._chosen[key, shapes] = chosen
+                return chosen
+        return None
 
     def _ask(self, key: str, batch, once: Callable) -> Executable:
         """Have it decided how batches of these shapes run, and make sure that it works."""
@@ -288,7 +312,7 @@ class Runner:
             now = self._chosen.get((key, shapes))
             if now is not before:  # another thread has had it decided
                 return now
-            self._chosen[key, shapes] = chosen = self._decided(self._traces[key], key, batch, shapes, once)
+            self._chosen[key, shapes] = chosen = self._decided(self._traced(key), key, batch, shapes, once)
             return chosen
 
     def _decided(self, trace: Trace, key: str, batch, shapes: Shapes, once: Callable) -> Executable:
@@ -345,6 +369,20 @@ def _knows(spec: Any, given: Any) -> bool:
 
 def _cut_shapes(arrays: Any, size: int) -> Shapes:
     return tuple((size, *x.shape[1:]) for x in leaves_of(arrays))
+
+
+def _fixed(spec: Any, shapes: Shapes) -> Any:
+    """A structure of dense `tf.TypeSpec` with these shapes."""
+    return repack(spec, [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, leaves_of(spec), strict=True)])
+
+
+def _opened(spec: Any) -> str:
+    """A structure of `tf.TypeSpec` but for the number of rows."""
+
+    def opened(x):
+        return tf.TensorSpec([None, *x.shape[1:]], x.dtype) if isinstance(x, tf.TensorSpec) and x.shape.rank else x
+
+    return repr(keras.tree.map_structure(opened, spec))
 
 
 def _open_spec(x):

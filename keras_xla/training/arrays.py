@@ -1,5 +1,6 @@
 """`predict` and `evaluate` on arrays without an input pipeline: there is nothing to shuffle and nothing to wait for."""
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -166,9 +167,8 @@ def evaluate_arrays(
     shown.on_test_begin()
     model.reset_metrics()
     runner = driver.runner
-    logs = run(
-        rows, "test", runner, runner.run_rows_for_last, driver.journal, pace, shown, lambda: model.stop_evaluating
-    )
+    many = functools.partial(runner.run_rows_for_last, alike=not rows.rest)
+    logs = run(rows, "test", runner, many, driver.journal, pace, shown, lambda: model.stop_evaluating)
     logs = _numbers(model._get_metrics_result_or_logs(logs[-1]))
     shown.on_test_end(logs)
     return logs if return_dict else model._flatten_metrics_in_order(logs)

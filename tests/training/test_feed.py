@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.training import feed, steps
+from keras_xla.training import feed, policy, steps
 from keras_xla.training.compile import compile
 from keras_xla.training.feed import without_pipeline
 from tests.training.helpers import LOSS, X, Y, classifier
@@ -93,6 +93,22 @@ def test_histories_and_weights_are_those_of_plain_keras(options, fed):
         results.append([history, model.get_weights()])
     keras.tree.map_structure(np.testing.assert_array_equal, *results)
     assert len(fed) == 1
+
+
+@pytest.mark.parametrize("rows", [40, 30], ids=["as many in every batch", "fewer in the last batch"])
+def test_bit_for_bit_where_the_graph_knows_how_many_rows_there_are(rows, fed, monkeypatch):
+    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 1e9)  # the plain graph it shall be
+    images = np.random.default_rng(0).normal(size=(rows, 8, 8, 3)).astype("float32")
+    results = []
+    for compile_ in (keras.Model.compile, compile):
+        keras.utils.set_random_seed(0)
+        lines = [keras.layers.Conv2D(4, 3), keras.layers.Flatten(), keras.layers.LayerNormalization()]
+        model = keras.Sequential([keras.Input((8, 8, 3)), *lines, keras.layers.Dense(3)])
+        compile_(model, "sgd", LOSS)
+        data, held_back = (images, Y[:rows]), (images[:20], Y[:20])
+        history = model.fit(*data, batch_size=20, epochs=4, validation_data=held_back, verbose=0).history
+        results.append([history, model.get_weights()])
+    keras.tree.map_structure(np.testing.assert_array_equal, *results)
 
 
 def test_several_inputs_and_outputs(fed):

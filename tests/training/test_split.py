@@ -239,6 +239,30 @@ def test_loops_and_random_numbers_together(chosen, jit_compile):
     np.testing.assert_allclose(made["loss"], run(keras.Model.compile)[1]["loss"], rtol=1e-4)
 
 
+class Turning(layers.Layer):
+    """A loop of which nobody knows beforehand how often it turns, nor how much its gradient needs."""
+
+    def call(self, x):
+        turns = 2 + tf.cast(tf.abs(x[0, 0]) > 1e6, tf.int32)
+        return tf.while_loop(lambda i, _: i < turns, lambda i, x: (i + 1, tf.tanh(x)), (0, x))[1]
+
+
+@pytest.mark.parametrize("middle, way", [("nothing", "xla"), ("dropout", "xla"), ("convolution", "partial")])
+def test_loops_without_a_known_end(chosen, middle, way):
+    def run(compiled):
+        keras.utils.set_random_seed(0)
+        before = {"dropout": [layers.Dropout(0.4)], "convolution": [layers.Conv2D(4, 3)]}.get(middle, [])
+        lines = [*before, layers.Flatten(), Turning(), layers.LayerNormalization(), layers.Dense(3)]
+        model = keras.Sequential([keras.Input((8, 8, 3)), *lines])
+        compiled(model, "sgd", LOSS)
+        return model, model.fit(IMAGES, CLASSES, batch_size=20, epochs=2, verbose=0).history["loss"]
+
+    model, made = run(compile)
+    (decision,) = observer_of(model).journal.decisions
+    assert decision.way == way, decision
+    np.testing.assert_allclose(made, run(keras.Model.compile)[1], rtol=1e-5)
+
+
 def test_strings_and_convolutions_together(chosen):
     def run(compiled):
         keras.utils.set_random_seed(0)

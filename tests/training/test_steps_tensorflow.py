@@ -9,9 +9,10 @@ import keras
 import numpy as np
 import pytest
 
+from keras_xla.training import policy
 from keras_xla.training.compile import compile
 from keras_xla.training.errors import XLAUnsupportedError
-from tests.training.helpers import FORCED, OPTIONS, SIZE, Log, X, Y, classifier
+from tests.training.helpers import FORCED, LOSS, OPTIONS, SIZE, Log, X, Y, classifier
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("TensorFlow's step functions", allow_module_level=True)
@@ -111,6 +112,23 @@ def test_datasets_of_several_shapes():
         "x: (8, 20) float32, y: (8,) int32",
         "x: (4, 20) float32, y: (4,) int32",
     ]
+
+
+@pytest.mark.parametrize(
+    "jit_compile, first, expected",
+    [("auto", 64, 1), ("auto", 70, 1), (True, 70, 1), (True, 64, 2)],  # 2: the other one fills smaller batches up
+)
+def test_data_with_and_without_a_smaller_last_batch_share_executables(jit_compile, first, expected, monkeypatch):
+    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 0.0)
+    monkeypatch.setattr(policy, "MARGIN", float("inf"))
+    model, log = compile(classifier(), "sgd", LOSS, jit_compile=jit_compile), Log()
+    for rows in (first, 134 - first, 71, 64):
+        model.fit(X[:rows], Y[:rows], batch_size=16, epochs=2, verbose=0)
+        model.fit(tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(16), epochs=2, verbose=0)
+        model.fit(tf.data.Dataset.from_tensor_slices((X[:64], Y[:64])).batch(16, True), epochs=2, verbose=0)
+        model.evaluate(X[:rows], Y[:rows], batch_size=16, verbose=0)
+    made = [event.kind for event in log.new() if event.shapes.startswith("x: (16,")]
+    assert made.count("train") == made.count("test") == expected
 
 
 def test_checks_that_would_say_something_are_left_out_by_xla():
