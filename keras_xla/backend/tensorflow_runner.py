@@ -56,6 +56,7 @@ class Runner:
         self._step, self._names, self._before = step, names, before
         self._decide, self._compiled, self._failed, self._again = decide, compiled, failed, again
         self._specs: dict[str, Any] = {}
+        self._opened: dict[str, str] = {}  # the specs but for the number of rows
         self._traces: dict[str, Trace] = {}
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
         self._made: dict[tuple, Executable] = {}
@@ -251,7 +252,9 @@ class Runner:
     def _key(self, spec: Any) -> str:
         """Names the trace for batches of that structure, which is made where nothing else runs them."""
         key = repr(spec)
-        self._specs.setdefault(key, spec)
+        if key not in self._specs:
+            self._opened[key] = repr(keras.tree.map_structure(_opened, spec))
+            self._specs[key] = spec
         return key
 
     def _traced(self, key: str) -> Trace:
@@ -290,16 +293,17 @@ class Runner:
 
     def _answer(self, key: str, shapes: Shapes) -> Executable | None:
         """What was decided for these shapes, unless nothing was, or it may be another thing by now."""
-        chosen = self._chosen.get((key, shapes)) or self._compiled_for(key, shapes)
+        chosen = self._chosen.get((key, shapes))
+        if chosen is None or chosen.way == "graph":
+            chosen = self._compiled_for(key, shapes) or chosen
         return None if chosen is not None and chosen.way == "graph" and self._again(shapes) else chosen
 
     def _compiled_for(self, key: str, shapes: Shapes) -> Executable | None:
         """What is compiled for these shapes, by a trace that knows more or less than this one of how many rows come."""
-        spec = self._specs[key]
         for (other, given), chosen in list(self._chosen.items()):
-            if given != shapes or chosen.way == "graph" or _opened(self._specs[other]) != _opened(spec):
+            if given != shapes or chosen.way == "graph" or self._opened[other] != self._opened[key]:
                 continue
-            if not self._may_fill(spec) or chosen.trace.fills == self._traced(key).fills:
+            if not self._may_fill(self._specs[key]) or chosen.trace.fills == self._traced(key).fills:
                 self._chosen[key, shapes] = chosen
                 return chosen
         return None
@@ -376,19 +380,11 @@ def _fixed(spec: Any, shapes: Shapes) -> Any:
     return repack(spec, [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, leaves_of(spec), strict=True)])
 
 
-def _opened(spec: Any) -> str:
-    """A structure of `tf.TypeSpec` but for the number of rows."""
-
-    def opened(x):
-        return tf.TensorSpec([None, *x.shape[1:]], x.dtype) if isinstance(x, tf.TensorSpec) and x.shape.rank else x
-
-    return repr(keras.tree.map_structure(opened, spec))
+def _open_spec(x: Any) -> Any:
+    return None if x is None else _opened(tf.type_spec_from_value(x))
 
 
-def _open_spec(x):
-    if x is None:
-        return None
-    spec = tf.type_spec_from_value(x)
-    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
-        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
-    return spec
+def _opened(spec: Any) -> Any:
+    """A `tf.TypeSpec` but for the number of rows, if it is of a dense tensor that has any."""
+    dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if dense else spec
