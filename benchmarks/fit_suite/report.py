@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-SUITS = 1.05  # XLA suits a model when it makes the steady epoch at least this much faster
+SUITS = 1.05  # XLA suits a model when it makes it at least this much faster
 CLOSING = (
     "The whole call: when the last batch is done, TensorFlow can take as long again to close the call's data iterator, "
     "so that these times like to fall on steps of a factor of two."
@@ -136,22 +136,33 @@ def head(results: Results, args: argparse.Namespace, command: str) -> list[str]:
 
 
 def summary(results: Results, measures: list[Measure]) -> list[str]:
-    """Geometric means over all models, and over those that XLA suits."""
-    pace = next(measure for measure in measures if measure.seconds is steady)
-    gains = {model: ratio("forced to default", results.seconds(model, pace)) for model in results.models}
-    suited = [model for model, gain in gains.items() if gain is not None and gain >= SUITS]
+    """Geometric means over all models, and over those that XLA suits: in training, and in `predict`."""
     lines = ["| geometric means | models |", "|---|---|"]
     lines = [f"{lines[0]} {' | '.join(RATIOS)} |", lines[1] + "---|" * len(RATIOS)]
-    for group, models in (("all", results.models), ("XLA suits", suited)):
-        for measure in measures:
+    trained, predicted = measures[-2:]
+    groups = {
+        "all": (results.models, measures),
+        "XLA suits in training": (suits(results, trained), measures),
+        "XLA suits in `predict`": (suits(results, predicted), [predicted]),
+    }
+    for group, (models, shown) in groups.items():
+        for measure in shown:
             cells = []
             for name in RATIOS:
                 known = [r for model in models if (r := ratio(name, results.seconds(model, measure))) is not None]
                 missing = f" ({len(known)} of {len(models)})" * (len(known) < len(models))
                 cells.append(times(statistics.geometric_mean(known) if known else None) + missing)
             lines.append(f"| {measure.title} | {group} ({len(models)}) | {' | '.join(cells)} |")
-    said = ", ".join(suited) or "none so far"
-    return [*lines, "", f"XLA suits (forced at least {SUITS}x faster than default in the steady epoch): {said}."]
+    said = [
+        f"{group}: {', '.join(models) or 'none so far'}." for group, (models, _) in groups.items() if group != "all"
+    ]
+    return [*lines, "", f"XLA suits: forced at least {SUITS}x faster than default. {' '.join(said)}"]
+
+
+def suits(results: Results, measure: Measure) -> list[str]:
+    """The models that XLA makes faster than plain Keras."""
+    gains = {model: ratio("forced to default", results.seconds(model, measure)) for model in results.models}
+    return [model for model, gain in gains.items() if gain is not None and gain >= SUITS]
 
 
 def table(results: Results, measure: Measure) -> list[str]:

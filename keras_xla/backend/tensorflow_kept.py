@@ -35,19 +35,11 @@ class All(Last):
 
     Args:
         made: The outputs of a traced step, flat, with shapes that `collectable` accepts.
-        size: Rows of each step's outputs, if the graph shall know; None for those that the trace knows.
     """
 
-    def __init__(self, made: Sequence[tf.Tensor], size: int | None):
+    def __init__(self, made: Sequence[tf.Tensor]):
         self.start = [
-            tf.TensorArray(
-                x.dtype,
-                size=0,
-                dynamic_size=True,
-                infer_shape=False,
-                element_shape=[size or x.shape[0], *x.shape[1:]],
-            )
-            for x in made
+            tf.TensorArray(x.dtype, size=0, dynamic_size=True, infer_shape=False, element_shape=x.shape) for x in made
         ]
         self.invariants = [tf.TensorShape([]) for _ in made]
 

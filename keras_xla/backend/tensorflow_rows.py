@@ -53,7 +53,7 @@ def rows(trace: Trace, step: Callable, size: int | None, joined: bool) -> Callab
         return repack(arrays, parts)
 
     def run(arrays, order, rows, first, count):
-        keeper = All(made, size) if joined else Last(made)
+        keeper = All(made) if joined else Last(made)
 
         def body(i, kept):
             outputs = leaves_of(step(batch(arrays, order, rows, first + i * rows)))
@@ -71,15 +71,8 @@ def rows(trace: Trace, step: Callable, size: int | None, joined: bool) -> Callab
     return tf.function(run, autograph=False)
 
 
-def collectable(trace: Trace, size: int | None = None) -> bool:
-    """Whether the outputs of several batches can be joined in the graph.
-
-    Args:
-        trace: The traced step.
-        size: Rows of every batch; each output must have as many. None for as many as it may have.
-    """
+def collectable(trace: Trace) -> bool:
+    """Whether the outputs of several batches can be joined in the graph."""
     made = leaves_of(trace.concrete.structured_outputs)
     outputs = tf.nest.flatten(trace.concrete.structured_outputs)
-    return len(made) == len(outputs) and all(
-        x.shape.rank and (size is None or x.shape[0] in (None, size)) and x.shape[1:].is_fully_defined() for x in made
-    )
+    return len(made) == len(outputs) and all(x.shape.rank and x.shape[1:].is_fully_defined() for x in made)

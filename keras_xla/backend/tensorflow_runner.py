@@ -13,6 +13,7 @@ from keras_xla.backend.filled import FilledBatch
 from keras_xla.backend.question import Question, WayFailed
 from keras_xla.backend.tensorflow_executable import Executable
 from keras_xla.backend.tensorflow_filled import ROWS, Shapes, fillable
+from keras_xla.backend.tensorflow_gathered import Gathered, joined
 from keras_xla.backend.tensorflow_graph import leaves_of, repack
 from keras_xla.backend.tensorflow_rows import collectable
 from keras_xla.backend.tensorflow_stream import Stream, streams
@@ -155,25 +156,28 @@ class Runner:
         outputs, ran, pending = chosen.feed_for_all(iterator, count, shapes)
         return repack(trace.concrete.structured_outputs, outputs), ran, pending
 
-    def run_rows(self, arrays: Any, size: int, first: int, count: int) -> Any:
+    def run_rows(self, arrays: Any, size: int, first: int, count: int) -> tuple[Any, int]:
         """The outputs of the step on full batches of rows of tensors, joined along the first axis.
 
         Args:
             arrays: A batch's structure of dense tensors, with all their rows.
             size: Rows of a batch.
             first: Number of the first row.
-            count: How many batches.
+            count: How many batches, at most.
+
+        Returns:
+            The outputs, and how many batches were run: one, if outputs must not be joined.
         """
-        self.settled = True
         shapes = _cut_shapes(arrays, size)
         key = self._key_of_tensors(arrays, shapes)
-        if not collectable(self._traced(key), size):
-            return self._separately(arrays, size, first, count)
-        return self._run_rows(key, shapes, arrays, None, size, first, count, joined=True)
+        if count == 1 or not collectable(self._traced(key)):
+            return self.run_batch(_cut(arrays, first, size)), 1
+        self.settled = True
+        return self._run_rows(key, shapes, arrays, None, size, first, count, joined=True), count
 
     def run_rows_for_last(
         self, arrays: Any, size: int, first: int, count: int, order: Any = None, alike: bool = False
-    ) -> Any:
+    ) -> tuple[Any, int]:
         """Like `run_rows`, for the outputs of the last batch alone.
 
         Args:
@@ -188,12 +192,12 @@ class Runner:
         self.settled = True
         shapes, specs = _cut_shapes(arrays, size), keras.tree.map_structure(_open_spec, arrays)
         key = self._key(_fixed(specs, shapes) if alike else specs)
-        return self._run_rows(key, shapes, arrays, order, size, first, count, joined=False)
+        return self._run_rows(key, shapes, arrays, order, size, first, count, joined=False), count
 
     def _run_rows(self, key, shapes, arrays, order, size, first, count, joined) -> Any:
         chosen = self._answer(key, shapes)
         if chosen is None:
-            batch = keras.tree.map_structure(lambda x: None if x is None else x[:size], arrays)
+            batch = _cut(arrays, 0, size)
 
             def once(executable):
                 return lambda: executable.rows(arrays, order, size, first, 1, joined)
@@ -215,17 +219,9 @@ class Runner:
     @staticmethod
     def joined(outputs: list) -> Any:
         """The outputs of several batches, along the first axis."""
-        if len(outputs) == 1:
-            return outputs[0]
-        return keras.tree.map_structure(
-            lambda *parts: tf.concat(parts, axis=0) if len(parts[0].shape) else tf.stack(parts), *outputs
-        )
+        return keras.tree.map_structure(lambda *parts: joined(parts), *outputs)
 
-    def _separately(self, arrays, size, first, count):
-        def cut(i):
-            return keras.tree.map_structure(lambda x: None if x is None else x[i : i + size], arrays)
-
-        return self.joined([self.run_batch(cut(first + i * size)) for i in range(count)])
+    gathered = Gathered
 
     def _run_batches(self, batches: Iterable, count: int) -> tuple[Any, int]:
         outputs, ran = None, 0
@@ -369,6 +365,10 @@ def _knows(spec: Any, given: Any) -> bool:
     """Whether a trace for `spec` knows all that is known of the shapes of what is given; else it would be made anew."""
     pairs = zip(leaves_of(spec), leaves_of(without_optionals(given)), strict=True)
     return all(n is not None or m is None for a, b in pairs for n, m in zip(a.shape, b.shape, strict=True))
+
+
+def _cut(arrays: Any, first: int, size: int) -> Any:
+    return keras.tree.map_structure(lambda x: None if x is None else x[first : first + size], arrays)
 
 
 def _cut_shapes(arrays: Any, size: int) -> Shapes:

@@ -104,7 +104,7 @@ def loop(
     def run(iterator, count, pending):
         first = tf.cond(pending.has_value(), lambda: pending, iterator.get_next_as_optional)
 
-        keeper = All(made, None) if joined else Last(made)
+        keeper = All(made) if joined else Last(made)
 
         def more(ran, _kept, pending):
             return tf.logical_and(ran < count, ready(pending))

@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -62,10 +62,6 @@ class Rows:
         self.full, self.rest = divmod(self.rows, self.size)
         self.steps = math.ceil(self.rows / self.size)
 
-    def last(self) -> Any:
-        """The batch that is not full."""
-        return keras.tree.map_structure(lambda x: None if x is None else x[self.full * self.size :], self.batch)
-
 
 def run(
     rows: Rows,
@@ -76,8 +72,8 @@ def run(
     pace: Pace | None,
     shown: keras.callbacks.CallbackList,
     stopped: Callable[[], bool],
-) -> list:
-    """The outputs of all batches, many of them at a time; callbacks see only the first and the last of those.
+) -> Iterator[tuple[Any, int]]:
+    """Run all batches, many of them at a time; callbacks see only the first and the last of those.
 
     Args:
         rows: The data.
@@ -88,8 +84,11 @@ def run(
         pace: Is told of the steps.
         shown: The callbacks.
         stopped: Whether a callback wants it to end.
+
+    Yields:
+        Outputs, and of how many batches they are.
     """
-    outputs, done, count = [], 0, 1
+    done, count = 0, 1
     begin, end = getattr(shown, f"on_{kind}_batch_begin"), getattr(shown, f"on_{kind}_batch_end")
 
     def told(output):
@@ -99,22 +98,21 @@ def run(
         count = min(count, rows.full - done)
         begin(done)
         start = time.perf_counter()
-        outputs.append(many(rows.batch, rows.size, done * rows.size, count))
+        outputs, ran = many(rows.batch, rows.size, done * rows.size, count)
         seconds = time.perf_counter() - start
-        done += count
+        done += ran
         if pace is not None:
-            pace.done += count
-        end(done - 1, told(outputs[-1]))
+            pace.done += ran
+        end(done - 1, told(outputs))
+        yield outputs, ran
         if runner.settled:
-            journal.ran(kind, runner.way, count, seconds)
-            count = next_count(count, seconds, outputs[-1])
+            journal.ran(kind, runner.way, ran, seconds)
+            count = next_count(ran, seconds, outputs)
     if rows.rest and not stopped():
         begin(rows.full)
-        first = rows.full * rows.size
-        last = runner.run_batch(rows.last()) if kind == "predict" else many(rows.batch, rows.rest, first, 1)
-        outputs.append(last)
-        end(rows.full, told(outputs[-1]))
-    return outputs
+        outputs, _ = many(rows.batch, rows.rest, rows.full * rows.size, 1)
+        end(rows.full, told(outputs))
+        yield outputs, 1
 
 
 def predict_arrays(
@@ -139,9 +137,11 @@ def predict_arrays(
     model.stop_predicting = False
     shown.on_predict_begin()
     runner = driver.runner
-    outputs = run(rows, "predict", runner, runner.run_rows, driver.journal, pace, shown, lambda: model.stop_predicting)
+    made, stopped = runner.gathered(rows.rows / rows.size), lambda: model.stop_predicting
+    for outputs, ran in run(rows, "predict", runner, runner.run_rows, driver.journal, pace, shown, stopped):
+        made.add(outputs, ran)
     shown.on_predict_end()
-    return keras.tree.map_structure(lambda *parts: np.concatenate(list(map(np.asarray, parts))), *outputs)
+    return made.result()
 
 
 def evaluate_arrays(
@@ -168,8 +168,9 @@ def evaluate_arrays(
     model.reset_metrics()
     runner = driver.runner
     many = functools.partial(runner.run_rows_for_last, alike=not rows.rest)
-    logs = run(rows, "test", runner, many, driver.journal, pace, shown, lambda: model.stop_evaluating)
-    logs = _numbers(model._get_metrics_result_or_logs(logs[-1]))
+    for outputs, _ in run(rows, "test", runner, many, driver.journal, pace, shown, lambda: model.stop_evaluating):
+        logs = outputs
+    logs = _numbers(model._get_metrics_result_or_logs(logs))
     shown.on_test_end(logs)
     return logs if return_dict else model._flatten_metrics_in_order(logs)
 

@@ -30,9 +30,9 @@ class Feed:
         """Train on the next batches; the outputs of the last, and how many there were."""
         rows, first = self._rows, self._done * self._rows.size
         size, count = (rows.size, min(count, rows.full - self._done)) if self._done < rows.full else (rows.rest, 1)
-        outputs = runner.run_rows_for_last(rows.batch, size, first, count, self._order, alike=not rows.rest)
-        self._done += count
-        return outputs, count
+        outputs, ran = runner.run_rows_for_last(rows.batch, size, first, count, self._order, alike=not rows.rest)
+        self._done += ran
+        return outputs, ran
 
 
 def without_pipeline(given: dict[str, Any]) -> tuple[Rows, dict[str, Any]] | None:

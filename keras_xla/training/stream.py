@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -43,16 +44,20 @@ class Feed:
         stream: The runner's, of the dataset.
         steps: How many batches are wanted; None for all.
         pace: Of the call.
+        gathered: Makes what gathers the outputs of so many batches.
 
     Attributes:
         done: How many batches have run.
+        made: Has their outputs.
     """
 
-    def __init__(self, stream: Any, steps: int | None, pace: Pace):
+    def __init__(self, stream: Any, steps: int | None, pace: Pace, gathered: Callable[[int | None], Any]):
         self._stream, self._pace = stream, pace
         total = steps or stream.length or -1  # as Keras understands it
         self._total = total if total > 0 else None
         self.done, self._count = 0, 1
+        lengths = [n for n in (self._total, stream.length) if n]
+        self.made, self._nothing = gathered(min(lengths, default=None)), keras.ops.zeros(())
 
     @property
     def ended(self) -> bool:
@@ -60,7 +65,10 @@ class Feed:
         return self._total is not None and self.done >= self._total
 
     def run(self, driver: PredictDriver) -> Any:
-        """The outputs of the next group.
+        """Run the next group.
+
+        Returns:
+            A number, of which Keras may keep as many as it likes.
 
         Raises:
             StopIteration: There is no batch left.
@@ -74,7 +82,8 @@ class Feed:
         if driver.runner.settled:
             driver.journal.ran("predict", driver.runner.way, ran, seconds)
             self._count = next_count(ran, seconds, outputs)
-        return outputs
+        self.made.add(outputs, ran)
+        return self._nothing
 
 
 class Shown(keras.callbacks.CallbackList):
@@ -103,7 +112,8 @@ def predict_stream(model: keras.Model, pace: Pace, going: Going, stream: Any, gi
         stream: The runner's, of the dataset.
         given: All arguments of `predict`; no callback of them watches batches.
     """
-    feed, verbose = Feed(stream, given["steps"], pace), given["verbose"]
+    verbose = given["verbose"]
+    feed = Feed(stream, given["steps"], pace, model.predict_function.runner.gathered)
     shown = Shown(
         feed,
         going,
@@ -116,7 +126,8 @@ def predict_stream(model: keras.Model, pace: Pace, going: Going, stream: Any, gi
     )
     pace.feed = feed
     try:
-        return type(model).predict(model, **{**given, "x": stream.numbers(), "steps": None, "callbacks": shown})
+        type(model).predict(model, **{**given, "x": stream.numbers(), "steps": None, "callbacks": shown})
+        return feed.made.result()
     finally:
         pace.feed = None
         if feed.ended:

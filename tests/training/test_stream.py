@@ -142,6 +142,8 @@ def test_more_steps_than_there_are_is_keras_warning():
     for model in both(classifier, "sgd", LOSS):
         with pytest.warns(UserWarning, match="ran out of data"):
             assert model.predict(dataset(), steps=70, verbose=0).shape == (500, 3)
+        with pytest.warns(UserWarning, match="ran out of data"):  # more than any memory has room for
+            assert model.predict(dataset().filter(lambda x: True), steps=10**18, verbose=0).shape == (500, 3)
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
