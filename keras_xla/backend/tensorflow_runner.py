@@ -1,6 +1,7 @@
 """Runs the train, test and predict steps of a model on TensorFlow, each batch in the way that suits it."""
 
 import dataclasses
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -32,8 +33,8 @@ class Runner:
             batch that it is for.
         failed: `failed(question, way, reason, node) -> way` answers when a way that was not tried does not work, for
             that reason, at that operation (see `WayFailed`); may raise.
-        again: `again(shapes)` is told of each batch beside the usual ones for whose shapes the plain graph was the
-            answer; whether to ask anew.
+        again: `again(shapes)` is told of batches for whose shapes the plain graph was the answer, of each one beside
+            the usual ones; whether to ask anew.
         before: `before(spec)` is called before the step is traced for batches of that structure.
 
     Attributes:
@@ -63,6 +64,7 @@ class Runner:
         self._made: dict[tuple, Executable] = {}
         self._first_shapes: dict[str, Shapes] = {}
         self._main: dict[str, Executable] = {}
+        self._usual: dict[str, Shapes] = {}  # for which those were chosen
         self._iterator: tuple[Callable, str] = (lambda: None, "")
         self._lock = threading.RLock()  # several threads may predict
         self.way, self.settled = "", False
@@ -87,11 +89,12 @@ class Runner:
         new = self._iterator[0]() is not iterator
         key = self._key_of(iterator)
         pending, outputs, ran = tf.experimental.Optional.empty(iterator.element_spec), None, 0
-        if new or key not in self._main:  # each pass over data begins with batches of the usual shapes
+        if new or key not in self._main or self._stale(key):  # a pass over data begins with batches of the usual shapes
             pending = iterator.get_next_as_optional()
             if not pending.has_value():
                 raise StopIteration
             self._main[key] = self._choose(key, pending, iterator)
+            self._usual[key] = shapes_of(without_optionals(pending.get_value()))
         while ran < count:
             self.way = self._main[key].way
             try:
@@ -109,6 +112,7 @@ class Runner:
                 self.way, ran = (self.way if ran else other.way), ran + done
             else:
                 self._main[key] = other
+                self._usual[key] = shapes_of(without_optionals(pending.get_value()))
         if not ran:
             raise StopIteration
         return repack(self._main[key].trace.concrete.structured_outputs, outputs), ran
@@ -195,14 +199,11 @@ class Runner:
         return self._run_rows(key, shapes, arrays, order, size, first, count, joined=False), count
 
     def _run_rows(self, key, shapes, arrays, order, size, first, count, joined) -> Any:
-        chosen = self._answer(key, shapes)
-        if chosen is None:
-            batch = _cut(arrays, 0, size)
 
-            def once(executable):
-                return lambda: executable.rows(arrays, order, size, first, 1, joined)
+        def once(executable):
+            return lambda: executable.rows(arrays, order, size, first, 1, joined)
 
-            chosen = self._ask(key, batch, once)
+        chosen = self._answer(key, shapes) or self._ask(key, _cut(arrays, 0, size), once)
         self.way = chosen.way
         try:
             outputs = chosen.rows(arrays, order, size, first, count, joined)
@@ -267,25 +268,16 @@ class Runner:
         return self.filled_step is not None and fillable(spec)
 
     def _for_batch(self, key: str, batch: Any, shapes: Shapes) -> Executable:
-        chosen = self._answer(key, shapes)
-        if chosen is None:
-
-            def once(executable):
-                return lambda: executable.run(batch)
-
-            chosen = self._ask(key, batch, once)
-        return chosen
+        answer = self._answer(key, shapes)
+        return answer or self._ask(key, batch, lambda executable: functools.partial(executable.run, batch))
 
     def _choose(self, key: str, pending, iterator) -> Executable:
         batch = without_optionals(pending.get_value())
-        chosen = self._answer(key, shapes_of(batch))
-        if chosen is None:
 
-            def once(executable):
-                return lambda: executable.feed(iterator, 1, pending)  # takes nothing from the iterator
+        def once(executable):
+            return lambda: executable.feed(iterator, 1, pending)  # takes nothing from the iterator
 
-            chosen = self._ask(key, batch, once)
-        return chosen
+        return self._answer(key, shapes_of(batch)) or self._ask(key, batch, once)
 
     def _answer(self, key: str, shapes: Shapes) -> Executable | None:
         """What was decided for these shapes, unless nothing was, or it may be another thing by now."""
@@ -293,6 +285,13 @@ class Runner:
         if chosen is None or chosen.way == "graph":
             chosen = self._compiled_for(key, shapes) or chosen
         return None if chosen is not None and chosen.way == "graph" and self._again(shapes) else chosen
+
+    def _stale(self, key: str) -> bool:
+        """Whether to ask anew about the usual batches, which run in the plain graph."""
+        stale = self._main[key].way == "graph" and self._again(self._usual[key])
+        if stale:
+            self._chosen.pop((key, self._usual[key]), None)
+        return stale
 
     def _compiled_for(self, key: str, shapes: Shapes) -> Executable | None:
         """What is compiled for these shapes, by a trace that knows more or less than this one of how many rows come."""

@@ -99,7 +99,9 @@ class Snapshot:
     def why(self, compilation: Compilation) -> tuple[str, ...]:
         """The cause; and the batch, where the cause does not tell its shapes."""
         event = compilation.event
-        lost = any(decision.tried(event) and decision.way == "graph" for decision in self.decisions)
+        tried = next((decision for decision in self.decisions if decision.tried(event)), None)
+        ways = {d.way for d in self.decisions if tried and (d.kind, d.shapes) == (tried.kind, tried.shapes)}
+        lost = ways == {"graph"}
         cause = event.cause + (" (for a trial; graph was chosen)" if lost else "")
         return (cause,) if cause.startswith("argument ") else (cause, event.shapes)
 

@@ -30,6 +30,7 @@ FEWEST = 0.25  # what part of the gain may be hoped for where nearly all are con
 REPEATS, LIMIT = 4, 0.25  # timed runs of a trial, and the seconds after which no further one starts
 UNCLEAR = 1.5  # within which factor of what a compilation costs the gain hoped for has to be timed better
 AGAIN, CLOSE, WORTH = 8, 0.8, 0.02  # more rounds of trials while ratios are close and seconds few beside those to come
+NOISE, LATER = 2.5, 0.1  # a loss within that factor is measured again after that part of the steps to come
 
 
 @dataclass
@@ -53,6 +54,7 @@ class Policy:
     _answered: Pace | None = None
     _again_after: float = math.inf
     _others: Others = field(default_factory=Others)
+    _doubts: dict[tuple, float] = field(default_factory=dict)  # by shapes, the number of steps after which to ask again
 
     def wants_again(self) -> bool:
         """Whether so many steps have run in the plain graph by now that the answer may be another one."""
@@ -60,7 +62,7 @@ class Policy:
 
     def again(self, shapes: tuple) -> bool:
         """Take note of a batch of shapes for which the plain graph was the answer; whether to ask anew."""
-        return self._others.ripe(shapes, self._more())
+        return self._due(shapes) or self._others.ripe(shapes, self._more())
 
     def decide(self, question: Question) -> str:
         """The way to run batches of new shapes.
@@ -99,7 +101,10 @@ class Policy:
         if question.facts.unsafe:
             return "graph", f"a trial of {', '.join(question.facts.unsafe)} could not be undone", {}
         pace, to_come = self.pace(), self._steps_to_come()
-        if pace is not None and pace is self._answered:
+        doubted = self._due(question.shapes)
+        if doubted:
+            self._doubts.pop(question.shapes, None)
+        elif pace is not None and pace is self._answered:
             to_come = self._others.runs(question.shapes) * self._more()
             if not to_come:
                 return "graph", "other shapes than the batches before; tried if they come often", {}
@@ -107,7 +112,11 @@ class Policy:
             self._answered, self._again_after = pace, math.inf
         key = self._key(question)
         times = self.memory.get(key)
-        if times is None:
+        if doubted and times and way in times:
+            times = self._try(question, dict(times), way, to_come)
+            self.memory.put(key, times)
+            source = "measured again"
+        elif times is None:
             times = self._measure(question, way, to_come)
             if way in times or "failed" in times:
                 self.memory.put(key, times)
@@ -121,9 +130,11 @@ class Policy:
             enough = estimated_compile(question.facts) / (gain_hoped(question.facts) * times["graph"])
             return "graph", self._too_few(to_come, enough), measured
         if times[way] > MARGIN * times["graph"]:
+            if source == "measured" and self._doubtful(times, way, to_come):
+                self._doubts[question.shapes] = self._steps_done() + LATER * to_come
             return "graph", f"{source}: XLA is not faster", measured
         enough = times["compile"] / (times["graph"] - times[way])
-        if source != "measured" and to_come < enough:
+        if source == "measured in an earlier run" and to_come < enough:
             return "graph", f"{source}: {self._too_few(to_come, enough)}", measured
         self._others.gains(times["graph"] - times[way], times["compile"])
         return way, source, measured
@@ -141,19 +152,33 @@ class Policy:
                 break
         if gain < cost:
             return {"graph": graph}
+        return self._try(question, {"graph": graph}, way, to_come)
+
+    def _try(self, question: Question, times: dict, way: str, to_come: float) -> dict:
+        """These times with those of another way, measured in turns: other work on the machine only slows."""
         try:
-            timing: Timing = question.trial(way, REPEATS, LIMIT)
-            times = {"graph": graph, way: timing.step}
+            if way not in times:
+                timing: Timing = question.trial(way, REPEATS, LIMIT)
+                times = {**times, way: timing.step, "compile": timing.first}
             start = time.perf_counter()
             for again in range(AGAIN):
-                worth_it = time.perf_counter() - start < WORTH * graph * to_come
+                worth_it = time.perf_counter() - start < WORTH * times["graph"] * to_come
                 if again and (not worth_it or not CLOSE < times[way] / times["graph"] < 1 / CLOSE):
                     break
-                for each in times:  # in turns: other work on the machine comes and goes
+                for each in ("graph", way):
                     times[each] = min(times[each], question.trial(each, REPEATS, LIMIT).step)
         except WayFailed as error:
-            return {"graph": graph, "failed": f"{error}{place_of(self.model, error.node)}"}
-        return {**times, "compile": timing.first}
+            return {"graph": times["graph"], "failed": f"{error}{place_of(self.model, error.node)}"}
+        return times
+
+    def _doubtful(self, times: dict, way: str, to_come: float) -> bool:
+        """Whether a loss may be due to other work on the machine, and a second opinion costs little."""
+        trial = (1 + REPEATS) * (times["graph"] + times[way])
+        return times[way] < NOISE * times["graph"] and trial < WORTH * times["graph"] * to_come
+
+    def _due(self, shapes: tuple) -> bool:
+        """Whether it is time for a second opinion on these shapes."""
+        return shapes in self._doubts and self._steps_done() >= self._doubts[shapes]
 
     def _steps_to_come(self) -> float:
         pace = self.pace()

@@ -71,6 +71,42 @@ def test_ways_that_are_close_are_measured_more_often_and_in_turns(make):
     assert policy.decide(Bench(graph=0.01, xla=0.02).question()) == "graph"
 
 
+def test_a_small_loss_may_be_the_machines_and_is_measured_again_later_once(make):
+    for later, way in ((0.005, "xla"), (0.012, "graph")):
+        policy, bench = make(steps=10_000), Bench(graph=0.01, xla=0.02)
+        question = bench.question()
+        assert policy.decide(question) == "graph" and not policy.again(question.shapes)
+        policy.journal.ran("train", "graph", int(policies.LATER * 10_000) - 1, 10.0)
+        assert not policy.again(question.shapes)
+        policy.journal.ran("train", "graph", 2, 0.02)
+        assert policy.again(question.shapes) and not policy.again(((4, 4),))
+        bench.seconds["xla"] = later
+        assert policy.decide(question) == way and not policy.again(question.shapes)
+        assert policy.journal.decisions[-1].reason.startswith("measured again")
+        assert policy.journal.decisions[-1].measured == {"graph": 10.0, "xla": later * 1e3}
+        policy.journal.ran("train", "graph", 5_000, 50.0)
+        assert not policy.again(question.shapes)
+        assert make().decide(Bench().question()) == way  # and remembered
+        policy.memory.path.unlink()
+
+
+@pytest.mark.parametrize(("steps", "xla"), [(700, 0.02), (10_000, 0.03)], ids=["few steps", "a clear loss"])
+def test_no_second_opinion_where_it_is_dear_or_useless(make, steps, xla):
+    policy, question = make(steps=steps), Bench(graph=0.01, xla=xla).question()
+    assert policy.decide(question) == "graph" and "xla" in question.trial.tried
+    policy.journal.ran("train", "graph", steps, 5.0)
+    assert not policy.again(question.shapes)
+
+
+def test_xla_that_fails_in_the_second_trial(make):
+    policy, bench = make(steps=10_000), Bench(graph=0.01, xla=0.011)
+    assert policy.decide(bench.question()) == "graph"
+    policy.journal.ran("train", "graph", 5_000, 50.0)
+    bench.seconds["xla"] = WayFailed("no memory left")
+    assert policy.again(bench.question().shapes) and policy.decide(bench.question()) == "graph"
+    assert "no memory left" in policy.journal.decisions[-1].reason
+
+
 def test_few_steps_are_not_worth_a_compilation(make):
     bench = Bench(graph=0.001, xla=0.0001)
     policy = make(steps=50)
