@@ -160,8 +160,9 @@ def summary(results: Results, measures: list[Measure]) -> list[str]:
 
 
 def suits(results: Results, measure: Measure) -> list[str]:
-    """The models that XLA makes faster than plain Keras."""
-    gains = {model: ratio("forced to default", results.seconds(model, measure)) for model in results.models}
+    """The models that XLA makes faster than plain Keras; where Keras turned it off, a difference is noise."""
+    used = [model for model in results.models if model not in turned_off(results)]
+    gains = {model: ratio("forced to default", results.seconds(model, measure)) for model in used}
     return [model for model, gain in gains.items() if gain is not None and gain >= SUITS]
 
 
@@ -211,10 +212,14 @@ def failures(results: Results) -> list[str]:
     ]
 
 
+def turned_off(results: Results) -> list[str]:
+    """The models for which Keras turned XLA off although it was forced."""
+    rows = [row for row in results.rows if row.get("mode") == "forced" and row.get("jit") is False]
+    return list(dict.fromkeys(row["model"] for row in rows))
+
+
 def refused(results: Results) -> list[str]:
-    """Where Keras turned XLA off although it was forced."""
-    off = {row["model"]: None for row in results.rows if row.get("mode") == "forced" and row.get("jit") is False}
-    return [f"- {model}: Keras turned XLA off with a warning, so forced is default" for model in off]
+    return [f"- {model}: Keras turned XLA off with a warning, so forced is default" for model in turned_off(results)]
 
 
 def chosen(results: Results) -> list[str]:
