@@ -41,7 +41,7 @@ def next_count(ran: int, seconds: float, outputs: Any) -> int:
     made = [x.shape for x in keras.tree.flatten(outputs) if x is not None]
     if sum(math.prod(n or 1 for n in shape) for shape in made) > LARGE * ran:  # None: of ragged ones
         return 1
-    return max(1, min(MOST, int(ran * 2 * EXECUTION / max(seconds, 1e-6))))
+    return max(1, min(MOST, int(ran * EXECUTION / max(seconds, 1e-6))))
 
 
 class Rows:

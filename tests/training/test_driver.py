@@ -44,6 +44,23 @@ def test_the_first_call_runs_one_batch_and_the_later_ones_many():
     assert seen[-1] == 99
 
 
+def test_slow_steps_run_several_at_once_too(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("keras_xla.training.driver.time.perf_counter", lambda: clock[0])
+
+    class Slow(Runner):
+        def run(self, iterator, count):
+            outputs, ran = super().run(iterator, count)
+            clock[0] += 0.04 * ran
+            return outputs, ran
+
+    runner, pace = Slow(), Pace("train", ahead=True, steps=12)
+    driver, iterator = Driver(runner, "train", 1, lambda: pace, Journal()), iter(range(12))
+    for _ in range(12):
+        driver(iterator)
+    assert len(runner.counts) < 5 and sum(runner.counts) == 12
+
+
 def test_no_step_runs_beyond_the_epoch():
     counts, seen = drive(Pace("train", ahead=True, steps=10), range(1000), calls=10)
     assert sum(counts) == 10 == len(seen)
