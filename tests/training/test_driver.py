@@ -26,8 +26,8 @@ class Runner:
         return {"loss": ran[-1]}, len(ran)
 
 
-def drive(pace, batches, calls=None, steps=1):
-    runner = Runner()
+def drive(pace, batches, calls=None, steps=1, runner=None):
+    runner = runner or Runner()
     driver, iterator, seen = Driver(runner, "train", steps, lambda: pace, Journal()), iter(batches), []
     try:
         for _ in range(calls or 1000):
@@ -54,11 +54,8 @@ def test_slow_steps_run_several_at_once_too(monkeypatch):
             clock[0] += 0.04 * ran
             return outputs, ran
 
-    runner, pace = Slow(), Pace("train", ahead=True, steps=12)
-    driver, iterator = Driver(runner, "train", 1, lambda: pace, Journal()), iter(range(12))
-    for _ in range(12):
-        driver(iterator)
-    assert len(runner.counts) < 5 and sum(runner.counts) == 12
+    counts, _ = drive(Pace("train", ahead=True, steps=12), range(12), calls=12, runner=Slow())
+    assert len(counts) < 5 and sum(counts) == 12
 
 
 def test_no_step_runs_beyond_the_epoch():
