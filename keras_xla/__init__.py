@@ -5,35 +5,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keras_xla import callbacks
-    from keras_xla.backend.events import CompileEvent, CompileLog, RecompileError, compile_log
+    from keras_xla.backend.compile_log import CompileEvent, CompileLog, RecompileError, compile_log
+    from keras_xla.diagnosis.errors import XLAUnsupportedError
+    from keras_xla.diagnosis.explain import explain
+    from keras_xla.functions.jit import jit
     from keras_xla.generation.layer import XLAGenerationLayer
     from keras_xla.training.compile import compile
+    from keras_xla.training.data.bucket_lengths import bucket_lengths
+    from keras_xla.training.data.move_to_pipeline import move_to_pipeline
     from keras_xla.training.enable import disable, enable
-    from keras_xla.training.errors import XLAUnsupportedError
-    from keras_xla.training.explain import explain
-    from keras_xla.training.jit import jit
-    from keras_xla.training.lengths import bucket_lengths
-    from keras_xla.training.pipeline import move_to_pipeline
-    from keras_xla.training.report import model_report
+    from keras_xla.training.reports.model_report import model_report
 
 # Imported when first used: `python -m keras_xla` must not import Keras before the script has chosen its backend.
 _WHERE = {
-    "CompileEvent": "backend.events",
-    "CompileLog": "backend.events",
-    "RecompileError": "backend.events",
+    "CompileEvent": "backend.compile_log",
+    "CompileLog": "backend.compile_log",
+    "RecompileError": "backend.compile_log",
     "XLAGenerationLayer": "generation.layer",
-    "XLAUnsupportedError": "training.errors",
-    "bucket_lengths": "training.lengths",
+    "XLAUnsupportedError": "diagnosis.errors",
+    "bucket_lengths": "training.data.bucket_lengths",
     "callbacks": "callbacks",
     "compile": "training.compile",
-    "compile_log": "backend.events",
+    "compile_log": "backend.compile_log",
     "disable": "training.enable",
     "enable": "training.enable",
-    "explain": "training.explain",
-    "jit": "training.jit",
-    "model_report": "training.report",
-    "move_to_pipeline": "training.pipeline",
+    "explain": "diagnosis.explain",
+    "jit": "functions.jit",
+    "model_report": "training.reports.model_report",
+    "move_to_pipeline": "training.data.move_to_pipeline",
 }
+_ROOMS = ("backend", "config", "diagnosis", "engine", "functions", "generation", "models", "training")
 __all__ = [
     "CompileEvent",
     "CompileLog",
@@ -55,9 +56,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("backend", "config", "engine", "generation", "models", "training"):  # with all that is in them
-        for where in _WHERE.values():
-            importlib.import_module(f"{__name__}.{where}")
+    if name in _ROOMS:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

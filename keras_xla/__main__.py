@@ -166,7 +166,7 @@ def _tell(switch: Switch, command: list[str], seconds: float, report: pathlib.Pa
     facts = {"command": command, "jit_compile": switch.jit_compile, "seconds": seconds}
     text = f"it stayed off: {switch.problem}" if switch.problem else "the script imported neither Keras nor TensorFlow"
     if switch.on:
-        from keras_xla.training import overview
+        from keras_xla.training.reports import script_report as overview
 
         facts |= overview.overview()
         text = overview.overview_text()

@@ -7,9 +7,11 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "keras_xla"
 BELOW = {
-    "training": {"training", "backend", "config"},
-    "generation": {"generation", "engine", "models", "backend", "config"},
+    "training": {"training", "functions", "diagnosis", "backend", "config"},
+    "generation": {"generation", "functions", "engine", "models", "diagnosis", "backend", "config"},
     "engine": {"engine", "models", "backend", "config"},
+    "functions": {"functions", "diagnosis", "backend", "config"},
+    "diagnosis": {"diagnosis", "backend"},
     "models": {"models", "backend"},
     "backend": {"backend"},
     "config": set(),

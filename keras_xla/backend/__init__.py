@@ -12,7 +12,7 @@ if name not in _BACKENDS:
         "Set the environment variable KERAS_BACKEND=tensorflow (or jax) before Keras is imported."
     )
 
-_module = importlib.import_module(f"keras_xla.backend.{name}")
+_module = importlib.import_module(f"keras_xla.backend.{name}.core")
 is_traced = _module.is_traced
 is_string = _module.is_string
 host_call = _module.host_call

@@ -4,8 +4,8 @@ import importlib
 
 from keras_xla.backend import name as _name
 
-_module = importlib.import_module(f"keras_xla.backend.{_name}_steps")
-_functions = importlib.import_module(f"keras_xla.backend.{_name}_functions")
+_module = importlib.import_module(f"keras_xla.backend.{_name}.steps")
+_functions = importlib.import_module(f"keras_xla.backend.{_name}.functions.compile_function")
 make_runner = _module.make_runner
 make_replicas_runner = _module.make_replicas_runner
 orders = _module.orders

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_xla import backend
-from keras_xla.backend import events
+from keras_xla.backend.compile_log import RecompileError, record
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,14 @@ class Executables:
                 return self._compiled[key](*args)
             cause = self._cause(key)
             if cause != "first call" and self.on_recompile == "raise":
-                raise events.RecompileError(
-                    f"{self.name} would compile again: {cause}. Warm that up, or widen the buckets."
-                )
+                raise RecompileError(f"{self.name} would compile again: {cause}. Warm that up, or widen the buckets.")
             before = self.trace_count
             compiled = backend.jit(self._counted(key), self._variables)
             start = time.perf_counter()
             result = compiled(*args)
             self._compiled[key] = compiled
             assert self.trace_count == before + 1, "one key is one trace"
-            events.record(self.name, "generate", str(key), cause, time.perf_counter() - start)
+            record(self.name, "generate", str(key), cause, time.perf_counter() - start)
             return result
 
     @property

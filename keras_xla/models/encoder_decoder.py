@@ -8,7 +8,7 @@ from keras import ops
 from keras_xla.models.encoder import Encoder
 from keras_xla.models.interface import Cache, View
 from keras_xla.models.spec import EncoderDecoderSpec
-from keras_xla.models.transformer import Memory, Transformer
+from keras_xla.models.transformer import Decisions, Transformer
 
 
 class EncoderDecoder(keras.layers.Layer):
@@ -58,7 +58,7 @@ class EncoderDecoder(keras.layers.Layer):
 class Conditioned:
     """A decoder with what it remembers of one source; implements the `TreeDecoder` protocol."""
 
-    def __init__(self, decoder: Transformer, memory: Memory):
+    def __init__(self, decoder: Transformer, memory: Decisions):
         self._decoder, self._memory = decoder, memory
         self.vocab_size, self.max_positions = decoder.vocab_size, decoder.max_positions
 

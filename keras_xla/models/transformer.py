@@ -17,7 +17,7 @@ from keras_xla.models.spec import DecoderSpec
 # B batch, S new tokens, T slots, M source, E hidden size, V vocabulary
 
 
-class Memory(NamedTuple):
+class Decisions(NamedTuple):
     """What a decoder keeps of an encoder's hidden states."""
 
     layers: list  # keys and values of each, see `CrossAttention.remember`
@@ -67,17 +67,17 @@ class Transformer(keras.layers.Layer):
             self.head_bias = self.add_weight((1, spec.vocab_size), initializer="zeros", name="head_bias")
         self.built = True
 
-    def call(self, ids, memory: Memory | None = None):
+    def call(self, ids, memory: Decisions | None = None):
         ids = ops.cast(ids, "int32")
         starts = ops.zeros_like(ids[:, 0])
         return self._logits(self._prompt(ids, starts, memory)[0], ids)
 
-    def remember(self, hidden, mask=None) -> Memory:
+    def remember(self, hidden, mask=None) -> Decisions:
         """The memory of an encoder's `hidden [B, M, E]`, of which `mask [B, M]` bool can be seen (None: all)."""
         seen = None if mask is None else mask[:, None, None, :]
-        return Memory([block.cross.remember(hidden) for block in self.blocks], seen)
+        return Decisions([block.cross.remember(hidden) for block in self.blocks], seen)
 
-    def prefill(self, ids, starts, slots: int, memory: Memory | None = None) -> tuple:
+    def prefill(self, ids, starts, slots: int, memory: Decisions | None = None) -> tuple:
         """See `Decoder.prefill`."""
         x, prompt = self._prompt(ids, starts, memory)
         a, batch = self.spec.attention, ids.shape[0]
@@ -85,13 +85,13 @@ class Transformer(keras.layers.Layer):
         cache: Cache = [kv.write(kv.empty(rows, slots, a.head_dim, k.dtype), k, v, 0) for k, v in prompt]
         return self._logits(x[:, -1], ids), cache
 
-    def step(self, tokens, slot, starts, cache: Cache, memory: Memory | None = None) -> tuple:
+    def step(self, tokens, slot, starts, cache: Cache, memory: Decisions | None = None) -> tuple:
         """See `Decoder.step`."""
         view = kv.causal(slot, 1, cache[0][0].shape[1], starts)
         x, cache = self._run(tokens[:, None], view, memory, cache, slot)
         return self._logits(x[:, 0], tokens), cache
 
-    def extend(self, tokens, slot, view: View, cache: Cache, memory: Memory | None = None) -> tuple:
+    def extend(self, tokens, slot, view: View, cache: Cache, memory: Decisions | None = None) -> tuple:
         """See `TreeDecoder.extend`."""
         x, cache = self._run(tokens, view, memory, cache, slot)
         return self._logits(x, tokens), cache
@@ -101,7 +101,7 @@ class Transformer(keras.layers.Layer):
         length = ops.shape(ids)[1]
         return self._run(ids, kv.causal(0, length, length, starts), memory)
 
-    def _run(self, ids, view: View, memory: Memory | None, cache: Cache | None = None, slot=None):
+    def _run(self, ids, view: View, memory: Decisions | None, cache: Cache | None = None, slot=None):
         """Hidden states `[B, S, E]` of `ids [B, S]`, and the updated cache; without one, their keys and values."""
         spec, one = self.spec, _one(ids, self.compute_dtype)
         positions = ops.maximum(view.positions, 0)  # padding counts as 0

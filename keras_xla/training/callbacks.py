@@ -2,11 +2,11 @@
 
 import keras
 
+from keras_xla.backend.keras2 import AnyKeras
+from keras_xla.diagnosis.explain import refuse_layers
+from keras_xla.training.attach import install, observer_of, reset, uninstall
 from keras_xla.training.compile import check_switch, require_jit
-from keras_xla.training.explain import refuse_layers
-from keras_xla.training.keras2 import AnyKeras
-from keras_xla.training.pace import Pace
-from keras_xla.training.steps import install, observer_of, reset, uninstall
+from keras_xla.training.session import Pace
 
 
 class XLACompile(AnyKeras):

@@ -4,11 +4,11 @@ import inspect
 
 import keras
 
+from keras_xla.backend.keras2 import is_keras2, require_model
 from keras_xla.backend.steps import is_mirrored, replicas_of
-from keras_xla.training.errors import XLAUnsupportedError
-from keras_xla.training.explain import refuse_layers
-from keras_xla.training.keras2 import is_keras2, require_model
-from keras_xla.training.steps import StepObserver, install, uninstall
+from keras_xla.diagnosis.errors import XLAUnsupportedError
+from keras_xla.diagnosis.explain import refuse_layers
+from keras_xla.training.attach import StepObserver, install, uninstall
 
 
 def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwargs) -> keras.Model:

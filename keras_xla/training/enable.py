@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import keras
 
-from keras_xla.backend.enable import replace_functions, restore_functions
+from keras_xla.backend.decorator import replace_functions, restore_functions
+from keras_xla.diagnosis.explain import refuse_layers
 from keras_xla.training.compile import check_switch, take_over
-from keras_xla.training.explain import refuse_layers
-from keras_xla.training.function_policy import FunctionPolicy
-from keras_xla.training.journal import Journal
-from keras_xla.training.memory import decisions
+from keras_xla.training.decide.decisions import decisions
+from keras_xla.training.decide.functions import FunctionPolicy
+from keras_xla.training.reports.journal import Journal
 
 _OWNER = next(
     kind for kind in keras.Model.__mro__ if "compile" in vars(kind)

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_xla.backend.events import compile_log
+from keras_xla.backend.compile_log import compile_log
 
 SIZE, CLASSES = 72, 3
 X = np.random.default_rng(0).normal(size=(SIZE, 20)).astype("float32")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_xla.callbacks import XLACompile
-from keras_xla.training.errors import XLAUnsupportedError
+from keras_xla.diagnosis.errors import XLAUnsupportedError
 from tests.training.helpers import OPTIONS, SIZE, Log, X, Y, classifier
 
 

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.training.compile import compile
-from keras_xla.training.errors import XLAUnsupportedError
 from tests.training.helpers import FORCED, LOSS, OPTIONS, SIZE, Log, X, Y, classifier
 
 tensorflow_only = pytest.mark.skipif(

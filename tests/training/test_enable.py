@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.training import overview
+from keras_xla.diagnosis.errors import XLAUnsupportedError
+from keras_xla.training.attach import observer_of
 from keras_xla.training.compile import compile
 from keras_xla.training.enable import disable, enable, seen
-from keras_xla.training.errors import XLAUnsupportedError
-from keras_xla.training.steps import observer_of
+from keras_xla.training.reports import script_report as overview
 from tests.training.helpers import OPTIONS, SIZE, Log, X, Y, classifier
 
 PLAIN = keras.Model.compile

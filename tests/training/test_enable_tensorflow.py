@@ -11,9 +11,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.training import function_policy
+from keras_xla.training.decide import functions as function_policy
+from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.enable import disable, enable, seen
-from keras_xla.training.memory import decisions
 from tests.training.helpers import Log
 
 if keras.backend.backend() != "tensorflow":

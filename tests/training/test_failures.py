@@ -4,19 +4,19 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.training import policy
+from keras_xla.diagnosis.errors import XLAUnsupportedError
+from keras_xla.training.attach import observer_of
 from keras_xla.training.compile import compile
-from keras_xla.training.errors import XLAUnsupportedError
-from keras_xla.training.policy import Policy
-from keras_xla.training.steps import observer_of
+from keras_xla.training.decide import policy
+from keras_xla.training.decide.policy import Policy
 from tests.training.helpers import FORCED, LOSS, OPTIONS, Log, X, Y
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("what jax can trace, XLA can compile", allow_module_level=True)
 import tensorflow as tf
 
-from keras_xla.backend.question import WayFailed
-from keras_xla.backend.tensorflow_executable import failure
+from keras_xla.backend.new_shapes import WayFailed
+from keras_xla.backend.tensorflow.executable import failure
 
 
 def count_of(x):
@@ -127,7 +127,7 @@ def tried(monkeypatch):
 @pytest.fixture
 def remembered(monkeypatch):
     """An earlier run has measured that XLA is the faster way."""
-    monkeypatch.setattr(Policy, "_auto", lambda self, question: ("xla", "measured in an earlier run", {}))
+    monkeypatch.setattr(Policy, "_auto", lambda self, new_shapes: ("xla", "measured in an earlier run", {}))
 
 
 @pytest.mark.parametrize("function", FAILING)
@@ -293,7 +293,7 @@ def test_the_operation_in_an_error(message, node):
 
 
 def test_xla_without_enough_memory_falls_back(remembered, monkeypatch):
-    from keras_xla.backend import tensorflow_executable
+    from keras_xla.backend.tensorflow import executable as tensorflow_executable
 
     made = tensorflow_executable.make
 

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.training import policy
+from keras_xla.training.attach import observer_of
 from keras_xla.training.compile import compile
-from keras_xla.training.steps import observer_of
+from keras_xla.training.decide import policy
 from tests.training.helpers import LOSS, Log, Y
 
 WORDS, LENGTH, RANK = 30, 6, 2

@@ -1,0 +1,1 @@
+"""XLA on the JAX backend, which compiles every step."""

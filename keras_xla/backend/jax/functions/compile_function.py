@@ -1,0 +1,93 @@
+"""Functions compiled by XLA on JAX, one executable each, with Keras variables as arguments."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from keras_xla.backend.blocking_op import BlockingOp
+
+
+class _Discovery(keras.StatelessScope):
+    """Notes which variables are read and which are assigned inside it."""
+
+    def __init__(self):
+        super().__init__(initialize_variables=False)
+        self.used: dict[int, keras.Variable] = {}
+        self.assigned: dict[int, keras.Variable] = {}
+
+    def get_current_value(self, variable):
+        self.used[id(variable)] = variable
+        return super().get_current_value(variable)
+
+    def add_update(self, update):
+        self.used[id(update[0])] = self.assigned[id(update[0])] = update[0]
+        super().add_update(update)
+
+
+def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Callable) -> Callable:
+    """One executable of `call(tensors)` for tensors of these shapes and dtypes; variables are read and assigned live.
+
+    jax would bake the values of closed-over variables into the executable, so an abstract run finds them
+    first; then their values are arguments, and the new ones are results that are assigned after each call.
+
+    Args:
+        call: Takes the list of tensors.
+        tensors: Examples with the shapes and dtypes to compile for.
+        refuse: Not used: what jax can trace, XLA can compile.
+
+    Returns:
+        `run(tensors) -> outputs`; XLA compiles in its first call.
+    """
+    discovery = _Discovery()
+
+    def abstract(tensors):
+        with discovery:
+            call(tensors)
+
+    # Layers that are built inside get their variables when the outer scope ends, outside of the abstract run.
+    with keras.StatelessScope():
+        jax.eval_shape(abstract, list(tensors))
+    variables, assigned = list(discovery.used.values()), list(discovery.assigned.values())
+
+    @jax.jit
+    def compiled(values, tensors):
+        mapping = list(zip(variables, values, strict=True))
+        with keras.StatelessScope(state_mapping=mapping, initialize_variables=False) as scope:
+            outputs = call(tensors)
+        return outputs, [scope.get_current_value(variable) for variable in assigned]
+
+    def run(tensors):
+        outputs, updates = compiled([_strong(variable.value) for variable in variables], list(tensors))
+        for variable, value in zip(assigned, updates, strict=True):
+            variable.assign(value)
+        return outputs
+
+    return run
+
+
+def _strong(x: jax.Array) -> jax.Array:
+    """Without jax's weak type, which a variable made of a Python number has until it is assigned."""
+    return to_tensor(x) if x.weak_type else x
+
+
+def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:
+    """Nothing: what jax can trace, XLA can compile."""
+    return []
+
+
+def with_autograph(call: Callable):
+    """The result of `call()`; jax has no such conversion."""
+    return call()
+
+
+def to_tensor(x) -> jax.Array:
+    """The array on the device; the explicit dtype drops jax's weak type, which would compile again."""
+    return jnp.asarray(x, dtype=jax.dtypes.canonicalize_dtype(x.dtype))
+
+
+def cut(x: jax.Array, axis: int, size: int) -> jax.Array:
+    """The first `size` entries along `axis`, through numpy: jax would compile a kernel for every size."""
+    return jax.device_put(np.array(np.asarray(x)[(*[slice(None)] * axis, slice(size))]))

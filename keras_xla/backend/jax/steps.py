@@ -1,0 +1,139 @@
+"""Observed train, test and predict functions on JAX: Keras' own, with jax counting what it compiles."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import keras
+import numpy as np
+
+from keras_xla.backend.filled_batch import FilledBatch
+
+_EVENT = "/jax/core/compile/backend_compile_duration"
+_STATE = threading.local()  # jax compiles in the thread that calls
+
+
+def make_runner(*_) -> None:
+    """None: Keras' own functions, which compile every step, are what runs."""
+
+
+def make_replicas_runner(*_) -> None:
+    """None: there are no strategies; XLA itself divides the work."""
+
+
+def orders(_) -> None:
+    """None: Keras' own functions shuffle."""
+
+
+def is_distributed(model) -> bool:
+    """Never: a distribution of JAX arrays is in the arrays, and the functions are the same."""
+    return False
+
+
+def state_maker(model) -> None:
+    """None: Keras makes all state before it traces."""
+
+
+def symbolic_build(model) -> None:
+    """None: Keras' own works."""
+
+
+def is_mirrored(model) -> bool:
+    """Never: strategies are TensorFlow's."""
+    return False
+
+
+def runs_eagerly() -> bool:
+    """Never for all functions."""
+    return False
+
+
+def replicas_of(model) -> int:
+    """One: XLA itself divides the work."""
+    return 1
+
+
+def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, saw: Callable) -> Callable:
+    """Keras' function for `fit`, `evaluate` or `predict`, with the batches that compiled reported.
+
+    Args:
+        kind: `"train"`, `"test"` or `"predict"`.
+        keras_make: Builds Keras' own function.
+        own: Whether the model's class builds a function of its own; its compilations count whatever their
+            name.
+        names: `names(data)` names the tensors of a batch.
+        saw: `saw([(trace, [(name, shape, dtype), ...]), ...], seconds, compiled=True)` with the batches that
+            compiled.
+    """
+    function = keras_make()
+    wanted = "" if own else f"{kind}_step"
+
+    def run(state, iterator):
+        start = time.perf_counter()
+        batches = _Batches(iterator)
+        with _listening(lambda name: batches.compiled(name, wanted)):
+            result = function(state, batches)
+        if batches.compilers:
+            seen = [("", _leaves(data, names)) for data in batches.compilers]
+            saw(seen, time.perf_counter() - start, compiled=True)
+        return result
+
+    return run
+
+
+class _Batches:
+    """An iterator that knows which of its batches was the last one out when jax compiled."""
+
+    def __init__(self, iterator: Iterator):
+        self._iterator, self._current, self._reading = iter(iterator), None, False
+        self.compilers: list = []
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self._reading = True  # converting the data may compile small kernels, which are not steps
+        try:
+            self._current = next(self._iterator)
+        finally:
+            self._reading = False
+        return self._current
+
+    def compiled(self, name: str, wanted: str):
+        if not self._reading and wanted in name:
+            self.compilers.append(self._current)
+
+
+def _leaves(data, names: Callable) -> list[tuple]:
+    data = data.batch if isinstance(data, FilledBatch) else data
+    present = [x for x in keras.tree.flatten(data) if x is not None]
+    return [
+        (name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x))))
+        for name, x in zip(names(data), present, strict=True)
+    ]
+
+
+def _dtype(x) -> np.dtype:
+    return x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
+
+
+@contextlib.contextmanager
+def _listening(listener: Callable[[str], None]):
+    """Calls `listener(function name)` for everything that jax compiles in this thread."""
+    previous = getattr(_STATE, "listener", None)
+    _STATE.listener = listener
+    try:
+        yield
+    finally:
+        _STATE.listener = previous
+
+
+def _on_event(event: str, _seconds: float, **details):
+    listener = getattr(_STATE, "listener", None)
+    if event == _EVENT and listener is not None:
+        listener(details.get("fun_name") or "")
+
+
+jax.monitoring.register_event_duration_secs_listener(_on_event)

@@ -1,0 +1,90 @@
+"""What a backend asks when batches of new shapes arrive: in which way shall they run?"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """Counts of a traced step, as far as they tell how XLA will do.
+
+    Attributes:
+        ops: All operations.
+        convolutions: Convolutions, with those of the gradient.
+        heavy: Convolutions, matrix products and loops.
+        loops: Loops, such as those of recurrent layers.
+        random: Operations that draw random numbers.
+        blocked: Types of the operations that XLA cannot compile.
+        unsafe: Types of operations whose effects a trial could not undo, or that XLA computes otherwise.
+        device: Of what type the device is: `"CPU"`, `"GPU"` or `"TPU"`.
+        fingerprint: Equal for equal graphs, and hardly ever for others.
+    """
+
+    ops: int
+    convolutions: int
+    heavy: int
+    loops: int
+    random: int
+    blocked: tuple[str, ...]
+    unsafe: tuple[str, ...]
+    device: str
+    fingerprint: str
+
+    @property
+    def tower(self) -> int:
+        """Convolutions, on a device where XLA is several times slower at them."""
+        return self.convolutions if self.device == "CPU" else 0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one way to run a step, measured on a real batch.
+
+    Attributes:
+        first: The first run, with tracing and compiling.
+        steps: The later ones.
+    """
+
+    first: float
+    steps: tuple[float, ...]
+
+    @property
+    def step(self) -> float:
+        """The median of the later runs: XLA that compiles at every other step is not fast."""
+        return statistics.median(self.steps)
+
+
+@dataclass(frozen=True)
+class NewShapes:
+    """Batches of new shapes, and what there is to know about them.
+
+    Attributes:
+        facts: What the step is made of.
+        blockers: The `BlockingOp`s in it.
+        leaves: `(name, shape, dtype)` of the batch's tensors.
+        trial: `trial(way, repeats, limit) -> Timing` runs this batch without a trace of it left in the model; raises
+            `WayFailed`. None once the question is answered.
+    """
+
+    facts: StepProfile
+    blockers: tuple
+    leaves: tuple[tuple, ...]
+    trial: Callable[[str, int, float], Timing] | None
+
+    @property
+    def shapes(self) -> tuple[tuple, ...]:
+        """Those of the batch's tensors."""
+        return tuple(tuple(shape) for _, shape, _ in self.leaves)
+
+
+class WayFailed(Exception):
+    """A way to run a step that does not work; the message says why.
+
+    Attributes:
+        node: The operation that failed, with the name scopes of the layers that it is in; empty when unknown.
+    """
+
+    def __init__(self, message: str, node: str = ""):
+        super().__init__(message)
+        self.node = node

@@ -1,0 +1,256 @@
+"""Runs the train, test and predict steps of a model under `MirroredStrategy` or `MultiWorkerMirroredStrategy`."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_xla.backend.new_shapes import NewShapes, Timing, WayFailed
+from keras_xla.backend.tensorflow.distribute.replica_step import Replicas, is_multi_worker, local_batches
+from keras_xla.backend.tensorflow.executable import failure
+from keras_xla.backend.tensorflow.graph import leaves_of
+from keras_xla.backend.tensorflow.partial.split import NotSplittable
+from keras_xla.backend.tensorflow.runner import Runner
+from keras_xla.backend.tensorflow.trace import without_optionals
+from keras_xla.backend.tensorflow.ways import shapes_of
+
+_OF_XLA = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.UnimplementedError,
+    tf.errors.InternalError,
+    tf.errors.ResourceExhaustedError,
+)
+
+
+def is_mirrored(model) -> bool:
+    """Whether the model's variables are mirrored, each replica having a copy."""
+    kinds = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
+    return isinstance(model.distribute_strategy, kinds)
+
+
+class ReplicasRunner:
+    """One kind of step of one model; see `tensorflow_runner.Runner`.
+
+    Workers must do the same things together. What they may differ in is only how each runs the first part of its
+    replicas (see `tensorflow_replica_step`), and so each of them decides for itself, for the shapes that come first.
+
+    Args:
+        model: Under a mirrored strategy, with Keras' own step.
+        kind: `"train"`, `"test"` or `"predict"`.
+        strict: Whether everything has to be compiled.
+        names: `names(batch)` names the tensors of a batch.
+        decide: Answers a `NewShapes` with the way to run batches of such shapes. Trials leave nothing behind.
+        saw: `saw([(way, leaves), ...], seconds, compiled=True)` is told of the executables that one run compiled.
+        failed: As `Runner` has it.
+        again: As `Runner` has it.
+        note: `note(new_shapes, reason)` is told of shapes for which the plain graph is taken without asking.
+        plainly: `plainly(reason, fix)` gives Keras' own function, where the step cannot be divided; may raise.
+
+    Attributes:
+        way: In which the last batch ran, if its shapes were the usual ones.
+        settled: Whether the last run neither decided nor compiled anything.
+    """
+
+    joined = staticmethod(Runner.joined)
+
+    def __init__(
+        self,
+        model: keras.Model,
+        kind: str,
+        strict: bool,
+        names: Callable,
+        decide: Callable,
+        saw: Callable,
+        failed: Callable,
+        again: Callable,
+        note: Callable,
+        plainly: Callable,
+    ):
+        self._model, self._kind, self._strict, self._names = model, kind, strict, names
+        self._decide, self._saw, self._failed, self._again = decide, saw, failed, again
+        self._note, self._plainly = note, plainly
+        self._one_process = not is_multi_worker(model)
+        self._replicas: dict[str, Replicas] = {}
+        self._ways: dict[tuple[str, tuple], str] = {}
+        self._current: dict[str, tuple[tuple, str]] = {}
+        self._functions: dict[tuple, Callable] = {}
+        self._seen: set[tuple] = set()
+        self._plain: Callable | None = None
+        self.way, self.settled = "", False
+
+    def run(self, iterator: Iterator, count: int = 1) -> tuple[Any, int]:
+        """Train or test on the next batches, `count` unless the data end; see `Runner.run`."""
+        self.settled, outputs, ran, spec = True, None, 0, None
+        if isinstance(iterator, tf.distribute.DistributedIterator):
+            spec = without_optionals(iterator.element_spec)
+            self._replicas_of(spec)
+        if self._plain is not None:
+            return self._plainly_run(iterator), count
+        for _ in range(count):
+            try:
+                batch = next(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                break
+            outputs, ran = self._run(batch, spec), ran + 1
+        if not ran:
+            raise StopIteration
+        return outputs, ran
+
+    def run_batch(self, batch: Any) -> Any:
+        """The outputs of one step on a batch of tensors, or of such values for each replica."""
+        self.settled = True
+        return self._run(batch, None)
+
+    def reconsider(self) -> None:
+        """Ask again about what runs as the plain graph; not among several workers, which could not do so together."""
+        if self._one_process:
+            self._ways = {key: way for key, way in self._ways.items() if way != "graph"}
+
+    def _run(self, batch: Any, spec: Any) -> Any:
+        batch = keras.tree.map_structure(_tensor, without_optionals(batch))
+        spec = keras.tree.map_structure(_open, batch) if spec is None else spec
+        replicas = self._replicas_of(spec)
+        if replicas is None:
+            return self._plainly_run([batch])
+        local, key = local_batches(self._model, batch), repr(spec)
+        shapes = tuple(shapes_of(each) for each in local)
+        self.way = self._ways.get((key, shapes), "")
+        if not self.way or (self.way == "graph" and self._one_process and self._again(shapes[0])):
+            self.way = self._ways[key, shapes] = self._ask(replicas, key, shapes, local, batch)
+        return self._function(replicas, key, shapes)(*leaves_of(batch))
+
+    def _replicas_of(self, spec: Any) -> Replicas | None:
+        """The steps for such batches; None if Keras' own function has to run them."""
+        key = repr(spec)
+        if self._plain is None and key not in self._replicas:
+            self.settled = False
+            if not self._model.built:
+                fix = "call build, or fit or evaluate it first"
+                self._plain = self._plainly("the model is not built yet", fix)
+                return None
+            replicas = Replicas(self._model, self._kind, spec)
+            if replicas.writes:
+                fix = "keep state in keras.Variable instead of tf.Variable"
+                self._plain = self._plainly(f"{replicas.writes} changes a variable that is not Keras'", fix)
+                return None
+            self._replicas[key] = replicas
+        return self._replicas.get(key)
+
+    def _plainly_run(self, batches: Iterable) -> Any:
+        self.way, self.settled = "graph", False
+        return self._plain(batches)
+
+    def _function(self, replicas: Replicas, key: str, shapes: tuple) -> Callable:
+        """The whole step, built for the usual shapes, where these can be run by it, too."""
+        if key not in self._current or (self._one_process and self.way != "graph"):
+            self._current[key] = self._known(replicas, shapes), self.way
+        usual, way = self._current[key]
+        if (key, usual, way) not in self._functions:
+            self.settled = False
+            others = "graph" if not self._strict else None if self._one_process else way
+            self._functions[key, usual, way] = replicas.whole(way, usual, others)
+        return self._functions[key, usual, way]
+
+    def _known(self, replicas: Replicas, shapes: tuple) -> tuple:
+        """The shapes to compile for; None where that is left to the moment of the compilation, for any."""
+        return tuple(None for _ in shapes) if self._strict and not replicas.divided else shapes
+
+    def _ask(self, replicas: Replicas, key: str, shapes: tuple, local: list, batch: Any) -> str:
+        """Have it decided how batches of these shapes run, and make sure that it works."""
+        self.settled = False
+        trace, flat = replicas.parts[0].trace, leaves_of(batch)
+        leaves = tuple(self._leaves(local[0]))
+        mark = f"{trace.facts.fingerprint} on {self._model.distribute_strategy.num_replicas_in_sync} replicas"
+        facts = dataclasses.replace(trace.facts, fingerprint=mark)
+
+        def run(way):
+            known = self._known(replicas, shapes)
+            if self._strict and not self._one_process and key in self._current:
+                usual, _ = self._current[key]
+                known = tuple(shape if shape == u else None for shape, u in zip(known, usual, strict=True))
+            self._try(lambda: replicas.alone(way, known), key, way, shapes, local, flat)
+
+        def trial(way, repeats, limit):
+            seconds = []
+            for _ in range(1 + repeats):
+                if len(seconds) > 1 and sum(seconds[1:]) > limit:
+                    break
+                start = time.perf_counter()
+                run(way)
+                seconds.append(time.perf_counter() - start)
+            return Timing(seconds[0], tuple(seconds[1:]))
+
+        new_shapes = NewShapes(facts, tuple(trace.blockers), leaves, trial)
+        if key in self._current and not self._one_process and not self._strict:
+            self._note(new_shapes, "other shapes than the first batch: several workers must keep in step")
+            return "graph"
+        way = self._decide(new_shapes)
+        if way != "graph":
+            try:
+                run(way)
+            except WayFailed as error:
+                way = self._failed(dataclasses.replace(new_shapes, trial=None), way, str(error), error.node)
+        return way
+
+    def _try(self, alone: Callable, key: str, way: str, shapes: tuple, local: list, flat: list) -> None:
+        """Run the first part by itself, which compiles it.
+
+        Args:
+            alone: Gives it.
+            key: Of the batch's structure.
+            way: `"graph"`, `"xla"` or `"partial"`.
+            shapes: Those of each replica's batch.
+            local: Each replica's batch.
+            flat: The tensors of the whole batch.
+
+        Raises:
+            WayFailed: XLA cannot compile it, or it failed.
+        """
+        if way == "graph":
+            alone()(*flat)
+            return
+        start = time.perf_counter()
+        try:
+            alone()(*flat)
+        except NotSplittable as error:
+            raise WayFailed(str(error)) from error
+        except _OF_XLA as error:
+            raise failure(error) from error
+        here = {replica: (key, way, replica, shape) for replica, shape in enumerate(shapes)}
+        new = [replica for replica, executable in here.items() if executable not in self._seen]
+        self._seen.update(here.values())
+        if new:
+            events = [(way, (*self._leaves(local[replica]), ("replica", None, "", replica))) for replica in new]
+            self._saw(events, time.perf_counter() - start, compiled=True)
+
+    def _leaves(self, batch: Any) -> list[tuple]:
+        """`(name, shape, dtype)` of the tensors; ragged and sparse ones are taken apart."""
+
+        def parts(x):
+            inner = tf.nest.flatten(x, expand_composites=True)
+            return x if len(inner) == 1 else inner
+
+        batch = keras.tree.map_structure(parts, batch)
+        leaves = [x for x in keras.tree.flatten(batch) if x is not None]
+        names = self._names(batch)
+        return [(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in zip(names, leaves, strict=True)]
+
+
+def _tensor(x: Any) -> Any:
+    composite = x is None or isinstance(x, tf.__internal__.CompositeTensor)
+    return x if composite else tf.convert_to_tensor(x)
+
+
+def _open(x: Any) -> Any:
+    """The spec of a tensor, or of one for each replica, with the batch axis open."""
+    if x is None:
+        return None
+    if isinstance(x, tf.distribute.DistributedValues):
+        return type(tf.type_spec_from_value(x))(*map(_open, x.values))
+    spec = tf.type_spec_from_value(x)
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank:
+        return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return spec

@@ -1,0 +1,159 @@
+"""One way to run one trace: timed, undone after a trial, and known to have compiled."""
+
+import functools
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_xla.backend.new_shapes import Timing, WayFailed
+from keras_xla.backend.tensorflow.last_batch import Shapes, filling
+from keras_xla.backend.tensorflow.partial.split import NotSplittable
+from keras_xla.backend.tensorflow.rows import rows
+from keras_xla.backend.tensorflow.trace import Trace
+from keras_xla.backend.tensorflow.ways import loop, make
+
+_NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
+_NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}|node `([^`]+)`")
+_OF_XLA = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.UnimplementedError,
+    tf.errors.InternalError,
+    tf.errors.ResourceExhaustedError,
+)
+
+
+class Executable:
+    """A trace run in one way, for batches of these shapes.
+
+    Args:
+        trace: The traced step.
+        way: `"graph"`, `"xla"` or `"partial"`.
+        shapes: The only shapes it takes; None for any.
+        compiled: `compiled(seconds)` is called once, after the run that compiled; never for `"graph"`.
+    """
+
+    def __init__(self, trace: Trace, way: str, shapes: Shapes | None, compiled: Callable[[float], None]):
+        self.trace, self.way, self.shapes = trace, way, shapes
+        self._told = compiled if way != "graph" else None
+        self._lock = threading.RLock()
+        self._rows: dict[tuple[int | None, bool], Callable] = {}
+        self._loops: dict[Shapes, Callable] = {}
+        self.instead: Callable[[WayFailed], Executable] | None = None
+
+    @functools.cached_property
+    def _step(self) -> Callable:
+        if self.trace.fills:
+            return filling(make(self.trace, self.way, (*self.shapes, ())), self.shapes)
+        return make(self.trace, self.way, self.shapes)
+
+    @functools.cached_property
+    def _loop(self) -> Callable:
+        return loop(self.trace, self._step, self.shapes)
+
+    @functools.cached_property
+    def _one(self) -> Callable:
+        return self._step if self.way == "graph" else tf.function(self._step, autograph=False)
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing is left to be compiled, so that what fails are the data."""
+        return self._told is None
+
+    def feed(self, iterator, count: int, pending) -> tuple[list, int, Any]:
+        """Run `pending`, if it holds a batch, and then what the iterator gives; see `tensorflow_ways.loop`."""
+        if self._told is None or count == 1:
+            return self._feed(iterator, count, pending)
+        # The first run is of one batch, so that what fails is XLA, not the data, and no batch is run twice or lost.
+        outputs, ran, pending = self._feed(iterator, 1, pending)
+        if ran:
+            others, more, pending = self._feed(iterator, count - 1, pending)
+            outputs, ran = (others if more else outputs), ran + more
+        return outputs, ran, pending
+
+    def feed_for_all(self, iterator, count: int, shapes: Shapes) -> tuple[list, int, Any]:
+        """Run what the iterator gives, if `proven`, while batches have these shapes, for the outputs of all."""
+        if shapes not in self._loops:
+            self._loops[shapes] = loop(self.trace, self._step, self.shapes, joined=True, alike=shapes)
+        pending = tf.experimental.Optional.empty(iterator.element_spec)
+        outputs, ran, pending = self._loops[shapes](iterator, tf.constant(count), pending)
+        return outputs, int(ran), pending
+
+    def run(self, batch) -> Any:
+        """Run one batch."""
+        return self._run(lambda: self._one(batch))
+
+    def rows(self, arrays: Any, order: Any, size: int, first: int, count: int, joined: bool) -> list:
+        """Run `count` batches of `size` rows of arrays, from row `first` on; see `tensorflow_rows.rows`."""
+
+        def run():
+            known = None if self.shapes is None and self.trace.takes_any_size else size
+            if (known, joined) not in self._rows:
+                self._rows[known, joined] = rows(self.trace, self._step, known, joined)
+            return self._rows[known, joined](arrays, order, *map(tf.constant, (size, first, count)))
+
+        return self._run(run)
+
+    def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
+        """Time `run`, and undo what it did to variables.
+
+        Args:
+            run: Runs a batch through `feed` or `run`.
+            repeats: Timed runs after the first one, which traces and compiles.
+            limit: Seconds after which no further run starts.
+
+        Raises:
+            WayFailed: XLA cannot compile it, or it failed.
+        """
+        variables = self.trace.changed
+        kept = [variable.read_value() for variable in variables]
+        seconds = []
+        try:
+            for _ in range(1 + repeats):
+                if len(seconds) > 1 and sum(seconds[1:]) > limit:
+                    break
+                start = time.perf_counter()
+                run()
+                seconds.append(time.perf_counter() - start)
+        finally:
+            for variable, value in zip(variables, kept, strict=True):
+                variable.assign(value)
+        return Timing(seconds[0], tuple(seconds[1:]))
+
+    def _feed(self, iterator, count: int, pending) -> tuple[list, int, Any]:
+        outputs, ran, pending = self._run(lambda: self._loop(iterator, tf.constant(count), pending))
+        return outputs, int(ran), pending
+
+    def _run(self, call: Callable[[], Any]) -> Any:
+        if self._told is None:
+            return call()
+        with self._lock:  # another thread may be compiling it
+            if self._told is None:
+                return call()
+            start = time.perf_counter()
+            try:
+                outputs = call()
+            except NotSplittable as error:
+                raise WayFailed(str(error)) from error
+            except _OF_XLA as error:
+                raise failure(error) from error
+            told, self._told = self._told, None
+            told(time.perf_counter() - start)
+            return outputs
+
+
+def failure(error: Exception) -> WayFailed:
+    """What TensorFlow says about XLA, with the operation that it is about."""
+    message, found = message_of(error), _NODE.search(str(getattr(error, "message", error)))
+    node = next(filter(None, found.groups())) if found else ""
+    return WayFailed(message if node in message else f"{message} [{node}]", node)
+
+
+def message_of(error: Exception) -> str:
+    """The line that says what is wrong; TensorFlow puts others in front of it."""
+    lines = str(getattr(error, "message", error)).splitlines()
+    told = [line for line in lines if line.strip() and not line.startswith(_NOT_THE_MESSAGE)]
+    return (told or [repr(error)])[0].strip()[:300]

@@ -1,0 +1,56 @@
+"""Functions compiled by XLA on TensorFlow, one executable each, and what in a forward pass cannot be compiled."""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from keras_xla.backend.blocking_op import BlockingOp
+from keras_xla.backend.tensorflow.operations import blocking_ops
+
+
+def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Callable) -> Callable:
+    """One executable of `call(tensors)` for tensors of these shapes and dtypes; variables are read and assigned live.
+
+    Args:
+        call: Takes the list of tensors.
+        tensors: Examples with the shapes and dtypes to compile for.
+        refuse: Called with the `BlockingOp`s, if there are any, before anything runs; raises.
+
+    Returns:
+        `run(tensors) -> outputs`; XLA compiles in its first call.
+    """
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
+    trace = tf.function(call, jit_compile=True, autograph=False).get_concrete_function(specs)
+    if blockers := blocking_ops(trace):
+        refuse(blockers)
+    return lambda tensors: trace(list(tensors))
+
+
+def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:
+    """The operations of `call(inputs)` that XLA cannot compile.
+
+    Args:
+        call: The forward pass.
+        inputs: A structure of tensors, or of `keras.KerasTensor` with None for unknown sizes.
+    """
+    specs = tf.nest.map_structure(_spec, inputs)
+    return blocking_ops(tf.function(call, autograph=False).get_concrete_function(specs))
+
+
+def _spec(x):
+    return tf.TensorSpec([None, *x.shape[1:]] if len(x.shape) else [], x.dtype)
+
+
+def with_autograph(call: Callable):
+    """The result of `call()` in the graph under construction, for code whose `if`s and loops test tensors."""
+    return tf.function(call)()
+
+
+def to_tensor(x) -> tf.Tensor:
+    """The array as a tensor of the same dtype."""
+    return tf.convert_to_tensor(x)
+
+
+def cut(x: tf.Tensor, axis: int, size: int) -> tf.Tensor:
+    """The first `size` entries along `axis`."""
+    return x[(*[slice(None)] * axis, slice(size))]

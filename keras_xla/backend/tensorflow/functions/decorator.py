@@ -1,0 +1,125 @@
+"""`tf.function` replaced by one that runs what a script decorates through XLA where that is faster.
+
+What it makes is a `tf.function` like any other, and a subclass of it: the same traces, the same attributes, methods and
+saved models. Only calls from outside of every graph are looked at, and most of those only by a clock.
+"""
+
+import functools
+import inspect
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import record
+
+from keras_xla.backend.tensorflow.functions.watch import Plain, Watch
+
+_PLAIN: Callable = tf.function
+_PACKAGE = os.path.dirname(os.path.abspath(sys.modules["keras_xla"].__file__))
+_LIBRARIES = tuple(
+    os.path.realpath(folder) + os.sep
+    for folder in (
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *map(os.path.dirname, (keras.__file__, tf.__file__)),
+        _PACKAGE,
+    )
+)
+_POLICY_OF: list[Callable] = []  # one while functions are replaced
+
+
+class WatchedFunction(Plain):
+    """A `tf.function` without `jit_compile`, decorated while functions were replaced.
+
+    TensorFlow makes one more of them for each instance of a class with a decorated method.
+    """
+
+    _watch: Watch | None = None
+
+    def __init__(self, python_function, *args, **kwargs):
+        super().__init__(python_function, *args, **kwargs)
+        self._watch = _watch_of(python_function)
+
+    @functools.wraps(Plain.__call__)  # for autograph, which converts what is not TensorFlow's
+    def __call__(self, *args, **kwargs):
+        watch = self._watch
+        if watch is None or watch.resting or not _POLICY_OF or not _outermost():
+            return super().__call__(*args, **kwargs)
+        return watch.call(self, args, kwargs)
+
+    def __getstate__(self):
+        return super().__getstate__() | {"_watch": None}
+
+
+def replace_functions(policy_of: Callable) -> None:
+    """Replace `tf.function`; a second time, only who decides is new.
+
+    Args:
+        policy_of: `policy_of(name) -> CallPolicy` is called once for every function that is called from outside.
+    """
+    _POLICY_OF[:] = [policy_of]
+    tf.function = function
+
+
+def restore_functions() -> None:
+    """Put TensorFlow's own back. Functions decorated in between run plainly from now on."""
+    _POLICY_OF.clear()
+    if tf.function is function:
+        tf.function = _PLAIN
+
+
+@functools.wraps(_PLAIN)
+def function(*args, **kwargs):
+    """In place of `tf.function`."""
+    made = _PLAIN(*args, **kwargs)
+    # Keras, TensorFlow and libraries decorate at any time, also for the user's functions; those are their business.
+    if not _is_user_file(sys._getframe(1).f_code.co_filename) or not tf.executing_eagerly():
+        return made
+    given = inspect.signature(_PLAIN).bind(*args, **kwargs).arguments
+    ours = ("func", "input_signature", "autograph", "reduce_retracing", "experimental_autograph_options", "jit_compile")
+    if given.get("jit_compile") is not None or set(given) - set(ours):
+        return made
+    return _adopt(made) if given.get("func") is not None else lambda func: _adopt(made(func))
+
+
+def _adopt(made: Any) -> Any:
+    if type(made) is Plain and _is_user_function(made.python_function):
+        made.__class__ = WatchedFunction
+        made._watch = _watch_of(made.python_function)
+    return made
+
+
+def _watch_of(python_function: Callable) -> Watch:
+    inner = inspect.unwrap(python_function)
+    name = getattr(inner, "__qualname__", None) or getattr(inner, "name", type(inner).__name__)
+    return Watch(name.replace("<locals>.", ""), lambda name: _POLICY_OF[0](name))
+
+
+def _outermost() -> bool:
+    """Whether a call from here runs a graph at once, with nobody who wants its gradient, on one device."""
+    return (
+        tf.executing_eagerly()
+        and not record.could_possibly_record()
+        and not tf.distribute.has_strategy()
+        and not tf.config.functions_run_eagerly()
+    )
+
+
+def _is_user_function(function: Callable) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if isinstance(getattr(function, "__self__", function), keras.layers.Layer):
+        return True  # a model: who decorates it has been looked at
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code is not None and _is_user_file(code.co_filename)
+
+
+@functools.cache
+def _is_user_file(filename: str) -> bool:
+    path = os.path.realpath(filename)
+    installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+    return not installed and not path.startswith(_LIBRARIES)

@@ -1,0 +1,221 @@
+"""The calls of one `tf.function`: counted and timed, then run in both ways in turn, then in the faster one.
+
+Every call is a correct one, so nothing is tried that has to be undone. XLA gets the graph that TensorFlow has traced,
+and the Python function does not run again. Which trace a call needs, TensorFlow itself is asked every time.
+"""
+
+import functools
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_xla.backend.function_calls import CallPolicy, Calls
+from keras_xla.backend.tensorflow.executable import message_of
+from keras_xla.backend.tensorflow.operations import operations
+from keras_xla.backend.tensorflow.partial.split import split
+from keras_xla.backend.tensorflow.trace import Traced
+
+Plain = type(tf.function(lambda: None))
+SAMPLES = 3  # timed calls in each way
+MOST_SHAPES = 32  # of arguments; a function with more is not for XLA
+_CHECKS = ("Assert", "CheckNumerics", "CheckNumericsV2")
+_STATEFUL_RANDOM = re.compile(r"RngReadAndSkip|RngSkip|NonDeterministicInts|StatefulUniform|StatefulStandardNormal.*")
+
+
+class Watch:
+    """What is known of one function.
+
+    Args:
+        name: For people.
+        make_policy: `make_policy(name)` is called at the first call.
+
+    Attributes:
+        resting: Whether the function runs plainly from now on, without a look.
+    """
+
+    def __init__(self, name: str, make_policy: Callable[[str], CallPolicy]):
+        self._name, self._make_policy = name, make_policy
+        self._policy: CallPolicy | None = None
+        self._thread = 0
+        self._looking, self._count, self._seconds = False, 0, 0.0
+        self._variants: dict[tuple, _Variant] = {}
+        self.resting = False
+
+    def call(self, function: Plain, args: tuple, kwargs: dict) -> Any:
+        """Run a call that comes from outside of every graph."""
+        plain = functools.partial(Plain.__call__, function, *args, **kwargs)
+        if self._policy is None:
+            self._policy, self._thread = self._make_policy(self._name), threading.get_ident()
+        if threading.get_ident() != self._thread:
+            return plain()
+        if not self._looking:
+            self._looking = self._policy.curious()
+        if not self._looking:
+            return self._timed(function, plain)
+        start = time.perf_counter()
+        try:
+            variant, arguments = self._variant_of(function, args, kwargs)
+        except Exception as error:
+            outputs = plain()  # which raises what is wrong with the script
+            self._rest(f"it could not be looked into: {error!r}")
+            return outputs
+        if variant is None:
+            if not any(variant.executable for variant in self._variants.values()):
+                self._rest(f"its arguments have more than {MOST_SHAPES} different shapes")
+            return plain()
+        return self._run(variant, plain, arguments, time.perf_counter() - start)
+
+    def _run(self, variant: "_Variant", plain: Callable, arguments: list, looked: float) -> Any:
+        if variant.way == "later":
+            variant.calls.executables = sum(v.executable is not None for v in self._variants.values())
+            variant.way = self._policy.decide(variant.calls)
+        if variant.way == "graph":
+            self._settle(variant)
+            return plain()
+        if variant.way == "this":
+            return plain()
+        if variant.way == "later":
+            seconds, outputs = _clocked(plain)
+            variant.calls.count += 1
+            variant.calls.seconds += seconds
+            self._policy.ran("graph", seconds)
+            return outputs
+        if variant.executable is None:
+            return self._compile(variant, plain, arguments)
+        executable = functools.partial(variant.executable, arguments)
+        if variant.way == "xla":
+            seconds, outputs = _clocked(executable, wait=False)
+            self._policy.ran("xla", seconds + looked)
+            if self._policy.regrets(variant.calls, seconds):
+                self._settle(variant)
+            return outputs
+        return self._measure(variant, plain, executable, looked)
+
+    def _compile(self, variant: "_Variant", plain: Callable, arguments: list) -> Any:
+        try:
+            executable = variant.build()
+            seconds, outputs = _clocked(lambda: executable(arguments))
+        except Exception as error:  # before anything has run
+            outputs = plain()  # which raises what is wrong with the script
+            self._settle(variant)
+            self._policy.failed(variant.calls, message_of(error))
+            return outputs
+        variant.executable, variant.first = executable, seconds
+        self._policy.compiled(variant.calls, seconds)
+        return outputs
+
+    def _measure(self, variant: "_Variant", plain: Callable, executable: Callable, looked: float) -> Any:
+        times = variant.times
+        way = "xla" if len(times["xla"]) == len(times["graph"]) else "graph"
+        seconds, outputs = _clocked(executable if way == "xla" else plain)
+        if way == "xla":
+            seconds += looked  # once it is decided, the plain graph runs without a look
+        times[way].append(seconds)
+        self._policy.ran(way, seconds)
+        if len(times["graph"]) == SAMPLES:
+            variant.way = self._policy.measured(variant.calls, times["graph"], variant.first, times["xla"])
+            if variant.way == "graph":
+                self._settle(variant)
+        return outputs
+
+    def _timed(self, function: Plain, plain: Callable) -> Any:
+        traces = function.experimental_get_tracing_count()
+        start = time.perf_counter()
+        outputs = plain()
+        seconds = time.perf_counter() - start
+        if function.experimental_get_tracing_count() == traces:
+            self._policy.ran("graph", seconds)
+            self._count, self._seconds = self._count + 1, self._seconds + seconds
+        return outputs
+
+    def _settle(self, variant: "_Variant") -> None:
+        """Run these arguments plainly from now on; and all, unless others run through XLA."""
+        variant.way, variant.executable = "this", None
+        if not any(other.way == "xla" for other in self._variants.values()):
+            self.resting, self._variants = True, {}
+
+    def _rest(self, reason: str) -> None:
+        self.resting, self._variants = True, {}
+        self._policy.failed(None, reason)
+
+    def _variant_of(self, function: Plain, args, kwargs) -> tuple["_Variant | None", list]:
+        """The variant for these arguments, and those flat; a new one is noted. None if there are too many already."""
+        concrete = function.get_concrete_function(*args, **kwargs)
+        arguments = [tf.convert_to_tensor(x) for x in _flat(function, concrete, args, kwargs)]
+        key = (concrete, *(tuple(x.shape) for x in arguments))
+        variant = self._variants.get(key)
+        if variant is None:
+            if len(self._variants) == MOST_SHAPES:
+                return None, arguments
+            variant = self._variants[key] = _Variant(concrete, arguments)
+            if len(self._variants) == 1:  # the calls before were like this one, as a rule
+                variant.calls.count, variant.calls.seconds = self._count, self._seconds
+        return variant, arguments
+
+
+class _Variant:
+    """A trace for arguments of fixed shapes."""
+
+    def __init__(self, concrete, arguments: list[tf.Tensor]):
+        self.trace = Traced(concrete)
+        self.specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
+        names = [x.op.name for x in concrete.inputs[: len(arguments)]]
+        leaves = tuple((name, tuple(x.shape), x.dtype.name) for name, x in zip(names, arguments, strict=True))
+        self.calls = Calls(self.trace.facts, _refusal(self.trace, arguments), leaves)
+        self.way, self.executable, self.first = "later", None, 0.0
+        self.times: dict[str, list[float]] = {"graph": [], "xla": []}
+
+    def build(self) -> Callable:
+        """A function of the flat arguments that XLA compiles in its first call."""
+        function = tf.function(split(self.trace.concrete, self.specs), autograph=False)
+        return function.get_concrete_function(self.specs)
+
+
+def _flat(function: Plain, concrete, args, kwargs) -> list:
+    """The tensors among the arguments, as the concrete function takes them."""
+    bound = function.function_type.bind_with_defaults(args, kwargs, function._default_values)
+    bound = concrete.function_type.bind(*bound.args, **bound.kwargs)
+    return concrete.function_type.unpack_inputs(bound)
+
+
+def _refusal(trace: Traced, arguments: list[tf.Tensor]) -> str:
+    """Why XLA must not run it, in words."""
+    graph = trace.concrete.graph
+    if trace.facts.blocked:
+        places = sorted({f" ({blocker.where})" for blocker in trace.blockers if blocker.where})
+        return f"XLA cannot compile {', '.join(trace.facts.blocked)}{''.join(places[:1])}"
+    if any(x.dtype in (tf.resource, tf.variant) for x in arguments):
+        return "its arguments are not only tensors, but variables, datasets or the like"
+    if len(graph.captures) != len(trace.concrete.captured_inputs):
+        return "it looks up values from outside at every call"
+    for op in operations(graph):
+        if op.type in _CHECKS:
+            return f"it checks values ({op.type}), which XLA leaves out"
+        if "TensorList" in op.type:
+            return f"it builds lists of tensors ({op.type}), whose sizes XLA gets wrong if they grow"
+        if _STATEFUL_RANDOM.match(op.type):
+            return "it draws from a tf.random.Generator, whose numbers would be others"
+        if "seed2" in op.node_def.attr and (op.get_attr("seed") or op.get_attr("seed2")):
+            return "it draws seeded random numbers (tf.random.set_seed), which would begin again"
+    return ""
+
+
+def _clocked(run: Callable[[], Any], wait: bool = True) -> tuple[float, Any]:
+    """The seconds of a call, up to when its results are there unless told otherwise, and its outputs."""
+    wait = wait and _on_gpu()
+    if wait:
+        tf.test.experimental.sync_devices()
+    start = time.perf_counter()
+    outputs = run()
+    if wait:
+        tf.test.experimental.sync_devices()
+    return time.perf_counter() - start, outputs
+
+
+@functools.cache
+def _on_gpu() -> bool:
+    return bool(tf.config.list_physical_devices("GPU"))

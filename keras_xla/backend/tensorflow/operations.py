@@ -1,0 +1,77 @@
+"""Which operations of a traced TensorFlow function XLA cannot compile."""
+
+import functools
+import os
+import sysconfig
+from collections.abc import Iterator
+
+import keras
+import tensorflow as tf
+from tensorflow.python.util import pywrap_xla_ops
+
+from keras_xla.backend.blocking_op import BlockingOp
+
+# These carry no computation: XLA drops them or turns them into arguments, and the list of kernels has not all
+# of them.
+_STRUCTURAL = frozenset(
+    {"Placeholder", "PlaceholderWithDefault", "Const", "NoOp", "_Arg", "_Retval", "Identity", "IdentityN"}
+)
+_LIBRARIES = tuple(
+    os.path.dirname(path) + os.sep
+    for path in (keras.__file__, tf.__file__, os.path.join(sysconfig.get_path("stdlib"), "os.py"))
+)
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+@functools.cache
+def compilable_ops() -> frozenset[str]:
+    """The operation types that XLA has a kernel for on this machine's device."""
+    on_gpu = bool(tf.config.list_physical_devices("GPU"))
+    names = pywrap_xla_ops.get_gpu_kernel_names() if on_gpu else pywrap_xla_ops.get_cpu_kernel_names()
+    return frozenset(names) | _STRUCTURAL
+
+
+def blocking_ops(function) -> list[BlockingOp]:
+    """Every operation of a concrete function, or of a function it calls, that XLA cannot compile.
+
+    An operation whose result nobody uses is included: TensorFlow checks it all the same.
+    """
+    found = []
+    for op in operations(function.graph):
+        if op.type in ("Placeholder", "_Arg") and op.outputs[0].dtype == tf.string:
+            found.append(BlockingOp(f"string input {op.name}", op.name, ""))
+        elif op.type not in compilable_ops():
+            found.append(BlockingOp(op.type, op.name, _user_line(op)))
+    # A string that enters is only worth a word when nothing tells what is done with it.
+    computed = [blocker for blocker in found if not blocker.op.startswith("string input")]
+    return list(dict.fromkeys(computed or found))
+
+
+def operations(graph, seen: set[str] | None = None) -> Iterator:
+    """Every operation of a graph and of the functions that it calls."""
+    seen = set() if seen is None else seen
+    for op in graph.get_operations():
+        yield from operations_of(op, seen)
+
+
+def operations_of(op, seen: set[str] | None = None) -> Iterator:
+    """An operation, and every one of the functions that it calls, but for those `seen`."""
+    seen = set() if seen is None else seen
+    yield op
+    for value in op.node_def.attr.values():
+        names = [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]
+        for name in names:
+            inner = getattr(op.graph._get_function(name), "graph", None) if name not in seen else None
+            seen.add(name)
+            if inner is not None:
+                yield from operations(inner, seen)
+
+
+def _user_line(op) -> str:
+    """The last line outside of Keras, TensorFlow, the standard library and this package."""
+    for frame in reversed(op.traceback or ()):
+        filename = os.path.abspath(frame.filename)
+        installed = "site-packages" in filename or filename.startswith((*_LIBRARIES, _PACKAGE))
+        if not installed and not frame.filename.startswith("<"):
+            return f"{filename}:{frame.lineno}"
+    return ""

@@ -1,0 +1,1 @@
+"""A traced step in parts: some plain, some compiled."""

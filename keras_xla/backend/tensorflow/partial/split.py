@@ -1,0 +1,194 @@
+"""A traced step in parts: what XLA cannot compile or is bad at runs plainly, and all the rest in executables.
+
+Three things are not compiled. Operations without an XLA kernel (string lookups, hash tables). Random numbers: XLA on
+CPU makes them one at a time, anew for each use, and by another algorithm than TensorFlow's kernels; so a split step is
+faster than the whole one, and draws the same dropout masks as the plain graph does with the same seeds. And, where it
+is asked for, convolutions, which XLA on CPU is several times slower at: of an image model's training step the tower
+runs plainly, then the head with its gradients in XLA, then the tower's gradients plainly, and the update in XLA.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from graphlib import TopologicalSorter
+
+import tensorflow as tf
+
+from keras_xla.backend.tensorflow.graph import Graph, node_of
+from keras_xla.backend.tensorflow.operations import compilable_ops, operations_of
+from keras_xla.backend.tensorflow.partial.cut import cut
+
+RANDOM = frozenset(  # whose first operand is the shape
+    {
+        *(f"StatelessRandom{kind}{version}" for kind in ("Uniform", "UniformInt", "Normal") for version in ("", "V2")),
+        "StatelessTruncatedNormal",
+        "StatelessTruncatedNormalV2",
+        "StatelessParameterizedTruncatedNormal",
+        "StatelessRandomGammaV3",
+        "StatelessRandomBinomial",
+        "StatelessRandomPoisson",
+        "RandomUniform",
+        "RandomUniformInt",
+        "RandomStandardNormal",
+        "TruncatedNormal",
+    }
+)
+CONVOLUTIONS = ("Conv", "DepthwiseConv", "_FusedConv")
+HEAVY = ("MatMul", "BatchMatMul", "Einsum", "While", "StatelessWhile", *CONVOLUTIONS)
+_TOWER = (*CONVOLUTIONS, "MaxPool", "AvgPool")
+_NO_WORK = ("ReadVariableOp", "Identity", "IdentityN", "NoOp", "Reshape", "Squeeze", "ExpandDims", "Assert")
+LEAST, MOST = 8, 32  # operations of a compiled part, and compiled parts, of a step with a tower
+
+
+class NotSplittable(Exception):
+    """Why a step cannot be run in parts."""
+
+
+def split(concrete, specs: Sequence[tf.TensorSpec], towers: bool = False) -> Callable:
+    """A traced step as a function that runs as much of it as possible through XLA.
+
+    Args:
+        concrete: The traced step; its batch axis may be open.
+        specs: Its flat inputs with the static shapes to compile for.
+        towers: Whether convolutions, and what lies between them, run plainly.
+
+    Returns:
+        `run(flat inputs) -> outputs`, to be called in a `tf.function`, which keeps reading and changing variables in
+        order.
+
+    Raises:
+        NotSplittable: Nothing is left to be compiled; in `run`, an executable would take what has no fixed shape.
+    """
+    graph = Graph(concrete)
+    graph.fix_shapes(specs)
+    sorts = _Sorts(graph, towers)
+    numbers = sorts.cut()
+    if not any(number % 2 for number in numbers.values()):
+        raise NotSplittable("hardly anything is left to be compiled")
+    parts = [_Part(graph, number, numbers, sorts.constant) for number in sorted(set(numbers.values()))]
+    constants = sorted(name for name in set(graph.outputs) if node_of(name) in sorts.constant)
+
+    def run(flat):
+        have = dict(zip(graph.inputs, flat, strict=True))
+        for part in parts:
+            have |= part.run(have)
+        have |= zip(constants, graph.put(graph.upstream([*map(node_of, constants)]), constants, {}), strict=True)
+        return graph.packed([tf.identity(have[name]) for name in graph.outputs])
+
+    return run
+
+
+class _Sorts:
+    """What the operations of a graph are, as far as it matters for where they run.
+
+    Attributes:
+        constant: Names of those that need nothing but constants; every part makes its own.
+    """
+
+    def __init__(self, graph: Graph, towers: bool):
+        self._graph, self._towers = graph, towers
+        self._inner: dict[str, list] = {}
+        self._names = graph.upstream([*map(node_of, graph.outputs), *graph.effects])
+        blocked = {name for name in self._names if any(map(_is_blocked, self._operations(name)))}
+        slow = {name for name in self._names if towers and self._is(name, _TOWER)}
+        if towers and any(map(self._grows, self._names)):
+            slow |= {name for name in self._names if any(map(_has_lists, self._operations(name)))}
+        drawn = {name for name in self._names if graph.nodes[name].op in RANDOM}
+        self.constant = self._constants(blocked | slow | drawn)
+        drawn = {name for name in drawn if node_of(graph.nodes[name].input[0]) in self.constant}  # the shape is known
+        fronts = {name: graph.upstream([name]) for name in blocked | drawn}
+        cheap = {name for name, front in fronts.items() if not any(self._is(each, HEAVY) for each in front)}
+        plain = blocked | slow | (drawn & cheap)
+        self._plain = plain.union(*(fronts[name] for name in cheap)) - self.constant
+
+    def cut(self) -> dict[str, int]:
+        """The part that each runs in."""
+        names = self._names - self.constant
+        ops = {name: self._graph.nodes[name].op for name in names}
+        needs = {name: [needed for needed in self._graph.needs(name) if needed in names] for name in names}
+        work = [name for name, op in ops.items() if op not in _NO_WORK]
+        light = [name for name, op in ops.items() if op == "ReadVariableOp"]
+        least, most = (LEAST, MOST) if self._towers else (1, len(names))
+        return cut(needs, self._plain, work, light, least, most)
+
+    def _operations(self, name: str) -> list:
+        """A node's operation with those of the functions that it calls; none of what was not traced."""
+        if name not in self._inner:
+            traced = name not in self._graph.fixed
+            self._inner[name] = list(operations_of(self._graph.operation(name))) if traced else []
+        return self._inner[name]
+
+    def _is(self, name: str, beginnings: tuple[str, ...]) -> bool:
+        return any(op.type.startswith(beginnings) for op in self._operations(name))
+
+    def _grows(self, name: str) -> bool:
+        """Whether it is a list without an end, of which XLA cannot tell the size."""
+        empty = self._graph.nodes[name].op == "EmptyTensorList"
+        return empty and (tf.get_static_value(self._graph.operation(name).inputs[1]) or -1) < 0
+
+    def _constants(self, blocked: Collection[str]) -> set[str]:
+        nodes, found = self._graph.nodes, set()
+        for name in TopologicalSorter({name: self._graph.needs(name) for name in self._names}).static_order():
+            inputs = nodes[name].input
+            free = bool(inputs) and not any(i.startswith("^") for i in inputs)
+            made = free and found.issuperset(map(node_of, inputs)) and not self._is_stateful(name)
+            if nodes[name].op == "Const" or (made and name not in blocked):
+                found.add(name)
+        return found
+
+    def _is_stateful(self, name: str) -> bool:
+        return any(op.op_def is None or op.op_def.is_stateful for op in self._operations(name))
+
+
+class _Part:
+    """Operations that run together.
+
+    Args:
+        graph: Which they are of.
+        number: Of the part; compiled if odd.
+        numbers: The part of every operation.
+        constant: What parts make for themselves.
+    """
+
+    def __init__(self, graph: Graph, number: int, numbers: dict[str, int], constant: set[str]):
+        self._graph = graph
+        own = {name for name, other in numbers.items() if other == number}
+        self._nodes = own | graph.upstream({needed for name in own for needed in graph.needs(name)} & constant)
+        self._takes = sorted(name for name in graph.used_by(own) if node_of(name) not in self._nodes)
+        others = graph.used_by(name for name, other in numbers.items() if other != number)
+        self._gives = sorted(name for name in others.union(graph.outputs) if node_of(name) in own)
+        self._effects = [name for name in graph.effects if name in own]
+        self._compiled = tf.function(self._one_step, jit_compile=True, autograph=False) if number % 2 else None
+
+    def run(self, have: dict) -> dict:
+        """What other parts take, made from what they have made."""
+        given = [have[name] for name in self._takes]
+        if self._compiled is None:
+            made = self._put(given)[: len(self._gives)]
+        else:
+            for name, x in zip(self._takes, given, strict=True):
+                if x.dtype in (tf.variant, tf.resource) or not x.shape.is_fully_defined():
+                    raise NotSplittable(f"{name} is no tensor of a shape that is known: {x.dtype.name} {x.shape}")
+            made = self._compiled(given)
+        for x in made:
+            if x.op.type.startswith("LookupTableFind"):  # knows its shape only where Python said so
+                x.set_shape(x.op.inputs[1].shape)
+        return dict(zip(self._gives, made, strict=True))
+
+    def _put(self, given: Sequence) -> list:
+        given = dict(zip(self._takes, given, strict=True))
+        return self._graph.put(self._nodes, [*self._gives, *self._effects], given)
+
+    def _one_step(self, given: Sequence) -> list:  # by its name it is known in what XLA dumps
+        results = self._put(given)
+        with tf.control_dependencies(results[len(self._gives) :]):
+            return [tf.identity(x) for x in results[: len(self._gives)]]
+
+
+def _is_blocked(op) -> bool:
+    strings = [x for x in (*op.inputs, *op.outputs) if x.dtype == tf.string]
+    if op.type == "Assert":  # XLA leaves it out; what it would say
+        strings = [x for x in strings if x.op.type != "Const"]
+    return op.type not in compilable_ops() or (bool(strings) and op.type != "Const")
+
+
+def _has_lists(op) -> bool:
+    return any(x.dtype == tf.variant for x in (*op.inputs, *op.outputs))

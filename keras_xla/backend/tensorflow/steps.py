@@ -1,0 +1,86 @@
+"""Step functions on TensorFlow: our own runner, and Keras' functions seen from outside where those have to run."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_xla.backend.tensorflow.distribute.replica_step import symbolic_build
+from keras_xla.backend.tensorflow.distribute.replicas_runner import ReplicasRunner as make_replicas_runner
+from keras_xla.backend.tensorflow.distribute.replicas_runner import is_mirrored
+from keras_xla.backend.tensorflow.rows import orders
+from keras_xla.backend.tensorflow.runner import Runner as make_runner
+from keras_xla.backend.tensorflow.state import state_maker
+
+__all__ = [
+    "is_distributed",
+    "is_mirrored",
+    "make_replicas_runner",
+    "make_runner",
+    "orders",
+    "replicas_of",
+    "runs_eagerly",
+    "state_maker",
+    "symbolic_build",
+    "watched_step",
+]
+
+
+def is_distributed(model) -> bool:
+    """Whether the model belongs to a `tf.distribute` strategy."""
+    return tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy()
+
+
+def runs_eagerly() -> bool:
+    """Whether `tf.config.run_functions_eagerly(True)` holds."""
+    return tf.config.functions_run_eagerly()
+
+
+def replicas_of(model) -> int:
+    """Among how many replicas each of the model's batches is divided."""
+    return model.distribute_strategy.num_replicas_in_sync
+
+
+def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, saw: Callable) -> Callable:
+    """Keras' own function, observed from outside: the iterator's specs, or the shapes of the batches.
+
+    Where the spec leaves the batch axis open, a smaller last batch cannot be seen.
+
+    Args:
+        kind: `"train"`, `"test"` or `"predict"`.
+        keras_make: Builds the function.
+        own: Whether the model's class builds a function of its own.
+        names: `names(data)` names the tensors of a batch.
+        saw: `saw([(trace, [(name, shape, dtype), ...]), ...], seconds)` with the batches of one execution.
+    """
+    function = keras_make()
+
+    def run(argument):
+        start = time.perf_counter()
+        if hasattr(argument, "element_spec"):
+            batches = [argument.element_spec]
+        elif isinstance(argument, (list, tuple)):
+            batches = list(argument)
+        else:
+            batches = list(argument)
+            argument = iter(batches)
+        outputs = function(argument)
+        saw([("", _outside_view(batch, names)) for batch in batches], time.perf_counter() - start)
+        return outputs
+
+    return run
+
+
+def _outside_view(data: Any, names: Callable) -> list[tuple]:
+    def view(x):
+        if x is None:
+            return None
+        shape = getattr(x, "shape", ())
+        known = not isinstance(shape, tf.TensorShape) or shape.rank is not None
+        dtype = getattr(x, "dtype", type(x))
+        return tuple(shape) if known else ("...",), getattr(dtype, "name", str(dtype))
+
+    leaves = [view(x) for x in keras.tree.flatten(data) if x is not None]
+    return [(name, *leaf) for name, leaf in zip(names(data), leaves, strict=True)]

@@ -1,0 +1,167 @@
+"""What keeps XLA from compiling a model: which layer or operation, where, and what to do."""
+
+import re
+from dataclasses import dataclass
+
+import keras
+
+from keras_xla.backend.blocking_op import BlockingOp
+from keras_xla.backend.keras2 import inputs_of, is_keras2, require_model
+from keras_xla.backend.steps import forward_blockers
+from keras_xla.diagnosis.advice import fix_for_layer, fix_for_op, reason_for_layer
+from keras_xla.diagnosis.errors import XLAUnsupportedError
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """One thing that XLA cannot compile.
+
+    Attributes:
+        layer: Name of the layer; empty for a loss, a metric or a custom step.
+        layer_class: Its class, such as `"StringLookup"`; empty likewise.
+        reason: The operation without an XLA kernel, or why the layer as a whole has none.
+        where: `file:line` of the user's code; empty when unknown.
+        fix: What to do about it.
+    """
+
+    layer: str
+    layer_class: str
+    reason: str
+    where: str
+    fix: str
+
+    def __str__(self):
+        owner = (
+            f"{self.layer} ({self.layer_class})" if self.layer else "outside of any layer (loss, metric or custom step)"
+        )
+        place = f" at {self.where}" if self.where else ""
+        return f"{owner}: {self.reason}{place}. Fix: {self.fix}."
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The answer of `explain`: true if everything compiles, and printable.
+
+    Attributes:
+        model: Name of the model.
+        blockers: Everything that was found.
+        traced: Whether the operations inside the layers were looked at, rather than the layers alone.
+    """
+
+    model: str
+    blockers: tuple[Blocker, ...]
+    traced: bool
+
+    @property
+    def compilable(self) -> bool:
+        """Whether nothing was found."""
+        return not self.blockers
+
+    def __bool__(self):
+        return self.compilable
+
+    def __str__(self):
+        if self.blockers:
+            head = f"XLA cannot compile {self.model!r}:"
+            return "\n".join([head, *(f"  {blocker}" for blocker in self.blockers)])
+        if self.traced:
+            return f"{self.model}: everything compiles"
+        return (
+            f"{self.model}: no layer is in the way; the operations inside were not looked at, because the model is not "
+            "built. Pass explain(model, sample_batch=x)."
+        )
+
+
+def explain(model: keras.Model, sample_batch=None) -> Explanation:
+    """Find what keeps XLA from compiling the forward pass of a model, without running it.
+
+    Args:
+        model: Any Keras model.
+        sample_batch: An input batch, for models that do not know the shapes of their inputs (subclassed
+            ones). The model is built by it if it is not.
+
+    Returns:
+        An `Explanation`: `print` it, test its truth, or read its `blockers`. Losses, metrics and custom steps
+        are not looked at; those are checked when `fit` starts.
+
+    Example:
+    ```python
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    print(keras_xla.explain(model))
+    ```
+    """
+    require_model("keras_xla.explain", model)
+    blockers = layer_blockers(model)
+    inputs = _known_inputs(model) if sample_batch is None else keras.tree.map_structure(_as_tensor, sample_batch)
+    if inputs is not None:
+        named = {blocker.layer for blocker in blockers}
+        ops = forward_blockers(lambda x: [model(x, training=True), model(x, training=False)], inputs)
+        found = dict.fromkeys(_from_op(model, op) for op in ops)
+        blockers += [blocker for blocker in found if blocker.layer not in named]
+    return Explanation(model.name, tuple(blockers), inputs is not None)
+
+
+def layer_blockers(model: keras.Model) -> list[Blocker]:
+    """One blocker for each nested layer that says `supports_jit = False`."""
+    return [
+        Blocker(layer.name, type(layer).__name__, reason_for_layer(layer), "", fix_for_layer(layer))
+        for layer in model._flatten_layers()
+        if not getattr(layer, "supports_jit", True)  # Keras 2's layers do not say
+    ]
+
+
+def refuse_layers(model: keras.Model) -> None:
+    """Raise `XLAUnsupportedError` naming every layer that cannot be compiled."""
+    _refuse(model.name, layer_blockers(model))
+
+
+def refuse_ops(model: keras.Model | None, ops: list[BlockingOp], name: str = "") -> None:
+    """Raise `XLAUnsupportedError` naming the operations that a trace found, with their layers if `model` is given."""
+    _refuse(name or model.name, list(dict.fromkeys(_from_op(model, op) for op in ops)))
+
+
+def _refuse(name: str, blockers: list[Blocker]) -> None:
+    if blockers:
+        lines = "\n".join(f"  {blocker}" for blocker in blockers)
+        raise XLAUnsupportedError(f"XLA cannot compile {name!r}, and nothing of it has run:\n{lines}")
+
+
+def _from_op(model: keras.Model | None, op: BlockingOp) -> Blocker:
+    layer = layer_of(model, op.name) if model is not None else None
+    name, kind = (layer.name, type(layer).__name__) if layer is not None else ("", "")
+    reason = op.op if op.op.startswith("string") else f"the operation {op.op} has no XLA kernel"
+    return Blocker(name, kind, reason, op.where, fix_for_op(op.op, layer))
+
+
+def layer_of(model: keras.Model, op_name: str) -> keras.layers.Layer | None:
+    """The innermost layer in the name scopes of an operation: `gradient_tape/sequential_1/lambda_1/StringUpper`."""
+    layers = {layer.name: layer for layer in model._flatten_layers()}
+    for scope in reversed(op_name.split("/")[:-1]):
+        for name in (scope, re.sub(r"_\d+$", "", scope)):  # TensorFlow numbers a scope that is entered again
+            if name in layers:
+                return layers[name]
+    return None
+
+
+def place_of(model: keras.Model, op_name: str) -> str:
+    """Where an operation is, as a part of a sentence: ` in the layer 'pick' (Pick)`; empty outside of any layer."""
+    layer = layer_of(model, op_name)
+    return f" in the layer {layer.name!r} ({type(layer).__name__})" if layer is not None else ""
+
+
+def _known_inputs(model: keras.Model):
+    if is_keras2(model):
+        return inputs_of(model)
+    if not model.built:
+        return None
+    if getattr(model, "inputs", None):
+        single = isinstance(model, keras.Sequential)  # which has no structure of inputs
+        return model.inputs[0] if single else model.input
+    shape = (model.get_build_config() or {}).get("input_shape")
+    if not isinstance(shape, (tuple, list)) or not all(isinstance(size, int | None) for size in shape):
+        return None
+    return keras.KerasTensor(shape, dtype=model.compute_dtype)
+
+
+def _as_tensor(x):
+    return keras.KerasTensor(keras.ops.shape(x), dtype=keras.backend.standardize_dtype(getattr(x, "dtype", "float32")))

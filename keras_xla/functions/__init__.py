@@ -1,0 +1,1 @@
+"""`keras_xla.jit`: any function or method, compiled by XLA."""

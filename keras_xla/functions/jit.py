@@ -1,0 +1,229 @@
+"""`keras_xla.jit`: any function or bound method, compiled by XLA, with every compilation counted and explained."""
+
+import functools
+import inspect
+import threading
+import time
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_xla.backend import compile_log as events
+from keras_xla.backend import is_traced
+from keras_xla.backend.compile_log import RecompileError
+from keras_xla.backend.signature import Leaf, Signature, describe, describe_change
+from keras_xla.backend.steps import compile_function, to_tensor
+from keras_xla.diagnosis.explain import refuse_ops
+from keras_xla.functions import hf_generate
+from keras_xla.functions.buckets import Buckets, cut_back
+
+_ON_RECOMPILE = ("log", "raise")
+_ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def jit(
+    fn: Callable | None = None,
+    *,
+    buckets: Mapping[str, Mapping[int, Sequence[int] | str]] | None = None,
+    pad_value: float = 0,
+    name: str | None = None,
+    on_recompile: str = "log",
+) -> Any:
+    """Compile a function, a bound method or a layer with XLA.
+
+    Tensors and arrays, in any structure, may change their values freely; new shapes or dtypes compile again.
+    Everything else (int, float, bool, str, None, objects) is static: it is part of the executable, and a new
+    value compiles again. Pass `np.float32(x)` to keep a number a tensor, but pass sizes and axes as Python
+    ints: on TensorFlow, an integer tensor that becomes a shape compiles for every value without being seen here.
+    Keras variables that `fn` reads or assigns have their current values. Inside of another compiled function,
+    the call becomes a part of that one.
+
+    The `generate` of a TensorFlow model of transformers 4 gets buckets for its prompts, see
+    `keras_xla.functions.hf_generate.CompiledGenerate`.
+
+    Args:
+        fn: What to compile. Left out, the result is a decorator.
+        buckets: Argument name -> axis -> allowed sizes, or `"pow2"`. The argument is padded at the end of the
+            axis up to the next allowed size, and outputs that have the padded size on that axis are cut back.
+            `fn` has to give the same answer with the padding, so reductions over that axis have to mask it.
+        pad_value: What to pad with.
+        name: The name in the compile log; that of `fn` by default.
+        on_recompile: `"log"`, or `"raise"`: after the first compilation, arguments that would compile again
+            raise `RecompileError`.
+
+    Returns:
+        A `CompiledFunction`: call it like `fn`; `trace_count` is the number of executables so far.
+
+    Raises:
+        TypeError: `fn` is not callable.
+        ValueError: `on_recompile` or `buckets` are not as described.
+
+    Example:
+    ```python
+    @keras_xla.jit(buckets={"x": {0: (8, 64)}})
+    def scale(x, factor=2.0):
+        return keras.ops.tanh(x) * factor
+
+    scale(np.ones((5, 3)))          # padded to 8 rows, cut back to 5
+    scale(np.ones((7, 3)))          # the same executable
+    print(scale.trace_count)        # 1
+    ```
+    """
+    if fn is None:
+        return functools.partial(jit, buckets=buckets, pad_value=pad_value, name=name, on_recompile=on_recompile)
+    if not callable(fn):
+        raise TypeError(f"keras_xla.jit received {type(fn).__name__}; it expects a function, bound method or layer.")
+    if on_recompile not in _ON_RECOMPILE:
+        raise ValueError(f'keras_xla.jit received on_recompile={on_recompile!r}; it expects "log" or "raise".')
+
+    def make_compiled(inner, default_name):
+        return CompiledFunction(inner, None, pad_value, name or default_name, on_recompile)
+
+    adapted = (adapt(fn, buckets, make_compiled) for adapt in _ADAPTERS)
+    special = next((found for found in adapted if found is not None), None)
+    return special or CompiledFunction(fn, buckets, pad_value, name, on_recompile)
+
+
+class CompiledFunction:
+    """A function with one XLA executable for each signature; made by `jit`. Calls from several threads are safe."""
+
+    def __init__(self, fn, buckets, pad_value, name, on_recompile):
+        self._fn, self._pad_value, self._on_recompile = fn, pad_value, on_recompile
+        self._name = name or getattr(fn, "__qualname__", None) or getattr(fn, "name", type(fn).__name__)
+        self._signature = inspect.signature(fn.call if isinstance(fn, keras.layers.Layer) else fn)
+        self._buckets = Buckets(buckets, list(self._signature.parameters), self._name)
+        self._executables: dict[Signature, Callable] = {}
+        self._last: Signature | None = None
+        self._lock = threading.RLock()
+        self.__doc__ = getattr(fn, "__doc__", None)
+        self.__name__ = self._name
+
+    @property
+    def trace_count(self) -> int:
+        """The number of XLA executables compiled so far."""
+        return len(self._executables)
+
+    def __repr__(self):
+        return f"<keras_xla.jit {self._name}, {self.trace_count} executables>"
+
+    def __get__(self, instance, owner=None):
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __call__(self, *args, **kwargs):
+        """Call `fn`, through the executable for these arguments."""
+        if any(map(is_traced, keras.tree.flatten((args, kwargs)))):
+            return self._fn(*args, **kwargs)
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments, padded = self._buckets.pad(bound.arguments, self._pad_value)
+        leaves, tensors = self._leaves(arguments)
+        executable = self._executables.get(leaves)
+        if executable is None:
+            outputs = self._compile(leaves, arguments, tensors)
+        else:
+            self._last = leaves
+            outputs = executable(tensors)
+        return cut_back(outputs, padded)
+
+    def _leaves(self, arguments: dict[str, Any]) -> tuple[Signature, list]:
+        leaves, tensors = [], []
+        for argument, value in arguments.items():
+            for path, x in keras.tree.flatten_with_path(value):
+                name = argument + "".join(f"[{key!r}]" for key in path)
+                if _is_array(x):
+                    x = to_tensor(x)
+                    tensors.append(x)
+                    leaves.append(Leaf(name, tuple(x.shape), keras.backend.standardize_dtype(x.dtype)))
+                else:
+                    leaves.append(Leaf(name, None, type(x).__name__, self._static(name, x)))
+        return tuple(leaves), tensors
+
+    def _static(self, name, x):
+        if hasattr(x, "assign"):  # variables compare by value, and their value is not part of the executable
+            return _Identity(x)
+        try:
+            hash(x)
+        except TypeError:
+            raise TypeError(
+                f"{self._name} received {name} of type {type(x).__name__}, which is neither a tensor nor "
+                "hashable; it "
+                "expects tensors, numpy arrays, nested structures of them, or hashable static values."
+            ) from None
+        return x
+
+    def _compile(self, leaves: Signature, arguments: dict[str, Any], tensors: list):
+        with self._lock:
+            if leaves in self._executables:  # another thread was faster
+                return self._executables[leaves](tensors)
+            cause = "first call" if self._last is None else describe_change(self._last, leaves)
+            if self._executables and self._on_recompile == "raise":
+                raise RecompileError(
+                    f'{self._name} would compile again: {cause}. It was made with on_recompile="raise"; '
+                    "keep the "
+                    f"arguments as they were ({describe(self._last)}), or give it buckets."
+                )
+            start = time.perf_counter()
+            executable = compile_function(self._caller(arguments), tensors, self._refuse)
+            outputs = executable(tensors)
+            events.record(self._name, "function", describe(leaves), cause, time.perf_counter() - start)
+            self._executables[leaves] = executable
+            self._last = leaves
+        return outputs
+
+    def _caller(self, arguments: dict[str, Any]) -> Callable:
+        """`fn` as a function of the list of its tensors; the static values stay as they are in `arguments`."""
+        values = list(arguments.values())  # not the dict itself, whose keys a tree sorts
+        flat = keras.tree.flatten(values)
+        is_tensor = list(map(_is_array, flat))
+        statics = [None if dynamic else x for x, dynamic in zip(flat, is_tensor, strict=True)]
+        structure = keras.tree.map_structure(lambda _: 0, values)
+        names = list(arguments)
+
+        def call(tensors):
+            tensors = iter(tensors)
+            restored = [next(tensors) if dynamic else x for dynamic, x in zip(is_tensor, statics, strict=True)]
+            restored = keras.tree.pack_sequence_as(structure, restored)
+            return self._by_keyword(dict(zip(names, restored, strict=True)))
+
+        return call
+
+    def _by_keyword(self, arguments: dict[str, Any]):
+        """Call `fn` with keywords where its signature allows: Keras layers take static values in no other way."""
+        kinds = {key: self._signature.parameters[key].kind for key in arguments}
+        if any(kinds[key] is inspect.Parameter.VAR_POSITIONAL and arguments[key] for key in arguments):
+            bound = inspect.BoundArguments(self._signature, arguments)
+            return self._fn(*bound.args, **bound.kwargs)
+        positional = [value for key, value in arguments.items() if kinds[key] is inspect.Parameter.POSITIONAL_ONLY]
+        named = {key: value for key, value in arguments.items() if kinds[key] in _NAMED}
+        extra = [value for key, value in arguments.items() if kinds[key] is inspect.Parameter.VAR_KEYWORD]
+        return self._fn(*positional, **named, **(extra[0] if extra else {}))
+
+    def _refuse(self, blockers):
+        owner = getattr(self._fn, "__self__", self._fn)
+        refuse_ops(owner if isinstance(owner, keras.Model) else None, blockers, self._name)
+
+
+class _Identity:
+    """Equal to itself only."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def __eq__(self, other):
+        return isinstance(other, _Identity) and other._value is self._value
+
+    def __hash__(self):
+        return id(self._value)
+
+    def __repr__(self):
+        return repr(self._value)
+
+
+def _is_array(x) -> bool:
+    if isinstance(x, str | bytes) or hasattr(x, "assign"):
+        return False
+    return isinstance(x, np.ndarray | np.generic) or keras.ops.is_tensor(x)

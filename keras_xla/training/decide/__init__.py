@@ -1,0 +1,1 @@
+"""Which way the steps of a model run: measured, remembered, and asked again where shapes change."""

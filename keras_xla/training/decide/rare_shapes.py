@@ -1,0 +1,47 @@
+"""Batches of other shapes than the usual ones: the last batch of an epoch, or data of many lengths."""
+
+import math
+
+MOST = 8  # shapes beside the usual ones that are compiled for
+SEEN = 4  # batches of a shape before it is looked at
+
+
+class RareShapes:
+    """Counts the batches of shapes that run in the plain graph beside the usual ones, and says when one is worth XLA.
+
+    That is when the batches of that shape still to come, as often as they came so far, repay a compilation at the gain
+    that the usual shapes have. At most `MOST` shapes are.
+    """
+
+    def __init__(self):
+        self._runs: dict[tuple, int] = {}
+        self._asked: set[tuple] = set()
+        self._gain, self._compile = 0.0, math.inf
+
+    def gains(self, gain: float, compiling: float) -> None:
+        """Seconds a step that XLA saves on some shapes, and those that compiling took."""
+        if gain > self._gain:
+            self._gain, self._compile = gain, compiling
+
+    def runs(self, shapes: tuple) -> int:
+        """How often batches of shapes that are asked about have come; 0 the first time, when they are to wait."""
+        if shapes in self._asked:
+            return self._runs[shapes]
+        self._runs.setdefault(shapes, 0)
+        return 0
+
+    def ripe(self, shapes: tuple, more: float) -> bool:
+        """Take note of a batch; whether its shapes are worth a question now.
+
+        Args:
+            shapes: Of its tensors.
+            more: How many times as many steps as were run so far are still to come.
+        """
+        if shapes not in self._runs or shapes in self._asked:
+            return False
+        self._runs[shapes] += 1
+        runs = self._runs[shapes]
+        if runs < SEEN or len(self._asked) == MOST or runs * more * self._gain < self._compile:
+            return False
+        self._asked.add(shapes)
+        return True

@@ -1,0 +1,1 @@
+"""What was decided, compiled and run, told to people."""

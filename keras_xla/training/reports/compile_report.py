@@ -1,0 +1,177 @@
+"""`CompileReport`: what was compiled and decided while `fit`, `evaluate` or `predict` ran, and what it brought."""
+
+import json
+import os
+import pathlib
+import sys
+
+import keras
+from absl import logging
+
+from keras_xla.backend.keras2 import AnyKeras
+from keras_xla.backend.tensorboard import Summaries
+from keras_xla.training.reports.model_report import report_of, require_observer
+from keras_xla.training.reports.period import Period, Stretch, peak_memory
+
+FORMAT = 1
+
+
+class CompileReport(AnyKeras):
+    """Reports what was compiled and why, what was decided, step times and memory, while a model runs.
+
+    For models that `keras_xla.compile` or `XLACompile` (in the same list of callbacks, too) compiles. It looks at
+    epochs only, so that steps still run several at a time.
+
+    Args:
+        console: Whether to print a line after each epoch, with what was decided and compiled in it, and a table at the
+            end of the call. An epoch's line comes when Keras has finished its progress bar: as the next one begins.
+        log_dir: A folder for TensorBoard, where the curves are a run named `keras_xla`; it may be that of
+            `keras.callbacks.TensorBoard`. None for no such files.
+        json_path: A JSON file with all of it, written anew after each epoch. None for no file.
+
+    Attributes:
+        periods: A `Period` for each epoch of `fit` and each call of `evaluate` and `predict`, of the latest model.
+
+    Raises:
+        ValueError: As `fit`, `evaluate` or `predict` begins: `keras_xla` has not compiled the model.
+        ImportError: `log_dir` is given, and TensorFlow, which writes those files, is not installed.
+        TypeError: `log_dir` or `json_path` is not a path.
+
+    Example:
+    ```python
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model = keras_xla.compile(model, optimizer="adam", loss="mse")
+    report = keras_xla.callbacks.CompileReport(json_path="compile_report.json")
+    model.fit(np.ones((32, 4)), np.ones((32, 1)), epochs=3, callbacks=[report], verbose=2)
+    ```
+    """
+
+    def __init__(
+        self,
+        console: bool = True,
+        log_dir: str | os.PathLike | None = None,
+        json_path: str | os.PathLike | None = None,
+    ):
+        super().__init__()
+        for name, value in (("log_dir", log_dir), ("json_path", json_path)):
+            if not isinstance(value, (str, os.PathLike, type(None))):
+                raise TypeError(
+                    f"CompileReport received {name}={value!r}; it expects a path, or None for no such file."
+                )
+        self.periods: list[Period] = []
+        self._console = console
+        self._summaries = (
+            Summaries("CompileReport", pathlib.Path(log_dir) / "keras_xla") if log_dir is not None else None
+        )
+        self._json_path = pathlib.Path(json_path) if json_path is not None else None
+        self._reported, self._observer = None, None
+        self._call, self._calls = "", dict.fromkeys(("fit", "evaluate", "predict"), 0)
+        self._whole, self._part = None, None
+        self._unprinted: list[str] = []
+
+    def set_model(self, model: keras.Model) -> None:
+        """Begin anew for another model."""
+        super().set_model(model)
+        if model is not self._reported:
+            self._reported, self.periods, self._calls = model, [], dict.fromkeys(self._calls, 0)
+        self._call = ""  # a call that failed left it
+
+    def on_train_begin(self, logs=None):
+        self._begin("fit")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._print_epoch()
+        self._part = Stretch(self._observer.journal)
+
+    def on_epoch_end(self, epoch, logs=None):
+        period = self._end_period(self._part, epoch + 1)
+        self._unprinted = [period.summary(f"epoch {epoch + 1}"), *period.events()]
+
+    def on_train_end(self, logs=None):
+        self._print_epoch()
+        self._end(self._whole.end("fit", self._calls["fit"]))
+
+    def on_test_begin(self, logs=None):
+        if self._call == "fit":
+            self._part.begin_validation()
+        else:
+            self._begin("evaluate")
+
+    def on_test_end(self, logs=None):
+        if self._call == "fit":
+            self._part.end_validation()
+        else:
+            self._end(self._end_period(self._whole, self._calls["evaluate"]), unfinished_bar=True)
+
+    def on_predict_begin(self, logs=None):
+        self._begin("predict")
+
+    def on_predict_end(self, logs=None):
+        self._end(self._end_period(self._whole, self._calls["predict"]), unfinished_bar=True)
+
+    def _begin(self, call: str) -> None:
+        # Not in set_model: an XLACompile further down the list comes after it.
+        self._observer = require_observer("CompileReport", self._reported)
+        self._call, self._unprinted = call, []
+        self._calls[call] += 1
+        self._whole = Stretch(self._observer.journal)
+        self._write_json()  # so that a wrong path is known before anything runs
+
+    def _end_period(self, stretch: Stretch, number: int) -> Period:
+        period = stretch.end(self._call, number, (self.params or {}).get("steps"))
+        self.periods.append(period)
+        self._write_json()
+        if self._summaries:
+            for tag, value in period.scalars().items():
+                self._summaries.scalar(tag, value, number - 1)
+            if events := period.events():
+                self._summaries.text(f"{period.call}/events", _as_code("\n".join(events)), number - 1)
+            self._summaries.flush()
+        return period
+
+    def _end(self, whole: Period, unfinished_bar: bool = False) -> None:
+        self._call = ""
+        text = whole.summary(whole.call)
+        if whole.history.eventful:
+            text += f"\n{report_of(self._reported, self._observer, whole.history)}"
+        if self._summaries:
+            self._summaries.text(f"{whole.call}/report", _as_code(text), whole.number - 1)
+            self._summaries.flush()
+        self._print(text, unfinished_bar)
+
+    def _print_epoch(self) -> None:
+        lines, self._unprinted = self._unprinted, []
+        if lines:
+            self._print("\n".join(lines))
+
+    def _print(self, text: str, unfinished_bar: bool = False) -> None:
+        if not self._console:
+            return
+        if not keras.config.is_interactive_logging_enabled():
+            logging.info(text)
+            return
+        if unfinished_bar and (self.params or {}).get("verbose") in (1, "auto"):
+            # Keras finishes the bar after this callback, and writes all of it again then.
+            text = ("\r\x1b[K" if sys.stdout.isatty() else "\n") + text
+        print(text, flush=True)
+
+    def _write_json(self) -> None:
+        if self._json_path is None:
+            return
+        content = {
+            "format": FORMAT,
+            "report": report_of(self._reported, self._observer, self._observer.journal.snapshot()).to_dict(),
+            "peak_memory_mib": peak_memory(),
+            "periods": [period.to_dict() for period in self.periods],
+        }
+        self._json_path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self._json_path.with_name(f"{self._json_path.name}.{os.getpid()}")
+        try:
+            unfinished.write_text(json.dumps(content, indent=1) + "\n")
+            os.replace(unfinished, self._json_path)  # who reads it sees the old file or the new one
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def _as_code(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -1,0 +1,134 @@
+"""One epoch of `fit`, or one call of `evaluate` or `predict`: how long it took, and what happened in it."""
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from keras_xla.training.reports.journal import KINDS, Journal, Snapshot
+from keras_xla.training.reports.model_report import snapshot_dict
+from keras_xla.training.reports.table import hanging, milliseconds
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Period:
+    """One epoch of `fit`, or one call of `evaluate` or `predict`.
+
+    Attributes:
+        call: `"fit"`, `"evaluate"` or `"predict"`.
+        number: Of the epoch, or of the call; from 1.
+        seconds: By the clock, with the data, the validation and what other callbacks did before the end.
+        validation: Seconds of them that validation took.
+        steps: Of training in an epoch, or of the call; None if nobody tells.
+        history: What was decided and compiled, and the steps that ran.
+        peak_memory: Of the process until now, in MiB; None where the system does not tell.
+    """
+
+    call: str
+    number: int
+    seconds: float
+    validation: float
+    steps: int | None
+    history: Snapshot
+    peak_memory: float | None
+
+    @property
+    def milliseconds(self) -> float | None:
+        """A step by the clock, everything included but validation."""
+        return 1e3 * (self.seconds - self.validation) / self.steps if self.steps else None
+
+    def scalars(self) -> dict[str, float]:
+        """For curves, by tag."""
+        values = {
+            f"{self.call}/seconds": self.seconds,
+            f"{self.call}/overhead_seconds": self.history.overhead,
+            f"{self.call}/compilations": len(self.history.compilations),
+            f"{self.call}/clock_ms_per_step": self.milliseconds,
+            "peak_memory_mib": self.peak_memory,
+        }
+        for kind in KINDS:
+            tallies = [tally for (other, _), tally in self.history.tallies.items() if other == kind]
+            if tallies:
+                steps, seconds = sum(tally.steps for tally in tallies), sum(tally.seconds for tally in tallies)
+                values[f"{kind}/ms_per_step"] = 1e3 * seconds / steps
+        return {tag: value for tag, value in values.items() if value is not None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        return {
+            "call": self.call,
+            "number": self.number,
+            "seconds": self.seconds,
+            "validation_seconds": self.validation,
+            "steps": self.steps,
+            "clock_ms_per_step": self.milliseconds,
+            "overhead_seconds": self.history.overhead,
+            "peak_memory_mib": self.peak_memory,
+            **snapshot_dict(self.history),
+        }
+
+    def summary(self, name: str) -> str:
+        """One sentence."""
+        facts = [f"{self.seconds:.2f} s"]
+        if self.history.overhead >= 0.005:
+            facts[0] += f", {self.history.overhead:.2f} s of it deciding and compiling"
+        for (kind, way), tally in self.history.tallies.items():
+            facts.append(f"{kind} {milliseconds(tally.milliseconds)} ms a step ({way})")
+        if not self.history.tallies and self.milliseconds is not None:
+            facts.append(f"{milliseconds(self.milliseconds)} ms a step by the clock")
+        facts.append(f"peak memory {memory_text(self.peak_memory)}")
+        return hanging("keras_xla: ", f"{name}: {'; '.join(facts)}")
+
+    def events(self) -> list[str]:
+        """What was decided and compiled, a paragraph each."""
+        lines = []
+        for d in self.history.decisions:
+            times = ", ".join(f"{way} {milliseconds(ms)} ms a step" for way, ms in d.measured.items())
+            spent = f" in {d.spent:.2f} s" if d.measured else ""
+            text = f"{d.reason}{f' ({times})' if times else ''} [{d.shapes}]"
+            lines.append(hanging(f"  decided  {d.kind} {d.way}{spent}: ", text))
+        for c in self.history.compilations:
+            before = f" ({milliseconds(c.before.milliseconds)} ms a step before)" if c.before.steps else ""
+            cause, *batch = self.history.why(c)
+            text = f"{cause}{before}{f' [{batch[0]}]' if batch else ''}"
+            lines.append(hanging(f"  compiled {c.event.kind} in {c.event.seconds:.2f} s: ", text))
+        return lines
+
+
+class Stretch:
+    """A period that goes on."""
+
+    def __init__(self, journal: Journal):
+        self._journal, self._before, self._begun = journal, journal.snapshot(), time.perf_counter()
+        self._validation, self._validation_begun = 0.0, 0.0
+
+    def begin_validation(self) -> None:
+        """Training is over for now."""
+        self._validation_begun = time.perf_counter()
+
+    def end_validation(self) -> None:
+        """Validation is over."""
+        self._validation += time.perf_counter() - self._validation_begun
+
+    def end(self, call: str, number: int, steps: int | None = None) -> Period:
+        """What there was between the beginning and now; see `Period`."""
+        seconds = time.perf_counter() - self._begun
+        history = self._journal.snapshot().since(self._before)
+        return Period(call, number, seconds, self._validation, steps, history, peak_memory())
+
+
+def peak_memory() -> float | None:
+    """The most memory that this process has had so far, in MiB; None where the system does not tell (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / _MIB if sys.platform == "darwin" else peak * 1024 / _MIB
+
+
+def memory_text(mebibytes: float | None) -> str:
+    """`"812 MiB"`, or that it is not known."""
+    return "not known on this system" if mebibytes is None else f"{mebibytes:.0f} MiB"

@@ -1,0 +1,1 @@
+"""How batches reach a step, several at a time, and how results leave it."""

@@ -1,0 +1,248 @@
+"""The last, smaller batch filled up with rows that weigh nothing, so that nothing compiles for its size.
+
+That is done where XLA runs every batch: on JAX here, on TensorFlow with `jit_compile=True` in the graph (see
+`backend/tensorflow/last_batch.py`). For models in which every row is on its own, the loss, the gradients and the
+metrics are those of the smaller batch, to rounding: the rows that were added repeat the last one, with zero weight.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_xla.backend.filled_batch import FilledBatch
+from keras_xla.training.steps.rowwise import rowwise_in_inference
+
+# One number for each row (and position), of that row alone.
+_LOSSES = {
+    "binary_crossentropy",
+    "binary_focal_crossentropy",
+    "categorical_crossentropy",
+    "categorical_focal_crossentropy",
+    "categorical_hinge",
+    "cosine_similarity",
+    "hinge",
+    "huber",
+    "kl_divergence",
+    "log_cosh",
+    "mean_absolute_error",
+    "mean_absolute_percentage_error",
+    "mean_squared_error",
+    "mean_squared_logarithmic_error",
+    "poisson",
+    "sparse_categorical_crossentropy",
+    "squared_hinge",
+}
+_MEANS = {"sum_over_batch_size", "mean"}
+_SUMS = {"sum", "mean_with_sample_weight"}
+# Layers that mix rows, or whose random numbers for a row depend on how many rows there are.
+_MIX = ("BatchNormalization", "ActivityRegularization", "Random", "Gaussian", "Alpha", "MixUp", "CutMix", "AugMix")
+_MIX += ("RandAugment", "AutoContrast", "Masking")
+_COUNT_ROWS = ("R2Score", "PearsonCorrelation", "ConcordanceCorrelation")  # metrics that do so whatever the weights
+
+
+def fills(model: keras.Model, kind: str) -> bool:
+    """Whether added rows leave the results of a model's train or test steps as they are.
+
+    True for models of Keras' own layers, losses and metrics that treat every row alone, with Keras' own step.
+    """
+    return _rows_alone(model, kind) and _metrics_count(model)
+
+
+def _rows_alone(model: keras.Model, kind: str) -> bool:
+    kept = (f"{kind}_step", "compute_loss", "compute_metrics")
+    own = all(getattr(type(model), name) is getattr(keras.Model, name) for name in kept)
+    if not own or not rowwise_in_inference(model) or not _scale(model):
+        return False
+    # A loss of outputs with one axis takes the rows for classes.
+    return all(map(_alone, model._flatten_layers())) and all(len(x.shape) > 1 for x in model.outputs)
+
+
+def _alone(layer: keras.layers.Layer) -> bool:
+    kind = type(layer)
+    return (
+        not kind.__name__.startswith(_MIX)
+        and getattr(layer, "activity_regularizer", None) is None
+        and not getattr(layer, "mask_zero", False)
+        and not getattr(layer, "stateful", False)
+    )
+
+
+def _scale(model: keras.Model) -> str:
+    """`"mean"` or `"sum"` over the rows, for all losses; empty where that is not known."""
+    losses = keras.tree.flatten(getattr(model._compile_loss, "_user_loss", None))
+    kinds = set()
+    for loss in losses:
+        loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+        fn, reduction = getattr(loss, "fn", loss), getattr(loss, "reduction", "sum_over_batch_size")
+        known = getattr(fn, "__module__", "").startswith("keras.") and getattr(fn, "__name__", "") in _LOSSES
+        how = getattr(loss, "_fn_kwargs", {})
+        # A mean over what is not ignored is one over the added rows, too.
+        known &= how.get("axis", -1) == -1 and how.get("ignore_class") is None
+        kinds.add("mean" if known and reduction in _MEANS else "sum" if known and reduction in _SUMS else "")
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _metrics_count(model: keras.Model) -> bool:
+    compiled = model._compile_metrics
+    if compiled is None:
+        return True
+    if not compiled.built:
+        return False
+    return all(
+        type(metric).__module__.startswith("keras.")
+        and not type(metric).__name__.startswith(_COUNT_ROWS)
+        and getattr(getattr(metric, "_fn", None), "__module__", "keras.").startswith("keras.")
+        for metric in compiled.metrics
+    )
+
+
+class Fill:
+    """Batches with the smaller ones filled up to the size of the first; those that cannot be are left as they are."""
+
+    def __init__(self, batches: Iterator):
+        self._batches, self._size = iter(batches), 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._batches)
+        leaves = [x for x in keras.tree.flatten(batch) if x is not None]
+        sizes = {np.shape(x)[:1] for x in leaves}
+        if len(sizes) != 1 or () in sizes or (0,) in sizes:
+            return batch
+        (rows,) = sizes.pop()
+        self._size = max(self._size, rows)
+        if rows < self._size:
+            batch = keras.tree.map_structure(lambda x: None if x is None else self._fill(np.asarray(x)), batch)
+        return FilledBatch(batch, np.int32(rows))
+
+    def _fill(self, x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, np.repeat(x[-1:], self._size - len(x), axis=0)])
+
+
+def filling(model: keras.Model, kind: str, make: Callable[[], Callable]) -> Callable:
+    """Keras' function for train or test steps on JAX, which is given filled batches where that changes no result.
+
+    Args:
+        model: Its step is replaced on the instance, before the function is made.
+        kind: `"train"` or `"test"`.
+        make: Builds the function, of a state and an iterator.
+    """
+    setattr(model, f"{kind}_step", _step(model, kind))
+    function, wanted, held = make(), [], [None, None]
+
+    def run(state, iterator):
+        if not wanted:  # by now the metrics are there
+            wanted.append(fills(model, kind) and keras.distribution.distribution() is None)
+        if not wanted[0]:
+            return function(state, iterator)
+        if held[0] is not iterator:
+            held[:] = iterator, Fill(iterator)
+        return function(state, held[1])
+
+    return run
+
+
+def filled_step(model: keras.Model, kind: str) -> Callable:
+    """Answers a runner on TensorFlow which step to trace for batches: one of filled batches where `fills` says so.
+
+    Args:
+        model: A compiled Keras 3 model.
+        kind: `"train"` or `"test"`.
+    """
+
+    def answer(spec):
+        built = all(layer.built for layer in model._flatten_layers())  # else its outputs are not known
+        if f"{kind}_step" in vars(model) or not built or not _rows_alone(model, kind):
+            return None
+        if not all(each is None or each.built for each in (model._compile_loss, model._compile_metrics)):
+            # Their metrics must be there before the step is traced, as they are on JAX.
+            try:
+                model._symbolic_build(data_batch=keras.tree.map_structure(_symbolic, spec))
+            except Exception:  # tracing the usual step tells what is wrong, in Keras' words
+                return None
+        return _step(model, kind) if fills(model, kind) else None
+
+    return answer
+
+
+def _symbolic(spec: Any) -> keras.KerasTensor | None:
+    return None if spec is None else keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
+
+
+def stop_filling(model: keras.Model) -> None:
+    """Give the model its own steps back."""
+    for kind in ("train", "test"):
+        vars(model).pop(f"{kind}_step", None)
+
+
+def _step(model: keras.Model, kind: str) -> Callable:
+    step = getattr(type(model), f"{kind}_step")
+
+    def run(*arguments):
+        *state, batch = arguments
+        if not isinstance(batch, FilledBatch):
+            return step(model, *arguments)
+        with _weighed(model, batch):
+            return step(model, *state, batch.batch)
+
+    run.__name__ = run.__qualname__ = step.__name__  # by which it is compiled
+    return run
+
+
+@contextlib.contextmanager
+def _weighed(model: keras.Model, filled: FilledBatch):
+    """While a step is traced, losses and metrics get weights; sums and means are those over the rows that count."""
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(filled.batch)
+    size = keras.ops.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
+    counts = keras.ops.cast(keras.ops.arange(size) < filled.rows, keras.config.floatx())  # [rows of the batch]
+    rows = keras.ops.cast(filled.rows, keras.config.floatx())
+    factor = keras.ops.cast(size, rows.dtype) / rows if _scale(model) == "mean" else 1.0
+
+    def as_rank_of(of, x):
+        return keras.ops.reshape(of, (-1, *[1] * (len(x.shape) - 1)))
+
+    def weights(given, of=counts):
+        return of if given is None else keras.ops.cast(given, of.dtype) * as_rank_of(of, given)
+
+    def for_loss(given, predicted):
+        of = counts * factor
+        if given is None and predicted is not None:  # one for each number that the loss gives
+            return keras.ops.broadcast_to(as_rank_of(of, predicted[..., 0]), keras.ops.shape(predicted)[:-1])
+        return weights(given, of)
+
+    def compute_loss(x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        given = sample_weight
+        if given is None and keras.tree.is_nested(y):
+            given = keras.tree.map_structure(lambda _: None, y)
+        leaves, predicted = keras.tree.flatten(given), keras.tree.flatten(y_pred)
+        if len(predicted) != len(leaves):  # Keras says what it thinks of that
+            predicted = [None] * len(leaves)
+        made = keras.tree.pack_sequence_as(given, list(map(for_loss, leaves, predicted)))
+        return type(model).compute_loss(model, x, y, y_pred, made, training=training)
+
+    def of_rows(tracker):
+        update = tracker.update_state
+        # None: on TensorFlow Keras counts batches, not rows, for the loss of each of several outputs.
+        return lambda values, sample_weight=None: update(values, sample_weight=None if sample_weight is None else rows)
+
+    def weighted(metric):
+        update = metric.update_state
+        return lambda y_true, y_pred, sample_weight=None: update(y_true, y_pred, sample_weight=weights(sample_weight))
+
+    trackers = [model._loss_tracker, *getattr(model._compile_loss, "metrics", [])]
+    metrics = getattr(model._compile_metrics, "metrics", [])
+    changed = [(tracker, of_rows(tracker)) for tracker in trackers] + [(each, weighted(each)) for each in metrics]
+    model.compute_loss = compute_loss
+    for each, update in changed:
+        each.update_state = update
+    try:
+        yield
+    finally:
+        del model.compute_loss
+        for each, _ in changed:
+            del each.update_state

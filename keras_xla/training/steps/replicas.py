@@ -1,0 +1,117 @@
+"""Steps under `tf.distribute`: which of them can be divided into one part for XLA and one for the plain graph."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_xla.backend.keras2 import is_keras2, steps_per_execution
+from keras_xla.backend.new_shapes import NewShapes
+from keras_xla.backend.signature import Leaf, batch_names, describe
+from keras_xla.backend.steps import make_replicas_runner, symbolic_build
+from keras_xla.diagnosis.errors import XLAUnsupportedError
+from keras_xla.training.decide.policy import Policy
+from keras_xla.training.reports.journal import Decision, Journal
+from keras_xla.training.session import Pace
+
+_BUILD = "_maybe_symbolic_build"  # of Keras' trainer on TensorFlow
+
+
+class ReplicasFunction:
+    """What `fit`, `evaluate` and `predict` call under a strategy, around a backend's runner.
+
+    No `Driver`: the data come from Keras, which distributes them.
+
+    Args:
+        runner: The backend's.
+        kind: `"train"`, `"test"` or `"predict"`.
+        steps: How many batches each call of a train or test function is for.
+        pace: Gives the `Pace` of the call that is going on, or None.
+        journal: Is told how long steps took.
+    """
+
+    def __init__(self, runner, kind: str, steps: int, pace: Callable[[], Pace | None], journal: Journal):
+        self._runner, self._kind, self._steps, self._pace, self._journal = runner, kind, steps, pace, journal
+
+    def __call__(self, batches) -> Any:
+        """The outputs of the last of the next batches of an iterator; of all of a list, for `predict`."""
+        start = time.perf_counter()
+        if self._kind == "predict":
+            outputs, ran = self._runner.joined([self._runner.run_batch(batch) for batch in batches]), len(batches)
+        else:
+            outputs, ran = self._runner.run(batches, self._steps)
+        if self._runner.settled:
+            self._journal.ran(self._kind, self._runner.way, ran, time.perf_counter() - start)
+        pace = self._pace()
+        if pace is not None:
+            pace.done += ran
+        return outputs
+
+
+def replicas_function(
+    model: keras.Model,
+    kind: str,
+    own: bool,
+    policy: Policy,
+    saw: Callable,
+    keras_make: Callable,
+) -> tuple[Any, Callable]:
+    """The function of one kind of step under a mirrored strategy.
+
+    Args:
+        model: A compiled Keras 3 model.
+        kind: `"train"`, `"test"` or `"predict"`.
+        own: Whether the model's class builds a function of its own.
+        policy: Decides.
+        saw: `Ledger.saw`.
+        keras_make: Builds Keras' own function.
+
+    Returns:
+        The backend's runner and the function around it; None and Keras' own function where that one has to run the
+        step, which the journal tells then.
+
+    Raises:
+        XLAUnsupportedError: With `jit_compile=True`, instead of that.
+    """
+
+    def plainly(reason: str, fix: str) -> Callable:
+        if policy.jit_compile is True:
+            raise XLAUnsupportedError(
+                f"XLA cannot compile the {kind} step of {model.name!r} under its tf.distribute strategy, and nothing "
+                f"of it has run: {reason}. Gradients are summed over the replicas outside of XLA, so it can compile "
+                f"only what Keras' own step does before that. Fix: {fix}, or compile with "
+                'jit_compile="auto" (the plain graph, for such a step) or False.'
+            )
+        policy.journal.decided(Decision(kind, "all batches", "graph", f"under tf.distribute: {reason}"))
+        return keras_make()
+
+    def note(new_shapes: NewShapes, reason: str) -> None:
+        shapes = describe(tuple(Leaf(*leaf) for leaf in new_shapes.leaves))
+        policy.journal.decided(Decision(kind, shapes, "graph", reason))
+
+    custom = f"make_{kind}_function" if own else _custom(model, kind)
+    if custom:
+        return None, plainly(f"{custom} is the model's own", "write what is special into call or compute_loss")
+    answers = policy.decide, saw, policy.failed, policy.again, note, plainly
+    runner = make_replicas_runner(model, kind, policy.jit_compile is True, batch_names, *answers)
+    return runner, ReplicasFunction(runner, kind, steps_per_execution(model), policy.pace, policy.journal)
+
+
+def prepare(model: Any) -> None:
+    """Let Keras build the model where several workers train it, which it cannot do by itself."""
+    build = None if is_keras2(model) else symbolic_build(model)
+    if build is not None:
+        setattr(model, _BUILD, build)
+
+
+def restore(model: Any) -> None:
+    """Undo `prepare`."""
+    if _BUILD in vars(model):
+        delattr(model, _BUILD)
+
+
+def _custom(model: keras.Model, kind: str) -> str:
+    step = f"{kind}_step"
+    own = step in vars(model) or getattr(type(model), step) is not getattr(keras.Model, step)
+    return step if own else ""

@@ -1,0 +1,179 @@
+"""Step functions on TensorFlow: custom steps, what cannot be compiled, and a proof of the log from XLA itself."""
+
+import inspect
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla.diagnosis.errors import XLAUnsupportedError
+from keras_xla.training.compile import compile
+from keras_xla.training.decide import policy
+from tests.training.helpers import FORCED, LOSS, OPTIONS, SIZE, Log, X, Y, classifier
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("TensorFlow's step functions", allow_module_level=True)
+import tensorflow as tf
+
+
+class Custom(keras.Model):
+    """A model with all three steps of its own."""
+
+    def __init__(self, break_it=lambda loss: loss):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+        self.break_it = break_it
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.break_it(self.compute_loss(y=y, y_pred=self(x)))
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        return {"custom_loss": loss}
+
+    def test_step(self, data):
+        x, y = data
+        return {"custom_loss": self.compute_loss(y=y, y_pred=self(x))}
+
+    def predict_step(self, data):
+        return {"logits": self(data[0] if isinstance(data, tuple) else data), "size": tf.shape(data[0])[0]}
+
+
+def test_custom_steps():
+    keras.utils.set_random_seed(0)
+    log, model = Log(), compile(Custom(), **FORCED)
+    history = model.fit(X, Y, batch_size=36, epochs=3, shuffle=False, verbose=0).history["custom_loss"]
+    assert history[-1] < history[0]
+    assert model.evaluate(X, Y, batch_size=36, verbose=0, return_dict=True)["custom_loss"] > 0
+    outputs = model.predict(X, batch_size=36, verbose=0)
+    assert outputs["logits"].shape == (SIZE, 3)
+    assert log.kinds() == ["train", "test", "predict"]
+
+
+def test_a_string_operation_in_a_layer_is_named_before_the_first_step():
+    def spell(x):
+        return tf.strings.to_number(tf.strings.as_string(x))
+
+    line = inspect.getsourcelines(spell)[1] + 1
+    inputs = keras.Input((20,))
+    hidden = keras.layers.Lambda(spell, output_shape=(20,), name="spelling")(inputs)
+    model = compile(keras.Model(inputs, keras.layers.Dense(3)(hidden)), **FORCED)
+    log, before = Log(), model.get_weights()
+    with pytest.raises(XLAUnsupportedError, match=r"spelling \(Lambda\): .*AsString") as error:
+        model.fit(X, Y, verbose=0)
+    assert f"{__file__}:{line}" in str(error.value)
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+    assert int(model.optimizer.iterations) == 0
+    assert log.new() == []
+    with pytest.raises(XLAUnsupportedError, match="AsString"):
+        model.fit(X, Y, verbose=0)
+
+
+@pytest.mark.parametrize("where", ["loss", "metric", "train_step"])
+def test_losses_metrics_and_custom_steps_are_checked_too(where):
+    def python(x):
+        return tf.reshape(tf.numpy_function(lambda v: v, [x], tf.float32), ())
+
+    options = dict(OPTIONS)
+    if where == "loss":
+        options["loss"] = lambda y, p: python(tf.reduce_mean(p)) + tf.reduce_mean(p)
+    if where == "metric":
+        options["metrics"] = [lambda y, p: python(tf.reduce_mean(p))]
+    model = Custom(lambda loss: loss + python(loss)) if where == "train_step" else classifier()
+    compile(model, **options, jit_compile=True)
+    with pytest.raises(XLAUnsupportedError, match=r"PyFunc.*test_steps_tensorflow\.py:\d+.*keras\.ops"):
+        model.fit(X, Y, batch_size=SIZE, verbose=0)
+    assert int(model.optimizer.iterations) == 0
+
+
+def test_batches_of_strings_are_refused():
+    model = keras.Sequential([keras.layers.Lambda(lambda x: tf.ones((tf.shape(x)[0], 3)))])
+    compile(model, **FORCED)
+    with pytest.raises(XLAUnsupportedError, match="string input"):
+        model.predict(tf.constant(["a", "b"]), verbose=0)
+
+
+def test_datasets_of_several_shapes():
+    batches = [(X[:8], Y[:8]), (X[:8], Y[:8]), (X[:4], Y[:4])]
+    spec = (tf.TensorSpec((None, None), tf.float32), tf.TensorSpec((None,), tf.int32))
+    data = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec)
+    model = keras.Sequential([keras.layers.Lambda(lambda x: tf.reduce_sum(x, -1, keepdims=True) * tf.ones((1, 3)))])
+    model.add(keras.layers.Activation("linear"))
+    log = Log()
+    compile(model, **FORCED).evaluate(data, verbose=0)
+    assert [event.shapes for event in log.new()] == [
+        "x: (8, 20) float32, y: (8,) int32",
+        "x: (4, 20) float32, y: (4,) int32",
+    ]
+
+
+@pytest.mark.parametrize(
+    "jit_compile, first, expected",
+    [("auto", 64, 1), ("auto", 70, 1), (True, 70, 1), (True, 64, 2)],  # 2: the other one fills smaller batches up
+)
+def test_data_with_and_without_a_smaller_last_batch_share_executables(jit_compile, first, expected, monkeypatch):
+    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 0.0)
+    monkeypatch.setattr(policy, "MARGIN", float("inf"))
+    model, log = compile(classifier(), "sgd", LOSS, jit_compile=jit_compile), Log()
+    for rows in (first, 134 - first, 71, 64):
+        model.fit(X[:rows], Y[:rows], batch_size=16, epochs=2, verbose=0)
+        model.fit(tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(16), epochs=2, verbose=0)
+        model.fit(tf.data.Dataset.from_tensor_slices((X[:64], Y[:64])).batch(16, True), epochs=2, verbose=0)
+        model.evaluate(X[:rows], Y[:rows], batch_size=16, verbose=0)
+    made = [event.kind for event in log.new() if event.shapes.startswith("x: (16,")]
+    assert made.count("train") == made.count("test") == expected
+
+
+def test_checks_that_would_say_something_are_left_out_by_xla():
+    """The loss of `[B, T, classes]` checks shapes that it does not know yet, and random numbers are drawn in front."""
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Embedding(9, 4), keras.layers.Dropout(0.5), keras.layers.Dense(9)]
+    model = compile(keras.Sequential([keras.Input((5,), dtype="int32"), *layers]), **FORCED)
+    ids = np.arange(60, dtype="int32").reshape(12, 5) % 9
+    log = Log()
+    model.fit(tf.data.Dataset.from_tensor_slices((ids, ids)).batch(4), verbose=0)
+    assert log.kinds() == ["train"]
+
+
+def test_a_distribution_strategy_keeps_keras_own_function():
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+        model = compile(classifier(), **FORCED)
+    log = Log()
+    model.fit(X, Y, batch_size=SIZE, epochs=2, verbose=0)
+    assert log.kinds() == ["train"]
+
+
+PROOF = """
+import glob, os, sys
+import keras
+from keras_xla.backend.compile_log import compile_log
+from keras_xla.training.compile import compile
+from tests.training.helpers import FORCED, OPTIONS, X, Y, classifier
+for steps in (1, 2):
+    model = compile(classifier(), **FORCED, steps_per_execution=steps)
+    for _ in range(2):
+        model.fit(X, Y, batch_size=32, epochs=2, verbose=0)
+        model.evaluate(X, Y, batch_size=16, verbose=0)
+        model.predict(X, batch_size=32, verbose=0)
+        model.train_on_batch(X[:32], Y[:32])
+    dumped = glob.glob(os.path.join(sys.argv[1], "*one_step*before_optimizations.txt"))
+    print("RESULT", len(dumped), len(compile_log()))
+"""
+
+
+def test_xla_itself_says_how_often_it_compiled(tmp_path):
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"
+    environment = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": root}
+    command = [sys.executable, "-c", PROOF, str(tmp_path)]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    counts = [tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    assert counts == [(4, 4), (8, 8)]  # modules that XLA dumped, events in the log

@@ -1,0 +1,127 @@
+"""explain: what keeps XLA from compiling a model, where, and what to do."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla.diagnosis.explain import explain
+from tests.training.helpers import X, classifier
+
+tensorflow_only = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="what jax can trace, XLA can compile"
+)
+
+
+class Shouting(keras.Model):
+    """Goes through strings inside its call."""
+
+    def __init__(self):
+        super().__init__(name="shouting")
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, x):
+        import tensorflow as tf
+
+        return self.dense(tf.strings.to_number(tf.strings.as_string(x)))
+
+
+def test_a_fine_model():
+    explanation = explain(classifier("fine"))
+    assert explanation and explanation.compilable and explanation.blockers == ()
+    assert str(explanation) == "fine: everything compiles"
+
+
+def test_an_unbuilt_model_says_that_its_operations_were_not_looked_at():
+    model = keras.Sequential([keras.layers.Dense(2)])
+    assert not explain(model).traced
+    assert "Pass explain(model, sample_batch=x)" in str(explain(model))
+    assert explain(model, sample_batch=X[:2]).traced
+
+
+def test_nothing_runs_and_no_weight_changes():
+    model = keras.Sequential([keras.Input((20,)), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)])
+    before = [np.array(v.value) for v in model.variables]
+    explain(model)
+    assert all(np.array_equal(a, v.value) for a, v in zip(before, model.variables, strict=True))
+
+
+def test_inputs_of_any_structure():
+    inputs = {"b": keras.Input((3,), name="b"), "a": keras.Input((4,), dtype="int32", name="a")}
+    joined = keras.layers.concatenate([inputs["b"], keras.ops.cast(inputs["a"], "float32")])
+    assert explain(keras.Model(inputs, keras.layers.Dense(1)(joined))).traced
+
+
+def test_a_layer_that_says_so_itself():
+    class Picky(keras.layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.supports_jit = False
+
+        def call(self, x):
+            return x
+
+    (blocker,) = explain(keras.Sequential([keras.Input((2,)), Picky(name="picky")])).blockers
+    assert (blocker.layer, blocker.layer_class) == ("picky", "Picky")
+    assert "split the model" in blocker.fix
+
+
+@tensorflow_only
+def test_known_layers_have_a_fix_and_are_named_once():
+    text = keras.Input((), dtype="string")
+    vectorize = keras.layers.TextVectorization(vocabulary=["a"], output_sequence_length=4, name="split")
+    explanation = explain(keras.Model(text, keras.layers.Embedding(8, 2)(vectorize(text))))
+    assert not explanation
+    assert [(b.layer, b.layer_class) for b in explanation.blockers] == [
+        ("split", "TextVectorization"),
+        (vectorize._lookup_layer.name, "StringLookup"),
+    ]
+    assert all("tf.data pipeline before the model" in b.fix for b in explanation.blockers)
+
+
+@tensorflow_only
+def test_an_operation_without_a_kernel_is_found_in_a_subclassed_model():
+    (blocker,) = [b for b in explain(Shouting(), sample_batch=X[:2]).blockers if "AsString" in b.reason]
+    assert (blocker.layer, blocker.layer_class) == ("shouting", "Shouting")
+    assert blocker.where.startswith(__file__)
+    assert "no strings" in blocker.fix
+
+
+@tensorflow_only
+def test_a_built_subclassed_model_needs_no_sample():
+    model = Shouting()
+    model.build((None, 20))
+    assert explain(model).traced and not explain(model)
+
+
+@tensorflow_only
+def test_operations_inside_loops_and_branches_are_found():
+    import tensorflow as tf
+
+    def loop(x):
+        def body(i, x):
+            branch = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.numpy_function(np.sin, [x], tf.float32), lambda: x)
+            return i + 1, tf.ensure_shape(branch, x.shape)
+
+        return tf.while_loop(lambda i, x: i < 3, body, (0, x))[1]
+
+    layer = keras.layers.Lambda(loop, output_shape=(20,), name="looping")
+    (blocker,) = explain(keras.Sequential([keras.Input((20,)), layer])).blockers
+    assert (blocker.layer, "PyFunc" in blocker.reason) == ("looping", True)
+    assert "keras.ops" in blocker.fix
+
+
+@tensorflow_only
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: keras.layers.GlobalMaxPooling2D()(keras.layers.Conv2D(4, 3)(x)),
+        lambda x: keras.layers.LSTM(3)(keras.layers.Reshape((8, 24))(x)),
+        lambda x: keras.layers.MultiHeadAttention(2, 4)(*[keras.layers.Reshape((64, 3))(x)] * 2),
+        lambda x: keras.layers.Resizing(4, 4)(keras.layers.RandomFlip()(x)),
+        lambda x: keras.layers.BatchNormalization()(keras.layers.GaussianNoise(0.1)(x)),
+    ],
+    ids=["convolution", "lstm", "attention", "images", "noise"],
+)
+def test_ordinary_layers_raise_no_false_alarm(build):
+    inputs = keras.Input((8, 8, 3))
+    assert explain(keras.Model(inputs, build(inputs))), "XLA compiles this"

@@ -1,0 +1,259 @@
+"""keras_xla.jit: any function or bound method, one executable for each signature."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_xla import RecompileError, XLAUnsupportedError
+from keras_xla.functions.jit import jit
+from tests.training.helpers import Log
+
+ONES = np.ones((4, 3), "float32")
+
+
+def values(x):
+    return keras.ops.convert_to_numpy(x).tolist()
+
+
+def test_one_executable_for_each_shape_and_dtype():
+    log, double = Log(), jit(lambda x: x * 2, name="double")
+    assert values(double(ONES)) == (ONES * 2).tolist()
+    double(ONES * 5)
+    double(ONES[:2])
+    double(ONES.astype("int32"))
+    assert double.trace_count == 3
+    assert [(e.name, e.kind, e.cause) for e in log.new()] == [
+        ("double", "function", "first call"),
+        ("double", "function", "argument x: (4, 3) -> (2, 3)"),
+        ("double", "function", "argument x: (2, 3) float32 -> (4, 3) int32"),
+    ]
+
+
+def test_static_values_are_part_of_the_executable():
+    @jit
+    def scale(x, factor=2, mode=None):
+        return x * factor if mode is None else x
+
+    log = Log()
+    assert values(scale(ONES, 3)) == (ONES * 3).tolist()
+    scale(ONES, factor=3)
+    scale(ONES, 3.0)
+    scale(ONES, 3.0, mode="same")
+    assert log.causes() == ["first call", "argument factor: 3 -> 3.0", "argument mode: None -> 'same'"]
+    scale(ONES, np.float32(4))
+    assert values(scale(ONES, np.float32(5))) == (ONES * 5).tolist()
+    assert scale.trace_count == 4
+
+
+def test_arguments_keep_their_places():
+    order = jit(lambda z, a, m=None: z[:, :1] * 100 + a[0] * 10 + m)
+    assert values(order(ONES, np.full(5, 2, "float32"), m=np.float32(3))) == [[123.0]] * 4
+
+
+def test_structures_in_and_out():
+    @jit
+    def split(batch, extra=None):
+        return {"sum": batch["a"] + batch["b"][0], "nothing": extra, "deep": [(batch["a"],)]}
+
+    out = split({"a": ONES, "b": (ONES, "ignored")})
+    assert values(out["sum"]) == (ONES * 2).tolist()
+    assert out["nothing"] is None
+    assert values(out["deep"][0][0]) == ONES.tolist()
+
+
+def test_int64_ids_and_nan():
+    assert values(jit(lambda ids: ids + 1)(np.array([1, 2], "int64"))) == [2, 3]
+    assert np.isnan(values(jit(lambda x: x + 1)(np.array([np.nan], "float32")))).all()
+
+
+def test_variables_are_read_and_assigned_live():
+    counter = keras.Variable(np.zeros(3, "float32"))
+
+    @jit
+    def count(x):
+        counter.assign_add(x)
+        return counter * 2
+
+    one = np.ones(3, "float32")
+    assert values(count(one)) == [2.0, 2.0, 2.0]
+    counter.assign(np.full(3, 10, "float32"))
+    assert values(count(one)) == [22.0, 22.0, 22.0]
+    assert values(counter.value) == [11.0, 11.0, 11.0]
+    assert count.trace_count == 1
+
+
+def test_layers_that_are_built_inside():
+    dense = keras.layers.Dense(2)
+    fast = jit(lambda x: dense(x))
+    assert np.allclose(fast(ONES), dense(ONES), atol=1e-6)
+    dense.kernel.assign(dense.kernel * 0)
+    assert values(fast(ONES)) == np.zeros((4, 2)).tolist()
+
+
+def test_models_and_random_layers():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(64), keras.layers.Dropout(0.5)], name="net")
+    fast = jit(model)
+    assert np.allclose(fast(ONES), model(ONES), atol=1e-6)
+    assert values(fast(ONES, training=True)) != values(fast(ONES, training=True))
+    assert fast.trace_count == 2
+    assert "net" in repr(fast)
+
+
+def test_bound_methods_and_decorated_methods():
+    class Scaler:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def plain(self, x):
+            return x * self.factor
+
+        @jit
+        def decorated(self, x):
+            return x * self.factor
+
+    two, three = Scaler(2.0), Scaler(3.0)
+    assert values(jit(two.plain)(ONES)) == (ONES * 2).tolist()
+    assert values(two.decorated(ONES)) == (ONES * 2).tolist()
+    assert values(three.decorated(ONES)) == (ONES * 3).tolist()
+    assert Scaler.decorated.trace_count == 2
+
+
+def test_inside_another_compiled_function_it_becomes_a_part_of_that():
+    inner = jit(lambda x: x + 1)
+    outer = jit(lambda x: inner(x) * 2)
+    assert values(outer(ONES)) == (ONES * 4).tolist()
+    assert (inner.trace_count, outer.trace_count) == (0, 1)
+
+
+def test_positional_and_keyword_collections():
+    @jit
+    def add(*parts, **named):
+        return sum(parts) + named["last"]
+
+    assert values(add(ONES, ONES, last=ONES)) == (ONES * 3).tolist()
+
+
+def test_raise_on_recompile():
+    fast = jit(lambda x: x, on_recompile="raise", name="fixed")
+    fast(ONES)
+    log = Log()
+    with pytest.raises(RecompileError, match=r"fixed would compile again: argument x: \(4, 3\) -> \(2, 3\)"):
+        fast(ONES[:2])
+    fast(ONES * 2)
+    assert fast.trace_count == 1
+    assert log.new() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_recompile": "warn"}, r'on_recompile=\'warn\'; it expects "log" or "raise"'),
+        ({"buckets": {"y": {0: (1,)}}}, "argument 'y'; it expects one of its arguments: x"),
+        ({"buckets": {"x": {-1: (1,)}}}, "axis -1 .* 0 or more"),
+        ({"buckets": {"x": {0: ()}}}, "expects positive ints"),
+        ({"buckets": {"x": {0: "pow3"}}}, 'expects positive ints or "pow2"'),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        jit(lambda x: x, **options)
+
+
+def test_wrong_arguments():
+    with pytest.raises(TypeError, match="received int; it expects a function"):
+        jit(3)
+    with pytest.raises(TypeError, match=r"x of type set, which is neither a tensor nor hashable"):
+        jit(lambda x: x)({1, 2})
+
+
+def test_buckets_pad_and_cut_back():
+    @jit(buckets={"x": {0: (2, 8)}}, pad_value=-1)
+    def total(x):
+        return {"rows": x * 2, "all": keras.ops.sum(x)}
+
+    out = total(ONES[:3])
+    assert out["rows"].shape == (3, 3)
+    assert values(out["all"]) == 9 - 5 * 3
+    for size in (3, 4, 1, 2):
+        assert total(ONES[:size])["rows"].shape == (size, 3)
+    assert total.trace_count == 2
+    with pytest.raises(ValueError, match=r"'x' with size 9 on axis 0; its largest bucket is 8"):
+        total(np.ones((9, 3), "float32"))
+
+
+def test_two_arguments_in_one_bucket_must_have_one_size():
+    add = jit(lambda x, y: x + y, buckets={"x": {0: "pow2"}, "y": {0: "pow2"}})
+    assert add(ONES[:3], ONES[:3]).shape == (3, 3)
+    with pytest.raises(ValueError, match="different sizes that go into the same bucket 4"):
+        add(ONES[:3], ONES[:4])
+
+
+POWERS = jit(lambda x: x + 1, buckets={"x": {0: "pow2", 1: "pow2"}})
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=st.integers(1, 9), columns=st.integers(1, 9))
+def test_power_of_two_buckets_never_change_the_answer(rows, columns):
+    x = np.random.default_rng(rows * 10 + columns).normal(size=(rows, columns)).astype("float32")
+    assert np.array_equal(keras.ops.convert_to_numpy(POWERS(x)), x + np.float32(1))
+    assert POWERS.trace_count <= 5 * 5
+
+
+def test_two_threads_compile_once():
+    log, fast = Log(), jit(lambda x: keras.ops.matmul(x, keras.ops.transpose(x)))
+    barrier, results = threading.Barrier(4), []
+
+    def work():
+        barrier.wait()
+        for _ in range(20):
+            results.append(values(fast(ONES))[0][0])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [3.0] * 80
+    assert fast.trace_count == len(log.new()) == 1
+
+
+def test_several_threads_see_the_current_variable():
+    scale = keras.Variable(2.0)
+    fast = jit(lambda x: x * scale)
+    fast(ONES)
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(values(fast(ONES))[0][0]))
+    scale.assign(7.0)
+    thread.start()
+    thread.join()
+    assert seen == [7.0]
+
+
+def test_a_failing_function_leaves_no_executable():
+    def fail(x):
+        raise RuntimeError("mine")
+
+    log, fast = Log(), jit(fail)
+    with pytest.raises(RuntimeError, match="mine"):
+        fast(ONES)
+    assert fast.trace_count == 0
+    assert log.new() == []
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="what jax can trace, XLA can compile")
+def test_unsupported_operations_are_named_before_anything_runs():
+    import tensorflow as tf
+
+    counter = keras.Variable(0.0)
+
+    def spell(x):
+        counter.assign_add(1.0)
+        return tf.strings.as_string(x)
+
+    with pytest.raises(XLAUnsupportedError, match=r"AsString has no XLA kernel at .*test_jit\.py:\d+"):
+        jit(spell)(ONES)
+    assert float(counter.value) == 0.0

@@ -1,0 +1,302 @@
+"""Where XLA runs every batch the last is filled up: one executable, the losses, metrics and weights of plain Keras."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla.training.compile import compile
+from keras_xla.training.steps.last_batch import Fill, fills
+from tests.training.helpers import LOSS, Log, X, Y, classifier
+
+WEIGHTS = np.linspace(0, 2, len(X)).astype("float32")
+on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="on TensorFlow the graph does it")
+on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data, and Keras' own XLA")
+
+
+def compiled(model, loss=LOSS, metrics=("accuracy",), **options):
+    model.compile("sgd", loss, metrics=list(metrics), **options)
+    model.evaluate(X, Y, batch_size=24, verbose=0)  # which makes the metrics
+    return model
+
+
+def with_layer(layer):
+    return keras.Sequential([keras.Input((20,)), layer, keras.layers.Dense(3)])
+
+
+def test_models_whose_rows_are_each_alone_are_filled():
+    assert fills(compiled(classifier(dropout=0.2)), "train")
+    assert fills(compiled(with_layer(keras.layers.LayerNormalization())), "test")
+    assert fills(compiled(with_operation(lambda x: keras.ops.relu(x) + 1)), "test")
+    assert fills(compiled(classifier(), metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]), "train")
+
+
+class OwnStep(keras.Sequential):
+    def train_step(self, *args):
+        return super().train_step(*args)
+
+
+class OwnLayer(keras.layers.Layer):
+    def call(self, x):
+        return x - keras.ops.mean(x, axis=0)
+
+
+def sparse(**options):
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True, **options)
+
+
+def with_operation(operation):
+    inputs = keras.Input((20,))
+    return keras.Model(inputs, keras.layers.Dense(3)(operation(inputs)))
+
+
+def one_number():
+    """For each row, without an axis for it: a loss takes the mean over the rows."""
+    return keras.Sequential([keras.Input((20,)), keras.layers.Dense(1), keras.layers.Reshape(())])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: compiled(with_layer(keras.layers.BatchNormalization())),
+        lambda: compiled(with_layer(keras.layers.GaussianNoise(0.1))),
+        lambda: compiled(with_layer(keras.layers.Dense(3, activity_regularizer="l2"))),
+        lambda: compiled(with_layer(OwnLayer())),
+        lambda: compiled(OwnStep([keras.Input((20,)), keras.layers.Dense(3)])),
+        lambda: compiled(classifier(), loss=lambda y, p: keras.ops.mean(p)),
+        lambda: compiled(classifier(), metrics=[lambda y, p: keras.ops.mean(p)]),
+        lambda: compiled(classifier(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, axis=1)),
+        lambda: compiled(
+            classifier(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+        ),
+        lambda: compiled(one_number(), loss="mse", metrics=[]),
+    ],
+    ids=[
+        "batch norm",
+        "noise",
+        "activity",
+        "own layer",
+        "own step",
+        "own loss",
+        "own metric",
+        "axis",
+        "ignored",
+        "one number",
+    ],
+)
+def test_those_whose_rows_may_depend_on_each_other_are_not(make):
+    assert not fills(make(), "train")
+
+
+def test_what_is_filled():
+    filled = list(Fill(iter([(X[:8], None, {"a": Y[:8]}), (X[8:13], None, {"a": Y[8:13]})])))
+    assert [int(each.rows) for each in filled] == [8, 5]
+    assert filled[1].batch[0].shape == (8, 20) and filled[1].batch[2]["a"].shape == (8,)
+    np.testing.assert_array_equal(filled[1].batch[0][5:], np.repeat(X[12:13], 3, axis=0))
+    for odd in ((X[:8], Y[:7]), (X[:0], Y[:0]), np.float32(1)):
+        assert next(Fill(iter([odd]))) is odd
+
+
+def results(compile_, make, fit, **options):
+    model = make()
+    compile_(model, "adam", **options)
+    history = model.fit(epochs=3, batch_size=16, verbose=0, **fit).history
+    evaluated = model.evaluate(
+        *(fit[name] for name in ("x", "y")), sample_weight=fit.get("sample_weight"), batch_size=16, verbose=0
+    )
+    return [history, evaluated, model.get_weights()]
+
+
+def test_a_model_that_builds_itself_in_its_first_step_trains_as_before():
+    losses = []
+    for wrap in (keras.Model.compile, compile):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(3)])
+        wrap(model, "sgd", LOSS, jit_compile=True)
+        losses.append(model.fit(X, Y, batch_size=16, epochs=2, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+STEPS = 6  # as many as rows in a batch: weights along the wrong axis would go unnoticed elsewhere
+
+
+def sequences():
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([keras.Input((STEPS, 4)), keras.layers.Dense(3)])
+
+
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
+def test_losses_with_a_number_for_each_position(reduction):
+    x, y = np.resize(X, (20, STEPS, 4)), np.resize(Y, (20, STEPS))
+    loss, histories = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction), []
+    for wrap in (keras.Model.compile, compile):
+        model = sequences()
+        wrap(model, "sgd", loss, metrics=["accuracy"], jit_compile=True)
+        log = Log()
+        history = model.fit(x, y, batch_size=STEPS, epochs=2, shuffle=False, verbose=0).history
+        histories.append([*history.values(), model.evaluate(x, y, batch_size=STEPS, verbose=0), *model.get_weights()])
+    assert log.kinds() == ["train", "test"]  # 20 rows are three full batches and 2
+    for made, expected in zip(histories[1], histories[0], strict=True):
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-6)
+
+
+def two_outputs():
+    keras.utils.set_random_seed(0)
+    a = keras.Input((20,))
+    hidden = keras.layers.Dense(8, "relu", kernel_regularizer="l2")(a)
+    return keras.Model(a, {"c": keras.layers.Dense(3, name="c")(hidden), "d": keras.layers.Dense(1, name="d")(hidden)})
+
+
+CASES = {
+    "metrics": (
+        classifier,
+        {"x": X, "y": Y},
+        {"loss": LOSS, "metrics": ["accuracy"], "weighted_metrics": ["accuracy"]},
+    ),
+    "sample weights": (
+        classifier,
+        {"x": X, "y": Y, "sample_weight": WEIGHTS},
+        {"loss": LOSS, "metrics": ["accuracy"], "weighted_metrics": ["accuracy"]},
+    ),
+    "validation and class weights": (
+        classifier,
+        {"x": X, "y": Y, "validation_split": 0.4, "class_weight": {0: 1.0, 1: 0.5, 2: 3.0}},
+        {"loss": LOSS, "metrics": ["accuracy"]},
+    ),
+    "several outputs": (
+        two_outputs,
+        {"x": X, "y": {"c": Y, "d": X[:, 0]}},
+        {"loss": {"c": LOSS, "d": "mse"}, "metrics": {"d": ["mae"]}, "loss_weights": {"c": 1.0, "d": 0.3}},
+    ),
+    "sums": (classifier, {"x": X, "y": np.eye(3)[Y]}, {"loss": keras.losses.MeanSquaredError(reduction="sum")}),
+    "dropout": (lambda: classifier(dropout=0.4), {"x": X, "y": Y}, {"loss": LOSS}),
+}
+
+
+def ours(model, *args, **options):
+    return compile(model, *args, jit_compile=True, **options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_plain_keras_from_one_executable(case):
+    make, fit, options = CASES[case]
+    expected = results(keras.Model.compile, make, fit, **options)
+    log = Log()
+    made = results(ours, make, fit, **options)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
+    assert log.kinds() == ["train", "test"]
+
+
+def test_a_model_that_is_not_filled_compiles_twice():
+    make = lambda: with_layer(keras.layers.BatchNormalization())  # noqa: E731
+    keras.utils.set_random_seed(0)
+    expected = results(keras.Model.compile, make, {"x": X, "y": Y}, loss=LOSS)
+    keras.utils.set_random_seed(0)
+    log = Log()
+    made = results(ours, make, {"x": X, "y": Y}, loss=LOSS)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
+    assert log.kinds() == ["train", "train", "test", "test"]
+
+
+@on_jax
+def test_plain_compile_gives_the_model_its_steps_back():
+    model = classifier()
+    compile(model, "sgd", LOSS)
+    model.fit(X, Y, batch_size=16, verbose=0)
+    assert "train_step" in vars(model)
+    model.compile("sgd", LOSS)
+    assert "train_step" not in vars(model)
+    model.fit(X, Y, batch_size=16, verbose=0)
+
+
+def dicts(size=16, repeat=1, drop_remainder=False):
+    """A dataset of dicts, the last batch of each pass smaller."""
+    import tensorflow as tf
+
+    pairs = tf.data.Dataset.from_tensor_slices(({"a": X, "b": X[:, :1]}, Y))
+    return pairs.batch(size, drop_remainder=drop_remainder).repeat(repeat)
+
+
+def of_dicts():
+    keras.utils.set_random_seed(0)
+    a, b = keras.Input((20,), name="a"), keras.Input((1,), name="b")
+    hidden = keras.layers.Dense(8, "relu")(keras.layers.Concatenate()([a, b]))
+    return keras.Model({"a": a, "b": b}, keras.layers.Dense(3)(hidden))
+
+
+def fitted(compile_, data, **options):
+    model = of_dicts()
+    compile_(model, "adam", LOSS, metrics=["accuracy"], **options)
+    history = model.fit(data, epochs=2, validation_data=data, verbose=0).history
+    return [history, model.evaluate(data, verbose=0), model.get_weights()]
+
+
+@on_tensorflow
+@pytest.mark.parametrize("steps_per_execution", [1, 4])
+def test_datasets_with_smaller_batches_here_and_there(steps_per_execution):
+    options = {"steps_per_execution": steps_per_execution}
+    log = Log()
+    made = fitted(ours, dicts(repeat=2), **options)
+    assert log.kinds() == ["train", "test"]
+    expected = fitted(keras.Model.compile, dicts(repeat=2), **options)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
+
+
+@on_tensorflow
+@pytest.mark.parametrize(
+    ("data", "rtol"),
+    [(lambda: dicts(24), 1e-6), (lambda: dicts(16, drop_remainder=True), 0)],
+    ids=["that could be smaller", "of a known size"],
+)
+def test_full_batches_give_what_keras_own_xla_gives(data, rtol):
+    made, expected = fitted(ours, data()), fitted(keras.Model.compile, data(), jit_compile=True)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol), made, expected)
+
+
+@on_tensorflow
+def test_a_larger_batch_compiles_and_is_the_one_to_fill_up_to():
+    data = dicts(8).take(2).concatenate(dicts(16)).concatenate(dicts(8))
+    log = Log()
+    made = fitted(ours, data)
+    assert log.kinds() == ["train", "train", "test", "test"]
+    expected = fitted(keras.Model.compile, data)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
+
+
+@on_tensorflow
+def test_batches_of_other_lengths_are_not_filled():
+    import tensorflow as tf
+
+    def data():
+        rows = [(X[:8, :n, None], Y[:8]) for n in (20, 10)] + [(X[:4, :10, None], Y[:4])]
+        spec = tf.TensorSpec((None, None, 1)), tf.TensorSpec((None,), tf.int32)
+        return tf.data.Dataset.from_generator(lambda: iter(rows), output_signature=spec)
+
+    def run(compile_):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((None, 1)), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3)])
+        compile_(model, "sgd", LOSS)
+        return model.evaluate(data(), verbose=0)
+
+    log = Log()
+    made = run(ours)
+    assert [event.shapes for event in log.new()] == [
+        "x: (8, 20, 1) float32, y: (8,) int32",
+        "x: (8, 10, 1) float32, y: (8,) int32",
+    ]
+    np.testing.assert_allclose(made, run(keras.Model.compile), rtol=1e-5)
+
+
+@on_tensorflow
+def test_auto_leaves_the_smaller_batch_to_the_plain_graph():
+    assert_equal = np.testing.assert_array_equal
+    made, expected = fitted(compile, dicts()), fitted(keras.Model.compile, dicts())
+    keras.tree.map_structure(assert_equal, made, expected)
+
+
+@on_tensorflow
+def test_what_is_wrong_is_said_in_keras_words():
+    for compile_ in (keras.Model.compile, ours):
+        model = classifier()
+        compile_(model, "sgd", "mse", metrics=["accuracy"])
+        with pytest.raises(ValueError, match="incompatible with the layer"):
+            model.fit(X[:, :7], Y, verbose=0)

@@ -1,0 +1,132 @@
+"""Several steps in one call, and what Keras sees of it."""
+
+import time
+
+import keras
+import pytest
+
+from keras_xla.training.reports.journal import Journal
+from keras_xla.training.session import Pace, watched
+from keras_xla.training.steps.run_ahead import Driver
+
+
+class Runner:
+    """Runs batches of an iterator of numbers; each takes no time that a test could measure."""
+
+    way, settled = "graph", True
+
+    def __init__(self):
+        self.counts = []
+
+    def run(self, iterator, count):
+        ran = [batch for _, batch in zip(range(count), iterator, strict=False)]
+        if not ran:
+            raise StopIteration
+        self.counts.append(len(ran))
+        return {"loss": ran[-1]}, len(ran)
+
+
+def drive(pace, batches, calls=None, steps=1, runner=None):
+    runner = runner or Runner()
+    driver, iterator, seen = Driver(runner, "train", steps, lambda: pace, Journal()), iter(batches), []
+    try:
+        for _ in range(calls or 1000):
+            seen.append(driver(iterator)["loss"])
+    except StopIteration:
+        pass
+    return runner.counts, seen
+
+
+def test_the_first_call_runs_one_batch_and_the_later_ones_many():
+    counts, seen = drive(Pace("train", ahead=True), range(100))
+    assert counts[0] == 1 and max(counts) > 1 and sum(counts) == 100
+    assert len(seen) == 100  # Keras calls once a batch, whatever runs
+    assert seen[-1] == 99
+
+
+def test_slow_steps_run_several_at_once_too(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("keras_xla.training.steps.run_ahead.time.perf_counter", lambda: clock[0])
+
+    class Slow(Runner):
+        def run(self, iterator, count):
+            outputs, ran = super().run(iterator, count)
+            clock[0] += 0.04 * ran
+            return outputs, ran
+
+    counts, _ = drive(Pace("train", ahead=True, steps=12), range(12), calls=12, runner=Slow())
+    assert len(counts) < 5 and sum(counts) == 12
+
+
+def test_no_step_runs_beyond_the_epoch():
+    counts, seen = drive(Pace("train", ahead=True, steps=10), range(1000), calls=10)
+    assert sum(counts) == 10 == len(seen)
+
+
+def test_one_at_a_time_if_somebody_looks():
+    assert drive(Pace("train", ahead=False), range(5))[0] == [1] * 5
+    assert drive(None, range(5))[0] == [1] * 5
+
+
+def test_steps_per_execution_is_the_callers():
+    assert drive(Pace("train", ahead=True), range(10), steps=4)[0] == [4, 4, 2]
+
+
+def test_an_epoch_that_was_left_early_leaves_nothing_behind():
+    pace, runner = Pace("train", ahead=True), Runner()
+    driver = Driver(runner, "train", 1, lambda: pace, Journal())
+    first = iter(range(100))
+    driver(first), driver(first)
+    pace.begin()
+    assert driver(iter(range(500, 600)))["loss"] >= 500
+
+
+class EveryBatch(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "answer"),
+    [
+        (None, False),
+        ([], False),
+        ([keras.callbacks.EarlyStopping(), keras.callbacks.CSVLogger("log.csv")], False),
+        ([keras.callbacks.ModelCheckpoint("model.keras")], False),
+        ([keras.callbacks.ModelCheckpoint("model.keras", save_freq=3)], True),
+        ([keras.callbacks.TerminateOnNaN()], True),
+        ([keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)], False),
+        ([keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)], True),
+        ([EveryBatch()], True),
+        (EveryBatch(), True),
+        ([Pace("train")], False),
+    ],
+)
+def test_which_callbacks_look_at_every_batch(callbacks, answer):
+    assert watched(callbacks, "train") is answer
+
+
+def test_looking_at_training_is_not_looking_at_validation():
+    assert not watched([EveryBatch()], "test")
+
+
+def test_no_iterator_outlives_the_fit(monkeypatch):
+    """One that does may take a minute to be freed, wherever that happens."""
+    import gc
+    import weakref
+
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("on JAX Keras' own functions run")
+    from keras_xla.training.compile import compile
+    from tests.training.helpers import OPTIONS, X, Y, classifier
+
+    model, seen = compile(classifier(), **OPTIONS), []
+    model.fit(X, Y, batch_size=8, verbose=0)
+    call = Driver.__call__
+    monkeypatch.setattr(Driver, "__call__", lambda self, data: seen.append(weakref.ref(data)) or call(self, data))
+    model.fit(X, Y, batch_size=8, epochs=2, verbose=0)
+    deadline = time.monotonic() + 100
+    while any(ref() is not None for ref in seen) and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert len(seen) == 18 and not any(ref() is not None for ref in seen)
