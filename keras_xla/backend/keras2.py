@@ -7,7 +7,6 @@ from typing import Any
 import keras
 
 from keras_xla import backend
-from keras_xla.backend.steps import make_runner, state_maker
 
 
 def is_keras2(model: Any) -> bool:
@@ -39,20 +38,13 @@ def model_class(model: Any) -> type:
     return sys.modules["tf_keras"].Model if is_keras2(model) else keras.Model
 
 
-def runner_of(model: Any, kind: str, *answers: Callable) -> Any:
-    """The backend's runner of one kind of step; None where Keras' own function has to run it.
-
-    Args:
-        model: A compiled model of either Keras.
-        kind: `"train"`, `"test"` or `"predict"`.
-        *answers: See `keras_xla.backend.tensorflow.runner.Runner`.
-    """
+def step_of(model: Any, kind: str) -> Callable:
+    """The train, test or predict step of a model of either Keras, as a function of a batch."""
     if is_keras2(model):
         from keras_xla.backend.tensorflow.keras2 import step_of  # TensorFlow only
 
-        return make_runner(step_of(model, kind), *answers)
-    before = state_maker(model) if kind == "train" else None
-    return make_runner(getattr(model, f"{kind}_step"), *answers, before)
+        return step_of(model, kind)
+    return getattr(model, f"{kind}_step")
 
 
 def steps_per_execution(model: Any) -> int:

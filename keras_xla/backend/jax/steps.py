@@ -15,16 +15,15 @@ _EVENT = "/jax/core/compile/backend_compile_duration"
 _STATE = threading.local()  # jax compiles in the thread that calls
 
 
+predict_data = None  # Keras' own functions read the data
+
+
 def make_runner(*_) -> None:
     """None: Keras' own functions, which compile every step, are what runs."""
 
 
 def make_replicas_runner(*_) -> None:
     """None: there are no strategies; XLA itself divides the work."""
-
-
-def orders(_) -> None:
-    """None: Keras' own functions shuffle."""
 
 
 def is_distributed(model) -> bool:
@@ -38,6 +37,11 @@ def state_maker(model) -> None:
 
 def symbolic_build(model) -> None:
     """None: Keras' own works."""
+
+
+def taking_rows(function: Callable, _arrays) -> Callable:
+    """The function as it is: no arrays are kept for it."""
+    return function
 
 
 def is_mirrored(model) -> bool:

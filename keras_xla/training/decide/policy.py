@@ -21,7 +21,7 @@ from keras_xla.diagnosis.explain import place_of, refuse_ops
 from keras_xla.training.decide.decisions import Decisions
 from keras_xla.training.decide.rare_shapes import RareShapes
 from keras_xla.training.reports.journal import Decision, Journal
-from keras_xla.training.session import Pace
+from keras_xla.training.session import Session
 
 UNKNOWN_STEPS = 200  # of a pass over data that does not tell its length
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
@@ -42,7 +42,7 @@ class Policy:
         jit_compile: True (XLA or an error), or `"auto"`.
         memory: What earlier runs measured.
         journal: Takes the decisions down.
-        pace: Gives the `Pace` of the call that is going on, or None.
+        pace: Gives the `Session` of the call that is going on, or None.
     """
 
     model: keras.Model
@@ -50,8 +50,8 @@ class Policy:
     jit_compile: bool | str
     memory: Decisions
     journal: Journal
-    pace: Callable[[], Pace | None]
-    _answered: Pace | None = None
+    pace: Callable[[], Session | None]
+    _answered: Session | None = None
     _again_after: float = math.inf
     _others: RareShapes = field(default_factory=RareShapes)
     _doubts: dict[tuple, float] = field(default_factory=dict)  # by shapes, the number of steps after which to ask again

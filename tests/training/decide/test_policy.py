@@ -12,7 +12,7 @@ from keras_xla.training.decide import policy as policies
 from keras_xla.training.decide.decisions import Decisions
 from keras_xla.training.decide.policy import Policy
 from keras_xla.training.reports.journal import Journal
-from keras_xla.training.session import Pace
+from keras_xla.training.session import Session
 from tests.training.helpers import classifier
 
 DENSE = StepProfile(400, 0, 8, 0, 0, (), (), "CPU", "f00d")
@@ -23,7 +23,7 @@ def make(tmp_path):
     """`make(steps)`: a policy for a fit of so many steps."""
 
     def build(steps=100_000, jit_compile="auto", kind="train"):
-        pace = Pace(kind, steps=steps)
+        pace = Session(kind, steps=steps)
         return Policy(classifier(), kind, jit_compile, Decisions(tmp_path / "memory.json"), Journal(), lambda: pace)
 
     return build
