@@ -336,7 +336,7 @@ def _method(attachment: Attachment, name: str, plain: Callable) -> Callable:
                 error = error.with_traceback(_without_ours(error.__traceback__))
             raise error
 
-    call.__signature__ = inspect.signature(plain)
+    call.__signature__, call.__doc__ = inspect.signature(plain), inspect.getdoc(plain)  # of a base class, often
     call.attachment = attachment
     return call
 
