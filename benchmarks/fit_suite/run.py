@@ -122,23 +122,23 @@ class Suite:
         if "failed" in pace:
             return
         rows, epochs = plan(block.aim, pace)
-        self._keep(block, [("--rows", rows, "--seed", block.round)] * len(contenders), epochs)
+        self._keep(block, epochs, "--rows", rows, "--seed", block.round)
 
     def _pace(self, model: str) -> dict:
         """What a little of plain Keras took, measured once for a model."""
-        if not raw.of_block(self.lines, model, "pace", 0):
-            self._keep(Block(model, "pace", 0, 60, ("default",)), [("--steps", PACE_STEPS)], PACE_EPOCHS)
+        if not any("seconds" in line for line in raw.of_block(self.lines, model, "pace", 0)):
+            self._keep(Block(model, "pace", 0, 60, ("default",)), PACE_EPOCHS, "--steps", PACE_STEPS)
         return raw.of_block(self.lines, model, "pace", 0)[0]
 
-    def _keep(self, block: Block, options: list[tuple], epochs: int) -> None:
+    def _keep(self, block: Block, epochs: int, *options) -> None:
         began, limited = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), limit(block.aim)
         common = dict(model=block.model, kind=block.kind, round=block.round, aim=block.aim, limit=limited, block=began)
         common |= {**self._facts, "bandwidth": machine.bandwidth()}
         measured = []
-        for contender, each in zip(block.in_turns(), options, strict=True):
+        for contender in block.in_turns():
             print(block.model, block.kind, block.round, contender, end=": ", file=sys.stderr, flush=True)
             key, start = dict(**common, contender=contender, load=machine.load()), time.perf_counter()
-            line = {**key, **run(limited, contender, block.model, contender, epochs, *each)}
+            line = {**key, **run(limited, contender, block.model, contender, epochs, *options)}
             line["wall"] = time.perf_counter() - start
             said = line.get("failed") or line.get("skipped") or f"{line['seconds']:.1f} s"
             print(said, file=sys.stderr, flush=True)
