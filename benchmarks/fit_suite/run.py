@@ -27,7 +27,8 @@ import machine
 import raw
 from contenders import CONTENDERS, LONG
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 MODELS = re.findall(r"^        (\w+),$", (HERE / "models.py").read_text(), re.MULTILINE)  # without importing Keras
 PACE_STEPS, PACE_EPOCHS = 150, 4  # of the run that tells the pace
 LEAST_EPOCHS = 4  # the steady epoch is the median of the second half of them
@@ -82,6 +83,7 @@ def run(stop_after: float, contender: str, *arguments) -> dict:
     with tempfile.TemporaryDirectory() as memory:
         backend = CONTENDERS[contender].backend
         env |= {"KERAS_XLA_CACHE": memory, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        env["PYTHONPATH"] = str(ROOT)  # the keras_xla of the commit that the line names, whatever is installed
         try:
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=stop_after)
         except subprocess.TimeoutExpired:
