@@ -18,9 +18,9 @@ ROUNDED = ("nudged", "forced")  # plain Keras with other roundings
 NOTE = (
     "Losses: the mean over the second half of the epochs, by seed; what follows is relative to default with the same "
     "seed (of ours_jax: to jax, which draws other numbers from a seed). `equal`: to the last bit in every epoch. "
-    f"`rounding`: within {SAME:g} with every seed. `scatters`: to both sides, or by at most {GAP:.0%} in the median, or "
-    "by no more than plain Keras does with other roundings (nudged, forced) or other seeds. Else it is a **gap**. With "
-    f"fewer than {SEEDS} seeds a gap is one to look at."
+    f"`rounding`: within {SAME:g} with every seed. `scatters`: to both sides, or by at most {GAP:.0%} in the median, "
+    "or by no more than plain Keras does with other roundings (nudged, forced) or other seeds. Else it is a **gap**. "
+    f"With fewer than {SEEDS} seeds a gap is one to look at."
 )
 
 
