@@ -37,9 +37,10 @@ format: $(VENV)/.lint
 bench: $(VENV)/.test .venv-peer/.installed
 	$(BIN)/python benchmarks/decode.py --peer .venv-peer/bin/python
 
-# Keras models trained plainly, with XLA forced and with ours: hours; see its --help for less.
+# Keras models trained by plain Keras, by its variants and with ours: hours, in parts; see its --help for less.
 bench-fit: $(VENV)/.test
 	$(BIN)/python benchmarks/fit_suite/run.py
+	$(BIN)/python benchmarks/fit_suite/report.py benchmarks/results/fit_suite.jsonl > benchmarks/results/fit_suite.md
 
 # The lower end of the stated version range.
 oldest: .venv-oldest/.installed
