@@ -8,13 +8,12 @@ import keras
 from keras_xla.private.names import Name
 
 _SEEN = "Keras 3.12 to 3.15.1 and 3.16.0.dev2026102704"
-_NO_GAIN = "what depends on the layers inside of a model is off: no batch is filled up, and no state is made before the "
 
 FLATTEN = Name(
     "keras.Layer",
     "_flatten_layers",
     "a layer and all those inside of it, at any depth; `layers` has the direct ones only",
-    _NO_GAIN + "trace",
+    "smaller batches are not filled up, explain does not know layers, and move_to_pipeline does not work",
     _SEEN,
 )
 BUILD = Name(
@@ -202,6 +201,12 @@ def loss_of(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any,
     return LOSS.of(model)(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
 
 
+def require_replica_steps(model: keras.Model) -> None:
+    """Raise `Gone` unless the step of a model can be divided as that of one replica among others is."""
+    for name in (LOSS_TRACKER, LOSS, TAKES_TRAINING):
+        name.of(model)
+
+
 def takes_training(layer: keras.Layer) -> bool:
     """Whether the layer's `call` takes `training`."""
     return TAKES_TRAINING.of(layer)
@@ -252,27 +257,28 @@ def stand_on(variable: keras.Variable, source: Any) -> None:
     INITIALIZE.of(variable)(source)
 
 
-def step_function(model: keras.Model, kind: str) -> Callable:
+def step_function(model: Any, kind: str, model_class: type | None = None) -> Callable:
     """Keras' own function of one kind of step, made anew; the model has it from now on.
 
     Args:
-        model: A compiled model.
+        model: A compiled model, or what stands in for one.
         kind: `"train"`, `"test"` or `"predict"`.
+        model_class: Whose method makes it; the model's class by default.
     """
     (name,) = (name for name in MAKE_FUNCTIONS if name.name == f"make_{kind}_function")
-    name.of(type(model))(model, force=True)  # it returns it, or None, by the version
+    name.of(model_class or type(model))(model, force=True)  # it returns it, or None, by the version
     return getattr(model, f"{kind}_function")
 
 
-def has_step_functions(model: Any) -> None:
-    """Raise `Gone` unless Keras builds the functions of its steps in the methods that are known."""
+def require_step_functions(model_class: type) -> None:
+    """Raise `Gone` unless a Keras' `Model` builds the functions of its steps in the methods that are known."""
     for name in MAKE_FUNCTIONS:
-        name.of(type(model))
+        name.of(model_class)
 
 
 def is_of_keras(thing: Any) -> bool:
     """Whether a class or function is Keras' own, so that what it does is known."""
-    return getattr(thing, "__module__", "").startswith("keras.")
+    return (getattr(thing, "__module__", "") or "").startswith("keras.")
 
 
 def runs_in_tf_data(layer: Any) -> bool:

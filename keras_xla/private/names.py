@@ -14,7 +14,7 @@ _TOLD: set[str] = set()
 
 
 class Gone(RuntimeError):
-    """This version of a package does not have a name, or does not do what was known of it."""
+    """A package does not have a name, or not what was known by it, in the version that is installed."""
 
 
 @dataclass(frozen=True)

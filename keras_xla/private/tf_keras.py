@@ -40,6 +40,12 @@ def steps_per_execution(model: Any) -> int:
     return 1 if steps is None else int(steps)
 
 
+def require_steps(model: Any, kind: str) -> None:
+    """Raise `Gone` unless this Keras 2 has what a runner of its steps needs."""
+    STEPS_PER_EXECUTION.of(model)
+    COUNTERS[kind].of(model)
+
+
 def count_step(model: Any, kind: str) -> None:
     """Count one step more, as the model's own function does."""
     COUNTERS[kind].of(model).assign_add(1)
