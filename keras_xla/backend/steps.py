@@ -12,6 +12,7 @@ predict_data = _module.predict_data
 is_distributed = _module.is_distributed
 is_mirrored = _module.is_mirrored
 replicas_of = _module.replicas_of
+require_private = getattr(_module, "require_private", lambda: None)  # nothing on JAX
 runs_eagerly = _module.runs_eagerly
 state_maker = _module.state_maker
 symbolic_build = _module.symbolic_build

@@ -22,11 +22,14 @@ from keras_xla.backend.steps import (
     is_mirrored,
     make_runner,
     predict_data,
+    require_private,
     runs_eagerly,
     state_maker,
     taking_rows,
     watched_step,
 )
+from keras_xla.private.keras import CACHED_EVALUATION, require_step_functions, step_function
+from keras_xla.private.names import otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
 from keras_xla.training.reports.journal import KINDS, Journal
@@ -140,10 +143,10 @@ class Attachment:
             if kind == "predict":
                 return self._predict(session, given)
             extra = bound.arguments.get("kwargs", {})
-            if extra:  # an evaluation inside of fit, whose data Keras has read by now
+            if CACHED_EVALUATION in extra:  # inside of fit; Keras has read the data by now
                 self._read(given["x"])
                 session.steps = session.steps or _batches(given["x"], given["batch_size"])
-            else:
+            elif not extra:  # else Keras says what is wrong with them
                 given = self._with_rows(session, given)
             return method(self._model, **given, **extra)
 
@@ -228,18 +231,18 @@ class Attachment:
         return keras.tree.map_structure(lambda array: array[: rows.rows], outputs)
 
     def _make(self, kind: str, force: bool):
-        model, attribute, method = self._model, f"{kind}_function", f"make_{kind}_function"
+        model, attribute = self._model, f"{kind}_function"
         if getattr(model, attribute) is not None and not force:
             return getattr(model, attribute)
 
         def keras_make():
-            getattr(type(model), method)(model, force=True)
-            return getattr(model, attribute)
+            return step_function(model, kind)
 
         if self._is_plain():
             function = keras_make()
             setattr(model, attribute, taking_rows(function, self._arrays) if self._arrays else function)
             return getattr(model, attribute)
+        method = f"make_{kind}_function"
         own = getattr(type(model), method) is not getattr(keras2.model_class(model), method)
         name, session = f"{model.name}.{kind}_step", functools.partial(self._session, kind)
         cause = "model recompiled" if kind in self._compiled_kinds else "first call"
@@ -276,8 +279,11 @@ class Attachment:
         off = self.jit_compile is False or (self.jit_compile is True and not model.jit_compile)
         return off or model.run_eagerly or runs_eagerly()
 
+    @otherwise(None)
     def _runner(self, kind: str, policy: Policy, ledger: Ledger) -> Any:
         """The backend's runner; None where Keras' own function has to run the steps."""
+        require_private()
+        require_step_functions(keras2.model_class(self._model))
         model, answers = self._model, (policy.decide, ledger.compiled, policy.failed, policy.again)
         step, before, fill = keras2.step_of(model, kind), None, None
         if not keras2.is_keras2(model):

@@ -6,14 +6,15 @@ from typing import Any
 
 import keras
 
-from keras_xla.backend.keras2 import AnyKeras
+from keras_xla.private.keras import is_of_keras, profiles_batches
+from keras_xla.private.tf_keras import AnyKeras
 
 _EPOCHS_ONLY = {  # callbacks that look at every batch only if told so
     "ProgbarLogger": lambda callback: True,
     "ModelCheckpoint": lambda callback: callback.save_freq == "epoch",
     "BackupAndRestore": lambda callback: callback.save_freq == "epoch",
     "TensorBoard": lambda callback: (
-        callback.update_freq == "epoch" and not (callback.write_steps_per_second or callback._should_trace)
+        callback.update_freq == "epoch" and not (callback.write_steps_per_second or profiles_batches(callback))
     ),
 }
 
@@ -169,7 +170,7 @@ def free(held: list) -> None:
 def _watches(callback, kind: str) -> bool:
     if isinstance(callback, Session):
         return False
-    known = _EPOCHS_ONLY.get(type(callback).__name__) if type(callback).__module__.startswith("keras.") else None
+    known = _EPOCHS_ONLY.get(type(callback).__name__) if is_of_keras(type(callback)) else None
     if known is not None and known(callback):
         return False
     hooks = [f"on_{kind}_batch_begin", f"on_{kind}_batch_end"]

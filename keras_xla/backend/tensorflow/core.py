@@ -6,6 +6,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.private.keras import stand_on
+from keras_xla.private.names import otherwise
+
 
 def matmul_transposed(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """`x [..., in]` times `kernel [out, in]`, without carrying out a transpose."""
@@ -31,11 +34,12 @@ def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
     return compiled
 
 
+@otherwise(False)
 def share(variable: keras.Variable, source: Any) -> bool:
     """Let `variable` stand on the memory of the `tf.Variable` `source` from now on, if shape and dtype allow."""
     same = isinstance(source, tf.Variable) and source.dtype == variable.dtype and source.shape == variable.shape
     if same:
-        variable._initialize(source)  # Keras takes a tf.Variable as it is; there is no public way to say so
+        stand_on(variable, source)
     return same
 
 

@@ -20,6 +20,7 @@ from keras_xla.backend.tensorflow.loops import collectable
 from keras_xla.backend.tensorflow.predict_outputs import Gathered, joined
 from keras_xla.backend.tensorflow.sources import Batches, gathered, shapes_of, source_of
 from keras_xla.backend.tensorflow.trace import Trace, without_optionals
+from keras_xla.private.tensorflow import is_composite
 
 
 @dataclasses.dataclass
@@ -318,8 +319,7 @@ class Runner:
 
 
 def _tensor(x):
-    composite = x is None or isinstance(x, tf.__internal__.CompositeTensor)
-    return x if composite else tf.convert_to_tensor(x)
+    return x if x is None or is_composite(x) else tf.convert_to_tensor(x)
 
 
 def _fixed(spec: Any, shapes: Shapes) -> Any:

@@ -12,9 +12,11 @@ from keras_xla.backend.tensorflow import predict_data
 from keras_xla.backend.tensorflow.distribute.replica_step import symbolic_build
 from keras_xla.backend.tensorflow.distribute.replicas_runner import ReplicasRunner as make_replicas_runner
 from keras_xla.backend.tensorflow.distribute.replicas_runner import is_mirrored
+from keras_xla.backend.tensorflow.operations import compilable_ops
 from keras_xla.backend.tensorflow.runner import Runner as make_runner
 from keras_xla.backend.tensorflow.sources import gathered
 from keras_xla.backend.tensorflow.state import state_maker
+from keras_xla.private.tensorflow import require_graphs
 
 __all__ = [
     "is_distributed",
@@ -23,6 +25,7 @@ __all__ = [
     "make_runner",
     "predict_data",
     "replicas_of",
+    "require_private",
     "runs_eagerly",
     "state_maker",
     "symbolic_build",
@@ -39,6 +42,12 @@ def is_distributed(model) -> bool:
 def runs_eagerly() -> bool:
     """Whether `tf.config.run_functions_eagerly(True)` holds."""
     return tf.config.functions_run_eagerly()
+
+
+def require_private() -> None:
+    """Raise `Gone` unless this TensorFlow has what our own runners need of it."""
+    require_graphs()
+    compilable_ops()
 
 
 def replicas_of(model) -> int:

@@ -10,13 +10,13 @@ from keras_xla.backend.execution import Execution
 from keras_xla.backend.keras2 import is_keras2, steps_per_execution
 from keras_xla.backend.new_shapes import NewShapes
 from keras_xla.backend.signature import Leaf, batch_names, describe
-from keras_xla.backend.steps import make_replicas_runner, symbolic_build
+from keras_xla.backend.steps import make_replicas_runner, require_private, symbolic_build
 from keras_xla.diagnosis.errors import XLAUnsupportedError
+from keras_xla.private.keras import replace_build, require_replica_steps, restore_build
+from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.policy import Policy
 from keras_xla.training.reports.journal import Decision, Journal
 from keras_xla.training.session import Session
-
-_BUILD = "_maybe_symbolic_build"  # of Keras' trainer on TensorFlow
 
 
 class ReplicasFunction:
@@ -96,22 +96,27 @@ def replicas_function(
     custom = f"make_{kind}_function" if own else _custom(model, kind)
     if custom:
         return None, plainly(f"{custom} is the model's own", "write what is special into call or compute_loss")
+    try:
+        require_private()
+        require_replica_steps(model)
+    except Gone as gone:
+        return None, plainly(str(gone), "install a version that keras_xla was tested with")
     answers = policy.decide, saw, policy.failed, policy.again, note, plainly
     runner = make_replicas_runner(model, kind, policy.jit_compile is True, batch_names, *answers)
     return runner, ReplicasFunction(runner, kind, steps_per_execution(model), policy.pace, policy.journal)
 
 
+@otherwise(None)
 def prepare(model: Any) -> None:
     """Let Keras build the model where several workers train it, which it cannot do by itself."""
     build = None if is_keras2(model) else symbolic_build(model)
     if build is not None:
-        setattr(model, _BUILD, build)
+        replace_build(model, build)
 
 
 def restore(model: Any) -> None:
     """Undo `prepare`."""
-    if _BUILD in vars(model):
-        delattr(model, _BUILD)
+    restore_build(model)
 
 
 def _custom(model: keras.Model, kind: str) -> str:

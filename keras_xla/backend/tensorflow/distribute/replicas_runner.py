@@ -17,6 +17,7 @@ from keras_xla.backend.tensorflow.partial.split import NotSplittable
 from keras_xla.backend.tensorflow.runner import Runner
 from keras_xla.backend.tensorflow.sources import shapes_of
 from keras_xla.backend.tensorflow.trace import without_optionals
+from keras_xla.private.tensorflow import is_composite
 
 _OF_XLA = (
     tf.errors.InvalidArgumentError,
@@ -238,8 +239,7 @@ class ReplicasRunner:
 
 
 def _tensor(x: Any) -> Any:
-    composite = x is None or isinstance(x, tf.__internal__.CompositeTensor)
-    return x if composite else tf.convert_to_tensor(x)
+    return x if x is None or is_composite(x) else tf.convert_to_tensor(x)
 
 
 def _open(x: Any) -> Any:
