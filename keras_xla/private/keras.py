@@ -1,11 +1,12 @@
 """Names of Keras 3 that it does not promise."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
-from keras_xla.private.names import Name
+from keras_xla.private.names import Name, otherwise
 
 _SEEN = "Keras 3.12 to 3.15.1 and 3.16.0.dev2026102704"
 
@@ -132,6 +133,14 @@ MAKE_FUNCTIONS = tuple(
         ("force",),
     )
     for kind in ("train", "test", "predict")
+)
+
+MAKE_FUNCTION = Name(
+    "keras.Model",
+    "_make_function",
+    "builds those functions; since 3.16 its parameters tell that on JAX several steps take a stack of batches at once",
+    "with steps_per_execution, smaller batches are not filled up on JAX",
+    _SEEN,
 )
 
 CACHED_EVALUATION = "_use_cached_eval_dataset"  # the keyword with which `fit` calls `evaluate` of its validation data
@@ -274,6 +283,17 @@ def require_step_functions(model_class: type) -> None:
     """Raise `Gone` unless a Keras' `Model` builds the functions of its steps in the methods that are known."""
     for name in MAKE_FUNCTIONS:
         name.of(model_class)
+
+
+@otherwise(False)
+def takes_single_batches(model: keras.Model) -> bool:
+    """Whether on JAX each item that a step function takes from its iterator is one batch.
+
+    Keras 3.16 stacks those of one execution, or lists the last of them.
+    """
+    if model.steps_per_execution == 1:
+        return True
+    return "out_shardings" not in inspect.signature(MAKE_FUNCTION.of(model)).parameters
 
 
 def is_of_keras(thing: Any) -> bool:

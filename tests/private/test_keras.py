@@ -68,6 +68,7 @@ def owners(model):
         private.NODES: keras.Function(model.inputs, model.outputs),
         private.TRACES: keras.callbacks.TensorBoard("unused", profile_batch=2) if TENSORFLOW else None,
         private.INITIALIZE: keras.Variable(0.0),
+        private.MAKE_FUNCTION: model,
     } | {name: keras.Model for name in private.MAKE_FUNCTIONS}
 
 
@@ -197,6 +198,26 @@ def test_a_function_runs_one_step_a_call(kind):
     state = model._get_jax_state(**dict.fromkeys(wanted, True))
     _, after = function(state, iterator)
     assert [len(values) for values in after] == [len(values) for values in state]
+
+
+@pytest.mark.skipif(TENSORFLOW, reason="of JAX: TensorFlow's trainer takes the batches out of the iterator itself")
+@pytest.mark.parametrize("steps", [1, 2])
+def test_whether_an_execution_takes_its_batches_one_by_one(steps):
+    model, taken = made(), []
+    model.steps_per_execution = steps
+
+    def watched(state, iterator):
+        def items():
+            for item in iterator:
+                taken.append(keras.tree.flatten(item)[0].ndim)
+                yield item
+
+        return function(state, items())
+
+    function = private.step_function(model, "train")
+    model.train_function = watched
+    model.fit(X, Y, batch_size=2, verbose=0)
+    assert private.takes_single_batches(model) == (max(taken) == X.ndim)
 
 
 @pytest.mark.skipif(not TENSORFLOW, reason="of TensorFlow's variables")

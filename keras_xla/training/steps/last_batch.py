@@ -22,6 +22,7 @@ from keras_xla.private.keras import (
     loss_tracker,
     metric_function,
     symbolic_build,
+    takes_single_batches,
     users_losses,
 )
 from keras_xla.private.names import otherwise
@@ -151,7 +152,8 @@ def filling(model: keras.Model, kind: str, make: Callable[[], Callable]) -> Call
 
     def run(state, iterator):
         if not wanted:  # by now the metrics are there
-            wanted.append(fills(model, kind) and keras.distribution.distribution() is None)
+            whole = keras.distribution.distribution() is None and takes_single_batches(model)
+            wanted.append(whole and fills(model, kind))
         if not wanted[0]:
             return function(state, iterator)
         if held[0] is not iterator:
