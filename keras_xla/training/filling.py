@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.filled import FilledBatch
-from keras_xla.training.rowwise import rowwise_in_inference
+from keras_xla.training.rowwise import is_keras_own, rowwise_in_inference
 
 # One number for each row (and position), of that row alone.
 _LOSSES = {
@@ -92,7 +92,7 @@ def _metrics_count(model: keras.Model) -> bool:
     if not compiled.built:
         return False
     return all(
-        type(metric).__module__.startswith("keras.")
+        is_keras_own(metric, keras.metrics)
         and not type(metric).__name__.startswith(_COUNT_ROWS)
         and getattr(getattr(metric, "_fn", None), "__module__", "keras.").startswith("keras.")
         for metric in compiled.metrics
