@@ -13,7 +13,7 @@ ON_JAX := tests/private tests/training $(addprefix tests/engine/test_,decode.py 
 PARALLEL := -n 2 --dist worksteal
 test oldest transformers4 nightly: export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
+.PHONY: demo test keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
 
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py
@@ -24,6 +24,10 @@ test: $(VENV)/.test .venv-transformers4/.installed
 	$(BIN)/python -m pytest $(PARALLEL) tests/training
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4
+
+# The tests that the Keras wheel ships, plainly and with ours: more than an hour, half of it the first time only.
+keras-tests: $(VENV)/.keras-tests
+	$(BIN)/python -m tests.keras_suite
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -75,6 +79,10 @@ $(VENV)/.base: pyproject.toml .ci/constraints.txt | $(BIN)/python
 $(VENV)/.test: pyproject.toml .ci/constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[test]"
 	touch $@ $(VENV)/.base
+
+$(VENV)/.keras-tests: pyproject.toml .ci/constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[test,kerastests]"
+	touch $@ $(VENV)/.base $(VENV)/.test
 
 $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt "ruff"

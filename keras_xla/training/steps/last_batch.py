@@ -26,7 +26,7 @@ from keras_xla.private.keras import (
     users_losses,
 )
 from keras_xla.private.names import otherwise
-from keras_xla.training.steps.rowwise import rowwise_in_inference
+from keras_xla.training.steps.rowwise import is_keras_own, rowwise_in_inference
 
 # One number for each row (and position), of that row alone.
 _LOSSES = {
@@ -107,7 +107,7 @@ def _metrics_count(model: keras.Model) -> bool:
     if not compiled.built:
         return False
     return all(
-        is_of_keras(type(metric))
+        is_keras_own(metric, keras.metrics)
         and not type(metric).__name__.startswith(_COUNT_ROWS)
         and ((function := metric_function(metric)) is None or is_of_keras(function))
         for metric in compiled.metrics
@@ -226,9 +226,12 @@ def _weighed(model: keras.Model, filled: FilledBatch):
     def weights(given, of=counts):
         return of if given is None else keras.ops.cast(given, of.dtype) * as_rank_of(of, given)
 
-    def for_loss(given, predicted):
+    def for_loss(given, labels, predicted):
         of = counts * factor
         if given is None and predicted is not None:  # one for each number that the loss gives
+            ranks = len(np.shape(labels)), len(predicted.shape)
+            if 1 < ranks[0] == ranks[1] - 1 and predicted.shape[-1] == 1:  # Keras drops that axis
+                predicted = keras.ops.squeeze(predicted, axis=-1)
             return keras.ops.broadcast_to(as_rank_of(of, predicted[..., 0]), keras.ops.shape(predicted)[:-1])
         return weights(given, of)
 
@@ -236,10 +239,10 @@ def _weighed(model: keras.Model, filled: FilledBatch):
         given = sample_weight
         if given is None and keras.tree.is_nested(y):
             given = keras.tree.map_structure(lambda _: None, y)
-        leaves, predicted = keras.tree.flatten(given), keras.tree.flatten(y_pred)
-        if len(predicted) != len(leaves):  # Keras says what it thinks of that
-            predicted = [None] * len(leaves)
-        made = keras.tree.pack_sequence_as(given, list(map(for_loss, leaves, predicted)))
+        leaves, labels, predicted = map(keras.tree.flatten, (given, y, y_pred))
+        if not len(leaves) == len(labels) == len(predicted):  # Keras says what it thinks of that
+            labels = predicted = [None] * len(leaves)
+        made = keras.tree.pack_sequence_as(given, list(map(for_loss, leaves, labels, predicted)))
         return type(model).compute_loss(model, x, y, y_pred, made, training=training)
 
     def of_rows(tracker):

@@ -1,5 +1,7 @@
 """Models in which every row of a batch is on its own, as far as Keras' own layers let one know."""
 
+from types import ModuleType
+
 import keras
 
 from keras_xla.private.keras import flat_layers, is_of_keras
@@ -22,11 +24,20 @@ def rowwise_in_inference(model: keras.Model) -> bool:
     return all(map(_known, flat_layers(model)))
 
 
+def is_keras_own(thing: object, module: ModuleType) -> bool:
+    """Whether the class of something is one that Keras exports there, as `keras.layers.Dense` is.
+
+    Where a class was written does not tell: Keras' source has classes of tests and tools that do as they like.
+    """
+    return getattr(module, type(thing).__name__, None) is type(thing)
+
+
 def _known(layer: keras.layers.Layer) -> bool:
     kind, activation = type(layer), getattr(layer, "activation", None)
+    functional = kind.__name__ == "Functional" and is_of_keras(kind)  # not exported
     operations = getattr(layer, "operations", None) or ()  # of a functional model
     return (
-        is_of_keras(kind)
+        (functional or kind is keras.Sequential or is_keras_own(layer, keras.layers))
         and kind.__name__ not in _OF_USERS
         and (activation is None or is_of_keras(activation))
         and all(isinstance(op, keras.layers.Layer) or type(op).__name__ in _ELEMENTWISE for op in operations)
