@@ -39,7 +39,8 @@ def jit(
     Everything else (int, float, bool, str, None, objects) is static: it is part of the executable, and a new
     value compiles again. Pass `np.float32(x)` to keep a number a tensor, but pass sizes and axes as Python
     ints: on TensorFlow, an integer tensor that becomes a shape compiles for every value without being seen here.
-    Keras variables that `fn` reads or assigns have their current values. Inside of another compiled function,
+    Keras variables that `fn` reads or assigns have their current values. As everywhere in XLA, nothing checks the
+    values inside: indices out of range and assertions that fail raise no error. Inside of another compiled function,
     the call becomes a part of that one.
 
     The `generate` of a TensorFlow model of transformers 4 gets buckets for its prompts, see

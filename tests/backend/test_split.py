@@ -17,6 +17,7 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
+from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.operations import operations
 from keras_xla.backend.tensorflow.partial import split as tensorflow_split
 from keras_xla.backend.tensorflow.partial.split import NotSplittable, split
@@ -40,7 +41,7 @@ def split_of(step, *arguments, towers=False):
     """The step in parts, as a function of its arguments, and what runs where."""
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in map(tf.convert_to_tensor, arguments)]
     opened = [tf.TensorSpec([None, *spec.shape[1:]] if spec.shape.rank else [], spec.dtype) for spec in specs]
-    run = split(tf.function(step).get_concrete_function(*opened), specs, towers)
+    run = split(Checks(tf.function(step).get_concrete_function(*opened), specs), towers)
     return tf.function(lambda *flat: run(list(flat)), autograph=False), *ways(run, specs)
 
 

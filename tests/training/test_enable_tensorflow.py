@@ -250,8 +250,8 @@ def test_other_shapes_that_are_slower_do_not_stop_those_that_are_faster(monkeypa
         (lambda x: tf.while_loop(lambda i, s: i < 3, lambda i, s: (i + 1, s * x), (0, x)), "1 loops, which XLA is"),
         (lambda x: tf.strings.as_string(x), r"XLA cannot compile AsString \(.*test_enable_tensorflow.py:\d+\)"),
         (lambda x: tf.py_function(lambda y: y, [x], tf.float32), "XLA cannot compile .*PyFunc"),
-        (lambda x: [tf.debugging.assert_less(x, 1e9), x][1], "checks values"),
-        (lambda x: tf.debugging.check_numerics(x, "bad"), "checks values"),
+        (lambda x: [tf.debugging.assert_less(tf.matmul(x, x, transpose_b=True), 1e9), x][1], "checks values"),
+        (lambda x: tf.debugging.check_numerics(tf.matmul(x, x, transpose_b=True), "bad"), "checks values"),
         (lambda x: tf.TensorArray(tf.float32, 0, dynamic_size=True).write(0, x).stack(), "lists of tensors"),
         (lambda x: GENERATOR.normal([3]), "Generator"),
     ],
@@ -264,6 +264,29 @@ def test_what_xla_must_not_run_runs_plainly_with_a_reason(body, why):
     assert decision.way == "graph"
     assert re.search(why, decision.reason), decision.reason
     assert not log.new()
+
+
+@pytest.mark.parametrize("check", ["ids", "assertion"])
+def test_arguments_that_plain_tensorflow_refuses_are_refused_through_xla_too(check):
+    def looked_up(x, ids):
+        if check == "assertion":
+            tf.debugging.assert_less(ids, 8, name="known")
+            return tf.matmul(x, x, transpose_b=True)
+        return tf.matmul(tf.gather(x, ids), x, transpose_b=True)
+
+    function = tf.function(looked_up)
+    ids = tf.range(8)
+    call_often(lambda x: function(x, ids), X)
+    assert record().journal.decisions[0].way == "xla"
+    before = ways()["xla"]
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        function(X, ids + 1)
+    with pytest.raises(tf.errors.InvalidArgumentError) as expected:
+        PLAIN(looked_up)(X, ids + 1)
+    named = "known" if check == "assertion" else "is not in [0, 8)"
+    assert named in caught.value.message and named in expected.value.message
+    function(X, ids)
+    assert ways()["xla"] == before + 1
 
 
 def test_seeded_random_numbers_go_on_where_they_were():

@@ -1,6 +1,6 @@
 """A traced TensorFlow function taken apart: its graph put into other functions without tracing it again."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_xla.private.tensorflow import capture, captures, effects
 
+_NONE: Mapping = {}
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 
@@ -21,7 +22,9 @@ class Graph:
         outputs: Names of the tensors that it returns.
         effects: Names of the operations that run for their effects.
         nodes: The `NodeDef`s by name.
-        fixed: Names of the constants that `fix_shapes` put there.
+        fixed: Names of the operations that `fix_shapes` put there.
+        known: What they are, by the names of the tensors that they stand for.
+        shapes: Those that `fix_shapes` found, by the names of tensors.
     """
 
     def __init__(self, concrete):
@@ -36,6 +39,8 @@ class Graph:
         self._library, self._versions = definition.library, definition.versions
         self.nodes = {node.name: node for node in definition.node if node.op != "Placeholder"}
         self.fixed: set[str] = set()
+        self.known: dict[str, np.ndarray] = {}
+        self.shapes: dict[str, tf.TensorShape] = {}
         for node in self.nodes.values():
             node.attr.pop("_class", None)  # the place of another node, which may be put elsewhere
             if node.op == "Const":
@@ -65,26 +70,21 @@ class Graph:
                 todo += self.needs(name)
         return found
 
-    def fix_shapes(self, specs: Sequence[tf.TensorSpec]) -> None:
+    def fix_shapes(self, specs: Sequence[tf.TensorSpec], others: Collection[str] = ()) -> None:
         """Put constants in place of every shape that is known from these specs of the inputs.
 
         Then what needs only the shape of a tensor (a dropout mask, the gradient of a sum) does not wait for it, and
         XLA, which must know shapes, gets them wherever they come from.
+
+        Args:
+            specs: Of the inputs.
+            others: Operations of which the shapes are of interest, too.
         """
-        asking = [name for name, node in self.nodes.items() if node.op in _SHAPES]
-        known: dict[str, np.ndarray] = {}
-
-        def probe(*arguments):
-            ops = self.put(self.upstream(asking), asking, dict(zip(self.inputs, arguments, strict=True)))
-            for name, op in zip(asking, ops, strict=True):
-                for i, (x, made) in enumerate(zip(op.inputs, op.outputs, strict=True)):
-                    if (answer := _answer(op.type, x.shape)) is not None:
-                        known[f"{name}:{i}"] = np.asarray(answer, made.dtype.as_numpy_dtype)
-            return tf.zeros(())
-
-        tf.function(probe, autograph=False).get_concrete_function(*specs)
+        self._find_shapes(specs, others)
+        if self._shape_lookups():  # then more is known of what follows them
+            self._find_shapes(specs, others)
         constants = {}
-        for name, shape in known.items():
+        for name, shape in self.known.items():
             value = tf.make_tensor_proto(shape)
             constant = tf.compat.v1.NodeDef(name=f"{name.replace(':', '_')}/fixed", op="Const")
             constant.attr["dtype"].type = value.dtype
@@ -92,6 +92,38 @@ class Graph:
             self.nodes[constant.name], constants[name] = constant, constant.name
         self.fixed.update(constants.values())
         self._replace(constants)
+
+    def _find_shapes(self, specs: Sequence[tf.TensorSpec], others: Collection[str]) -> None:
+        asking = [name for name, node in self.nodes.items() if node.op in _SHAPES]
+
+        def probe(*arguments):
+            wanted, given = [*asking, *others], dict(zip(self.inputs, arguments, strict=True))
+            ops = self.put(self.upstream(wanted), asking, given)
+            for op in tf.compat.v1.get_default_graph().get_operations():
+                self.shapes.update({x.name: x.shape for x in op.outputs if op.name in self.nodes})
+            self.shapes.update({name: x.shape for name, x in given.items()})
+            for name, op in zip(asking, ops, strict=True):
+                for i, (x, made) in enumerate(zip(op.inputs, op.outputs, strict=True)):
+                    if (answer := _answer(op.type, x.shape)) is not None:
+                        self.known[f"{name}:{i}"] = np.asarray(answer, made.dtype.as_numpy_dtype)
+            return tf.zeros(())
+
+        tf.function(probe, autograph=False).get_concrete_function(*specs)
+
+    def _shape_lookups(self) -> bool:
+        """Have what tables find known by its shape, which only Python said; whether there is any."""
+        shaped = {}
+        for name in [name for name, node in self.nodes.items() if node.op.startswith("LookupTableFind")]:
+            shape = self.shapes.get(tensor_of(self.nodes[name].input[1]), tf.TensorShape(None))
+            if shape.rank is not None:
+                node = tf.compat.v1.NodeDef(name=f"{name}/shaped", op="EnsureShape", input=[f"{name}:0"])
+                node.attr["T"].CopyFrom(self.nodes[name].attr["Tout"])
+                node.attr["shape"].shape.CopyFrom(shape.as_proto())
+                shaped[name] = node
+        self._replace({f"{name}:0": f"{node.name}:0" for name, node in shaped.items()})
+        self.nodes.update({node.name: node for node in shaped.values()})
+        self.fixed.update(node.name for node in shaped.values())
+        return bool(shaped)
 
     def _bypass_loops(self) -> None:
         """Take handles of variables from where loops take them, since they come out of loops unchanged."""
@@ -110,13 +142,16 @@ class Graph:
                     name = others[tensor_of(name)]
                 node.input[i] = name
 
-    def put(self, nodes: Collection[str], wanted: Sequence[str], given: dict) -> list:
+    def put(
+        self, nodes: Collection[str], wanted: Sequence[str], given: dict, after: Mapping[str, Collection[str]] = _NONE
+    ) -> list:
         """Put `nodes` into the graph under construction.
 
         Args:
             nodes: Names of the nodes to put there.
             wanted: Names of tensors (`"a:0"`) or operations (`"a"`) of theirs.
             given: Tensors by name, in place of the inputs, and of those that nodes left out would make.
+            after: For some nodes others that they wait for, besides those that they did when traced.
 
         Returns:
             What `wanted` names, in its order.
@@ -128,7 +163,8 @@ class Graph:
         for name in nodes:
             node = part.node.add()
             node.CopyFrom(self.nodes[name])
-            kept = [i for i in node.input if not (i.startswith("^") and i[1:] not in nodes)]
+            waits = [f"^{other}" for other in after.get(name, ())]
+            kept = [i for i in (*node.input, *waits) if not (i.startswith("^") and i[1:] not in nodes)]
             del node.input[:]
             node.input.extend(kept)
             used.update(tensor_of(i) for i in kept if not i.startswith("^"))

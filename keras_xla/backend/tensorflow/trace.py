@@ -11,6 +11,9 @@ import tensorflow as tf
 
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.new_shapes import StepProfile
+from keras_xla.backend.tensorflow.checks.find import Checks
+from keras_xla.backend.tensorflow.graph import leaves_of
+from keras_xla.backend.tensorflow.last_batch import Shapes
 from keras_xla.backend.tensorflow.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
 
@@ -82,8 +85,16 @@ class Trace(Traced):
     def __init__(self, step: Callable, spec: Any):
         self.step = tf.autograph.experimental.do_not_convert(step)
         self.spec = spec
+        self._checks: dict[Shapes, Checks] = {}
         self.function = tf.function(self.step)
         super().__init__(self.function.get_concrete_function(spec))
+
+    def checks(self, shapes: Shapes) -> Checks:
+        """What XLA would not check in it, for batches of tensors of these shapes."""
+        if shapes not in self._checks:
+            specs = zip(shapes, leaves_of(self.spec), strict=True)
+            self._checks[shapes] = Checks(self.concrete, [tf.TensorSpec(shape, x.dtype) for shape, x in specs])
+        return self._checks[shapes]
 
     @property
     def fills(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.last_batch import Shapes
 from keras_xla.backend.tensorflow.partial.split import NotSplittable, split
@@ -29,9 +30,10 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
         return trace.function
     tensors = leaves_of(trace.spec)
     towers = way == "partial" and trace.facts.tower > 0
-    if shapes is not None and (trace.facts.random or trace.facts.blocked or towers):
+    if shapes is not None and (trace.facts.random or trace.facts.blocked or towers or trace.checks(shapes).late):
         specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, tensors, strict=True)]
-        run = split(_for_xla(trace, specs) if trace.facts.loops else trace.concrete, specs, towers)
+        checks = Checks(_for_xla(trace, specs), specs) if trace.facts.loops else trace.checks(shapes)
+        run = split(checks, towers)
         return lambda batch: run(leaves_of(batch))
     # The gradients of loops are traced differently for XLA.
     inside = trace.step if trace.facts.loops else trace.function

@@ -14,6 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from keras_xla.backend.function_calls import CallPolicy, Calls
+from keras_xla.backend.tensorflow.checks.find import Checks
+from keras_xla.backend.tensorflow.checks.kinds import CHECKED
 from keras_xla.backend.tensorflow.executable import message_of
 from keras_xla.backend.tensorflow.operations import operations
 from keras_xla.backend.tensorflow.partial.split import split
@@ -22,7 +24,6 @@ from keras_xla.backend.tensorflow.trace import Traced
 Plain = type(tf.function(lambda: None))
 SAMPLES = 3  # timed calls in each way
 MOST_SHAPES = 32  # of arguments; a function with more is not for XLA
-_CHECKS = ("Assert", "CheckNumerics", "CheckNumericsV2")
 _STATEFUL_RANDOM = re.compile(r"RngReadAndSkip|RngSkip|NonDeterministicInts|StatefulUniform|StatefulStandardNormal.*")
 
 
@@ -84,6 +85,10 @@ class Watch:
             variant.calls.seconds += seconds
             self._policy.ran("graph", seconds)
             return outputs
+        start = time.perf_counter()
+        if not variant.takes(arguments):
+            return plain()
+        looked += time.perf_counter() - start
         if variant.executable is None:
             return self._compile(variant, plain, arguments)
         executable = functools.partial(variant.executable, arguments)
@@ -165,14 +170,34 @@ class _Variant:
         self.specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
         names = [x.op.name for x in concrete.inputs[: len(arguments)]]
         leaves = tuple((name, tuple(x.shape), x.dtype.name) for name, x in zip(names, arguments, strict=True))
-        self.calls = Calls(self.trace.facts, _refusal(self.trace, arguments), leaves)
+        self.calls = Calls(self.trace.facts, _refusal(self, arguments), leaves)
         self.way, self.executable, self.first = "later", None, 0.0
         self.times: dict[str, list[float]] = {"graph": [], "xla": []}
 
+    @functools.cached_property
+    def _checks(self) -> Checks:
+        return Checks(self.trace.concrete, self.specs)
+
+    def late(self) -> str:
+        """The kinds of the operations in it that check what is not known before it runs."""
+        graph = self.trace.concrete.graph
+        if not any(op.type in CHECKED for op in operations(graph)):
+            return ""
+        return ", ".join(sorted({graph.get_operation_by_name(name).type for name in self._checks.late}))
+
     def build(self) -> Callable:
         """A function of the flat arguments that XLA compiles in its first call."""
-        function = tf.function(split(self.trace.concrete, self.specs), autograph=False)
+        function = tf.function(split(self._checks), autograph=False)
         return function.get_concrete_function(self.specs)
+
+    def takes(self, arguments: list[tf.Tensor]) -> bool:
+        """Whether these are arguments for which nothing in it raises; the plain function tells of others."""
+        return self._ok is None or bool(self._ok(arguments))
+
+    @functools.cached_property
+    def _ok(self) -> Callable | None:
+        predicate = tf.function(self._checks.predicate, autograph=False)
+        return predicate.get_concrete_function(self.specs) if self._checks.early else None
 
 
 def _flat(function: Plain, concrete, args, kwargs) -> list:
@@ -182,8 +207,9 @@ def _flat(function: Plain, concrete, args, kwargs) -> list:
     return concrete.function_type.unpack_inputs(bound)
 
 
-def _refusal(trace: Traced, arguments: list[tf.Tensor]) -> str:
+def _refusal(variant: _Variant, arguments: list[tf.Tensor]) -> str:
     """Why XLA must not run it, in words."""
+    trace = variant.trace
     graph = trace.concrete.graph
     if trace.facts.blocked:
         places = sorted({f" ({blocker.where})" for blocker in trace.blockers if blocker.where})
@@ -193,14 +219,14 @@ def _refusal(trace: Traced, arguments: list[tf.Tensor]) -> str:
     if len(graph.captures) != len(trace.concrete.captured_inputs):
         return "it looks up values from outside at every call"
     for op in operations(graph):
-        if op.type in _CHECKS:
-            return f"it checks values ({op.type}), which XLA leaves out"
         if "TensorList" in op.type:
             return f"it builds lists of tensors ({op.type}), whose sizes XLA gets wrong if they grow"
         if _STATEFUL_RANDOM.match(op.type):
             return "it draws from a tf.random.Generator, whose numbers would be others"
         if "seed2" in op.node_def.attr and (op.get_attr("seed") or op.get_attr("seed2")):
             return "it draws seeded random numbers (tf.random.set_seed), which would begin again"
+    if late := variant.late():
+        return f"it checks values ({late}), which XLA leaves out"
     return ""
 
 

@@ -1,10 +1,12 @@
 """A traced step in parts: what XLA cannot compile or is bad at runs plainly, and all the rest in executables.
 
-Three things are not compiled. Operations without an XLA kernel (string lookups, hash tables). Random numbers: XLA on
+Four things are not compiled. Operations without an XLA kernel (string lookups, hash tables). Random numbers: XLA on
 CPU makes them one at a time, anew for each use, and by another algorithm than TensorFlow's kernels; so a split step is
 faster than the whole one, and draws the same dropout masks as the plain graph does with the same seeds. And, where it
 is asked for, convolutions, which XLA on CPU is several times slower at: of an image model's training step the tower
-runs plainly, then the head with its gradients in XLA, then the tower's gradients plainly, and the update in XLA.
+runs plainly, then the head with its gradients in XLA, then the tower's gradients plainly, and the update in XLA. And
+operations that check values which nobody can tell before the step: their own kernels raise what they always raise, and
+what changes variables waits for them.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -12,6 +14,7 @@ from graphlib import TopologicalSorter
 
 import tensorflow as tf
 
+from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.graph import Graph, node_of
 from keras_xla.backend.tensorflow.operations import compilable_ops, operations_of
 from keras_xla.backend.tensorflow.partial.cut import cut
@@ -35,6 +38,8 @@ CONVOLUTIONS = ("Conv", "DepthwiseConv", "_FusedConv")
 HEAVY = ("MatMul", "BatchMatMul", "Einsum", "While", "StatelessWhile", *CONVOLUTIONS)
 _TOWER = (*CONVOLUTIONS, "MaxPool", "AvgPool")
 _NO_WORK = ("ReadVariableOp", "Identity", "IdentityN", "NoOp", "Reshape", "Squeeze", "ExpandDims", "Assert")
+_CHANGES = ("Assign", "Resource", "Rng", "Stateful")
+_READS = ("ResourceGather", "StatefulPartitionedCall")
 LEAST, MOST = 8, 32  # operations of a compiled part, and compiled parts, of a step with a tower
 
 
@@ -42,12 +47,11 @@ class NotSplittable(Exception):
     """Why a step cannot be run in parts."""
 
 
-def split(concrete, specs: Sequence[tf.TensorSpec], towers: bool = False) -> Callable:
+def split(checks: Checks, towers: bool = False) -> Callable:
     """A traced step as a function that runs as much of it as possible through XLA.
 
     Args:
-        concrete: The traced step; its batch axis may be open.
-        specs: Its flat inputs with the static shapes to compile for.
+        checks: The traced step, with the static shapes to compile for.
         towers: Whether convolutions, and what lies between them, run plainly.
 
     Returns:
@@ -57,19 +61,18 @@ def split(concrete, specs: Sequence[tf.TensorSpec], towers: bool = False) -> Cal
     Raises:
         NotSplittable: Nothing is left to be compiled; in `run`, an executable would take what has no fixed shape.
     """
-    graph = Graph(concrete)
-    graph.fix_shapes(specs)
-    sorts = _Sorts(graph, towers)
+    graph = checks.graph
+    sorts = _Sorts(graph, towers, checks)
     numbers = sorts.cut()
     if not any(number % 2 for number in numbers.values()):
         raise NotSplittable("hardly anything is left to be compiled")
-    parts = [_Part(graph, number, numbers, sorts.constant) for number in sorted(set(numbers.values()))]
+    parts = [_Part(graph, number, numbers, sorts) for number in sorted(set(numbers.values()))]
     constants = sorted(name for name in set(graph.outputs) if node_of(name) in sorts.constant)
 
     def run(flat):
-        have = dict(zip(graph.inputs, flat, strict=True))
+        have, checked = dict(zip(graph.inputs, flat, strict=True)), []
         for part in parts:
-            have |= part.run(have)
+            have |= part.run(have, checked)
         have |= zip(constants, graph.put(graph.upstream([*map(node_of, constants)]), constants, {}), strict=True)
         return graph.packed([tf.identity(have[name]) for name in graph.outputs])
 
@@ -81,9 +84,11 @@ class _Sorts:
 
     Attributes:
         constant: Names of those that need nothing but constants; every part makes its own.
+        late: Names of those that check values in the middle of the step.
+        waiting: Names of those that change variables, and so wait for `late`. Those that `late` itself needs do not.
     """
 
-    def __init__(self, graph: Graph, towers: bool):
+    def __init__(self, graph: Graph, towers: bool, checks: Checks):
         self._graph, self._towers = graph, towers
         self._inner: dict[str, list] = {}
         self._names = graph.upstream([*map(node_of, graph.outputs), *graph.effects])
@@ -92,6 +97,10 @@ class _Sorts:
         if towers and any(map(self._grows, self._names)):
             slow |= {name for name in self._names if any(map(_has_lists, self._operations(name)))}
         drawn = {name for name in self._names if graph.nodes[name].op in RANDOM}
+        self.late = self._names.intersection(checks.late)
+        changing = {name for name in self._names if self.late and any(map(_changes, self._operations(name)))}
+        self.waiting = changing - graph.upstream(self.late)
+        blocked |= self.late | self._names.intersection(checks.beside)
         self.constant = self._constants(blocked | slow | drawn)
         drawn = {name for name in drawn if node_of(graph.nodes[name].input[0]) in self.constant}  # the shape is known
         fronts = {name: graph.upstream([name]) for name in blocked | drawn}
@@ -104,6 +113,8 @@ class _Sorts:
         names = self._names - self.constant
         ops = {name: self._graph.nodes[name].op for name in names}
         needs = {name: [needed for needed in self._graph.needs(name) if needed in names] for name in names}
+        for name in self.waiting:
+            needs[name].extend(self.late)
         work = [name for name, op in ops.items() if op not in _NO_WORK]
         light = [name for name, op in ops.items() if op == "ReadVariableOp"]
         least, most = (LEAST, MOST) if self._towers else (1, len(names))
@@ -145,42 +156,62 @@ class _Part:
         graph: Which they are of.
         number: Of the part; compiled if odd.
         numbers: The part of every operation.
-        constant: What parts make for themselves.
+        sorts: What the operations are.
     """
 
-    def __init__(self, graph: Graph, number: int, numbers: dict[str, int], constant: set[str]):
+    def __init__(self, graph: Graph, number: int, numbers: dict[str, int], sorts: _Sorts):
         self._graph = graph
         own = {name for name, other in numbers.items() if other == number}
-        self._nodes = own | graph.upstream({needed for name in own for needed in graph.needs(name)} & constant)
+        self._nodes = own | graph.upstream({needed for name in own for needed in graph.needs(name)} & sorts.constant)
         self._takes = sorted(name for name in graph.used_by(own) if node_of(name) not in self._nodes)
         others = graph.used_by(name for name, other in numbers.items() if other != number)
         self._gives = sorted(name for name in others.union(graph.outputs) if node_of(name) in own)
         self._effects = [name for name in graph.effects if name in own]
+        self._late = sorted(sorts.late & own)
+        self._after = dict.fromkeys(sorts.waiting & own, self._late)
         self._compiled = tf.function(self._one_step, jit_compile=True, autograph=False) if number % 2 else None
 
-    def run(self, have: dict) -> dict:
-        """What other parts take, made from what they have made."""
+    def run(self, have: dict, checked: list) -> dict:
+        """What other parts take, made from what they have made.
+
+        Args:
+            have: That, by name.
+            checked: What has to have run before variables are changed; more is put there.
+        """
         given = [have[name] for name in self._takes]
-        if self._compiled is None:
-            made = self._put(given)[: len(self._gives)]
-        else:
-            for name, x in zip(self._takes, given, strict=True):
-                if x.dtype in (tf.variant, tf.resource) or not x.shape.is_fully_defined():
-                    raise NotSplittable(f"{name} is no tensor of a shape that is known: {x.dtype.name} {x.shape}")
-            made = self._compiled(given)
+        with tf.control_dependencies(checked if self._after else []):
+            made = self._made(given, checked)
         for x in made:
             if x.op.type.startswith("LookupTableFind"):  # knows its shape only where Python said so
                 x.set_shape(x.op.inputs[1].shape)
         return dict(zip(self._gives, made, strict=True))
 
+    def _made(self, given: Sequence, checked: list) -> list:
+        if self._compiled is None and self._after and checked:  # what is put into a graph would not wait
+            *made, done = tf.function(self._checked_step, autograph=False)(given)
+            checked.append(done.op)
+        elif self._compiled is None:
+            made = self._put(given)
+            checked += made[len(made) - len(self._late) :]
+            made = made[: len(self._gives)]
+        else:
+            for name, x in zip(self._takes, given, strict=True):
+                if x.dtype in (tf.variant, tf.resource) or not x.shape.is_fully_defined():
+                    raise NotSplittable(f"{name} is no tensor of a shape that is known: {x.dtype.name} {x.shape}")
+            made = self._compiled(given)
+        return made
+
     def _put(self, given: Sequence) -> list:
         given = dict(zip(self._takes, given, strict=True))
-        return self._graph.put(self._nodes, [*self._gives, *self._effects], given)
+        return self._graph.put(self._nodes, [*self._gives, *self._effects, *self._late], given, self._after)
 
     def _one_step(self, given: Sequence) -> list:  # by its name it is known in what XLA dumps
+        return self._checked_step(given)[:-1]
+
+    def _checked_step(self, given: Sequence) -> list:
         results = self._put(given)
         with tf.control_dependencies(results[len(self._gives) :]):
-            return [tf.identity(x) for x in results[: len(self._gives)]]
+            return [tf.identity(x) for x in (*results[: len(self._gives)], tf.constant(True))]
 
 
 def _is_blocked(op) -> bool:
@@ -188,6 +219,11 @@ def _is_blocked(op) -> bool:
     if op.type == "Assert":  # XLA leaves it out; what it would say
         strings = [x for x in strings if x.op.type != "Const"]
     return op.type not in compilable_ops() or (bool(strings) and op.type != "Const")
+
+
+def _changes(op) -> bool:
+    """Whether an operation changes a variable."""
+    return op.type.startswith(_CHANGES) and not op.type.startswith(_READS)
 
 
 def _has_lists(op) -> bool:

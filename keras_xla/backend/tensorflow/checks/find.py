@@ -1,0 +1,212 @@
+"""What must be looked at before, or within, a compiled step so that errors of plain TensorFlow survive XLA.
+
+What depends on the batch alone by cheap operations (ids, labels, most assertions) is looked at before the step runs.
+If it does not hold, the batch is for the plain graph, which raises its own error, in its own words, or does not. What
+depends on more is left to its own kernel in the middle of the step; see `partial.split`.
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_xla.backend.tensorflow.checks.kinds import CHECKED, Bound, Need, needs_of
+from keras_xla.backend.tensorflow.checks.ranges import negative_counted_back, range_of
+from keras_xla.backend.tensorflow.checks.scopes import BRANCHES, CALLS, CHEAP, LOOPS, Ref, Scope, Values, operations_in
+from keras_xla.backend.tensorflow.graph import Graph, leaves_of, node_of
+from keras_xla.backend.tensorflow.last_batch import Shapes, filling
+
+_SPARSE = os.path.join(os.path.dirname(os.path.abspath(keras.__file__)), "src", "backend", "tensorflow", "sparse.py")
+_SAME_ELEMENTS = ("Reshape", "ExpandDims", "Squeeze", "Transpose")
+
+
+class Checks:
+    """The checks in a traced step.
+
+    Args:
+        concrete: The traced step; its batch axis may be open.
+        specs: Its flat inputs, with the static shapes that it will run for.
+
+    Attributes:
+        graph: The step, taken apart, with the shapes fixed.
+        early: What a batch must fulfil.
+        late: Names of the operations of the step that have to run plainly, for what they or functions that they call
+            check is not known before.
+        beside: Names of those that make the indices for them, and run plainly, too.
+    """
+
+    def __init__(self, concrete, specs: Sequence[tf.TensorSpec]):
+        self.graph = graph = Graph(concrete)
+        kinds = CHECKED.union(CALLS, BRANCHES, LOOPS)
+        used = graph.upstream([*map(node_of, graph.outputs), *graph.effects])
+        graph.fix_shapes(specs, [name for name in used if graph.nodes[name].op in kinds])
+        self._values = Values(graph)
+        self._guarded: dict[Ref, list[tuple]] = {}
+        self._bounds: dict[tuple[str, Ref, int], tuple[Bound, Bound]] = {}
+        self.late: dict[str, None] = {}
+        self.beside: dict[str, None] = {}
+        for scope, op in operations_in(self._values.top):
+            if (scope.root or op.name) in used:
+                for need in needs_of(self._values, scope, op):
+                    self._add(need, scope, op)
+        self.early = [Need(test, ref, *bounds) for (test, ref, _), bounds in self._bounds.items()]
+
+    def _add(self, need: Need, scope: Scope, op: tf.Operation) -> None:
+        if need.ref is not None:
+            need = self._moved(need)
+            if self._holds(need, scope):
+                return
+            branches = need.ref.scope.called_by(need.ref.op) if need.ref.op.type in BRANCHES else []
+            for branch in branches:
+                result = Ref(branch, branch.graph.outputs[need.ref.tensor.value_index].name)
+                self._add(need._replace(ref=result), scope, op)
+            if branches:
+                return
+            inputs = self._values.needs(need.ref)
+            if inputs:
+                key = need.test, need.ref, _columns(need.low)
+                low, high = self._bounds.get(key, (need.low, need.high))
+                self._bounds[key] = _each(max, low, need.low), _each(min, high, need.high)
+                return
+        if _of_keras(op):
+            return
+        if need.ref is not None:
+            self._guarded.setdefault(need.ref, []).append((scope, need.test, need.low, need.high))
+            self._keep_whole_numbers(need.ref)
+        self.late[scope.root or op.name] = None
+
+    def _keep_whole_numbers(self, ref: Ref) -> None:
+        """Have a late operation find the indices that plain TensorFlow makes: XLA makes others of what is no number."""
+        todo = [ref]
+        while todo:
+            ref = self._values.origin(todo.pop())
+            inside = ref.scope is self._values.top and ref.op.name not in self.beside
+            if inside and ref.tensor.dtype.is_integer and ref.op.type in CHEAP and ref.op.inputs:
+                self.beside[ref.op.name] = None
+                todo += ref.inputs()
+
+    def _moved(self, need: Need) -> Need:
+        """The same of a tensor further up, from which others may be made, too."""
+        values, ref, low, high = self._values, self._values.origin(need.ref), need.low, need.high
+        while need.test != "true" and need.test != "finite":
+            inputs = ref.inputs()
+            if ref.op.type == "Cast" and _keeps(inputs[0].tensor.dtype, ref.tensor.dtype, low, high):
+                ref = values.origin(inputs[0])
+            elif isinstance(low, tuple):
+                break
+            elif ref.op.type in _SAME_ELEMENTS:
+                ref = values.origin(inputs[0])
+            elif (
+                ref.op.type == "SelectV2" and low in (0, -math.inf) and (found := negative_counted_back(values, inputs))
+            ):
+                x, size = found
+                if not 0 < size <= high + 1:
+                    break
+                ref, low = x, -size if low == 0 else low
+            else:
+                break
+        return Need(need.test, ref, low, high)
+
+    def _holds(self, need: Need, scope: Scope) -> bool:
+        """Whether it can be told that it always holds, or that it was looked at before."""
+        values, ref = self._values, need.ref
+        if ref.op.type == "TensorListPopBack":
+            return True  # the gradient of an operation that had it
+        for where, test, low, high in self._guarded.get(ref, ()):
+            alike = where in (values.top, scope) and test == need.test and _columns(low) == _columns(need.low)
+            if alike and _each(min, low, need.low) == need.low and _each(max, high, need.high) == need.high:
+                return True
+        if need.test == "finite":
+            return False
+        if isinstance(need.low, tuple):
+            known = values.value(ref)
+            return known is not None and bool(((known >= need.low) & (known <= need.high)).all())
+        low, high = range_of(values, ref)
+        if need.test == "true":
+            return low > 0
+        if need.test == "nonzero":
+            known = values.value(ref)
+            return low > 0 or high < 0 or (known is not None and bool(known.all()))
+        return low > high or (need.low <= low and high <= need.high)
+
+    def predicate(self, flat: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Whether all that is early holds, in the graph under construction.
+
+        Args:
+            flat: The inputs of the step.
+        """
+        given, made = dict(zip(self._values.graph.inputs, flat, strict=True)), {}
+        with tf.device("CPU:0"):  # where the batch comes from: no one waits for another device
+            terms = [_term(need, self._values.made(need.ref, given, made)) for need in self.early]
+            return terms[0] if len(terms) == 1 else tf.reduce_all(tf.stack(terms))
+
+
+def early_checks(trace: Any, shapes: Shapes) -> Callable[[Any], tf.Tensor] | None:
+    """Whether a batch may run in a compiled step, or has values for which plain TensorFlow raises.
+
+    Args:
+        trace: The traced step.
+        shapes: The shapes of the batch's tensors that the step is compiled for.
+
+    Returns:
+        `ok(batch) -> a scalar bool`, to be called in a `tf.function`, for batches that have the shapes, or can be
+        filled up to them where the trace fills. None if there is nothing to look at.
+    """
+    checks = trace.checks((*shapes, ()) if trace.fills else shapes)
+    if not checks.early:
+        return None
+
+    def ok(batch):
+        return checks.predicate(leaves_of(batch))
+
+    return filling(ok, shapes) if trace.fills else ok
+
+
+def _of_keras(op: tf.Operation) -> bool:
+    """Whether Keras computes an index itself, from those of sparse gradients, which were looked at where they began."""
+    return any(os.path.abspath(frame.filename) == _SPARSE for frame in op.traceback or ())
+
+
+def _keeps(dtype: tf.DType, other: tf.DType, low: Bound, high: Bound) -> bool:
+    """Whether whole numbers within the bounds are the same numbers in another dtype."""
+    if not (dtype.is_integer and other.is_integer):
+        return False
+    bounded = not isinstance(low, tuple) and math.isfinite(low) and math.isfinite(high)
+    return bounded or (dtype.min >= other.min and dtype.max <= other.max)
+
+
+def _columns(bound: Bound) -> int:
+    return len(bound) if isinstance(bound, tuple) else 0
+
+
+def _each(choose: Callable, a: Bound, b: Bound) -> Bound:
+    return tuple(map(choose, a, b)) if isinstance(a, tuple) else choose(a, b)
+
+
+def _term(need: Need, x: tf.Tensor) -> tf.Tensor:
+    if need.test == "true":
+        return x if x.shape.rank == 0 else tf.reduce_all(x)
+    if need.test == "finite":
+        return tf.reduce_all(tf.math.is_finite(x))
+    if need.test == "nonzero":
+        return tf.reduce_all(tf.not_equal(x, tf.zeros((), x.dtype)))
+    if isinstance(need.low, tuple):
+        x, axes = tf.cast(x, tf.int64), tf.range(tf.rank(x) - 1)
+        low, high = (tf.constant([_whole(n) for n in each], tf.int64) for each in (need.low, need.high))
+        return tf.reduce_all((tf.reduce_min(x, axes) >= low) & (tf.reduce_max(x, axes) <= high))
+    if need.low == -math.inf:
+        return tf.reduce_max(tf.cast(x, tf.int64)) <= int(need.high)
+    if need.high == math.inf:
+        return tf.reduce_min(x) >= int(need.low)
+    unsigned = {tf.int32: tf.uint32, tf.int64: tf.uint64}.get(x.dtype)
+    if unsigned is None:
+        x, unsigned = tf.cast(x, tf.int64), tf.uint64
+    x = x - int(need.low) if need.low else x
+    return tf.reduce_max(tf.bitcast(x, unsigned)) < int(need.high - need.low) + 1  # below is far above, too
+
+
+def _whole(n: float) -> int:
+    return int(max(min(n, tf.int64.max), tf.int64.min))

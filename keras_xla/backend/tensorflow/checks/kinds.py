@@ -1,0 +1,223 @@
+"""The operations that TensorFlow's kernels refuse bad values for, while XLA takes them in silence.
+
+An index out of range is clamped or its update dropped, a label out of range makes a NaN, a division by zero gives -1,
+and assertions are left out.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_xla.backend.tensorflow.checks.scopes import LOOPS, Ref, Scope, Values
+
+Bound = float | tuple[float, ...]  # one for each place along the last axis, if several
+
+
+class Need(NamedTuple):
+    """What must hold for an operation not to raise.
+
+    Attributes:
+        test: `"within"`, `"nonzero"`, `"true"`, `"finite"`, or `"never"` where nobody can tell.
+        ref: Of what; None for `"never"`.
+        low: The least value, for `"within"`.
+        high: The greatest.
+    """
+
+    test: str
+    ref: Ref | None = None
+    low: Bound = -math.inf
+    high: Bound = math.inf
+
+
+_UNKNOWN = [Need("never")]
+_NUMERIC = frozenset({"MatrixInverse", "MatrixSolve", "SelfAdjointEigV2", "TridiagonalSolve"})  # singular, or no limit
+_STRICT = frozenset({"InvertPermutation", "SparseToDense"})
+
+
+def needs_of(values: Values, scope: Scope, op: tf.Operation) -> list[Need]:
+    """What must hold for an operation, functions that it calls aside."""
+    if op.type in _NUMERIC:
+        return _UNKNOWN
+    inputs = [Ref(scope, x.name) for x in op.inputs]
+    if op.type in _STRICT:
+        return [] if all(values.value(x) is not None for x in inputs) else _UNKNOWN
+    find = FOUND.get(op.type)
+    return find(values, op, inputs) if find else []
+
+
+def _dims(values: Values, ref: Ref) -> list[int | None] | None:
+    shape = values.shape(ref)
+    return None if shape.rank is None else shape.as_list()
+
+
+def _index(ref: Ref, size: int | None) -> list[Need]:
+    return _UNKNOWN if size is None else [Need("within", ref, 0, size - 1)]
+
+
+def _size_of(axis: int, dims: Sequence[int | None] | None) -> int | None:
+    return None if dims is None or not -len(dims) <= axis < len(dims) else dims[axis]
+
+
+def _gather(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    axis = 0
+    if op.type == "GatherV2":
+        axis = values.value(inputs[2])
+    elif op.type == "ResourceGather":
+        axis = op.get_attr("batch_dims")
+    return _UNKNOWN if axis is None else _index(inputs[1], _size_of(int(axis), _dims(values, inputs[0])))
+
+
+def _first_axis(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    return _index(inputs[1], _size_of(0, _dims(values, inputs[0])))
+
+
+def _labels(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    return _index(inputs[1], _size_of(-1, _dims(values, inputs[0])))
+
+
+def _places(values: Values, indices: Ref, dims: Sequence[int | None] | None) -> list[Need]:
+    """Of indices with a place in so many dimensions along their last axis."""
+    depth = _size_of(-1, _dims(values, indices))
+    if dims is None or depth is None or None in dims[:depth]:
+        return _UNKNOWN
+    return columns(values, Need("within", indices, (0,) * depth, tuple(n - 1 for n in dims[:depth])))
+
+
+def columns(values: Values, need: Need) -> list[Need]:
+    """One need for each column, where the tensor was put together from them, and one that is for all if they agree."""
+    low, high = need.low, need.high
+    origin = values.origin(need.ref)
+    if not low:
+        return []
+    rank = values.shape(origin).rank
+    if origin.op.type == "Pack" and rank is not None and origin.op.get_attr("axis") in (-1, rank - 1):
+        parts = zip(origin.inputs(), low, high, strict=True)
+        return [Need(need.test, part, least, most) for part, least, most in parts]
+    if len(set(low)) == len(set(high)) == 1:
+        return [Need(need.test, need.ref, low[0], high[0])]
+    return [need]
+
+
+def _place(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    return _places(values, inputs[1], _dims(values, inputs[0]))
+
+
+def _place_first(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    sizes = values.value(inputs[2])
+    return _places(values, inputs[0], None if sizes is None else [int(n) for n in sizes])
+
+
+def _segments(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    count = values.value(inputs[2])  # negative ones are left out
+    return _UNKNOWN if count is None else [Need("within", inputs[1], -math.inf, int(count) - 1)]
+
+
+def _partitions(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    return _index(inputs[1], op.get_attr("num_partitions"))
+
+
+def _lengths(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    size = _size_of(op.get_attr("seq_dim"), _dims(values, inputs[0]))
+    return _UNKNOWN if size is None else [Need("within", inputs[1], 0, size)]
+
+
+def _not_negative(i: int) -> Callable:
+    return lambda values, op, inputs: [Need("within", inputs[i], 0)] if inputs[i].tensor.dtype.is_integer else []
+
+
+def _divided(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    return [Need("nonzero", inputs[1])] if inputs[1].tensor.dtype.is_integer else []
+
+
+def _slice(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    dims, sizes = _dims(values, inputs[0]), values.value(inputs[2])
+    if values.needs(inputs[1], shapes=True) == frozenset():  # which XLA looks at when it compiles
+        return []
+    if dims is None or sizes is None or None in dims:
+        return _UNKNOWN
+    highs = tuple(n - max(int(size), 0) for n, size in zip(dims, sizes, strict=True))
+    return columns(values, Need("within", inputs[1], (0,) * len(dims), highs))
+
+
+def _strided_slice(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    dims, begin = _dims(values, inputs[0]), inputs[1]
+    shrunk, others = op.get_attr("shrink_axis_mask"), op.get_attr("ellipsis_mask") | op.get_attr("new_axis_mask")
+    if not shrunk or values.needs(begin, shapes=True) == frozenset():
+        return []
+    count = _size_of(0, _dims(values, begin))
+    if others or dims is None or count is None or None in dims[:count]:
+        return _UNKNOWN
+    taken = [bool(shrunk >> i & 1) for i in range(count)]
+    low = tuple(-n if one else -math.inf for n, one in zip(dims, taken, strict=False))
+    high = tuple(n - 1 if one else math.inf for n, one in zip(dims, taken, strict=False))
+    return columns(values, Need("within", begin, low, high))
+
+
+def _random_limits(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    low, high = map(values.value, inputs[-2:])
+    return _UNKNOWN if low is None or high is None or low.max() >= high.min() else []
+
+
+def _entry(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    popped = values.origin(inputs[1]).op.type == "TensorListPopBack"  # in the gradient of one that was looked at
+    return [] if popped else _index(inputs[1], _length(values, inputs[0]))
+
+
+def _length(values: Values, handle: Ref) -> int | None:
+    """Of a list of tensors."""
+    for _ in range(100):
+        handle = values.origin(handle)
+        op, call = handle.op, handle.scope.call
+        if op.type == "TensorListReserve":
+            count = values.value(handle.inputs()[1])
+            return None if count is None else int(count)
+        if op.type == "TensorListFromTensor":
+            return _size_of(0, _dims(values, handle.inputs()[0]))
+        if op.type == "TensorListSetItem" and not _resizes(op):
+            handle = handle.inputs()[0]
+        elif op.type in LOOPS:
+            handle = handle.inputs()[handle.tensor.value_index]
+        elif op.type == "Placeholder" and call is not None and call[1].type in LOOPS:
+            names = [x.name for x in handle.scope.graph.inputs]
+            handle = Ref(call[0], call[1].inputs[names.index(handle.name)].name)
+        else:
+            return None
+    return None
+
+
+def _resizes(op: tf.Operation) -> bool:
+    return "resize_if_index_out_of_bounds" in op.node_def.attr and op.get_attr("resize_if_index_out_of_bounds")
+
+
+def _test(test: str) -> Callable:
+    return lambda values, op, inputs: [Need(test, inputs[0])]
+
+
+FOUND: dict[str, Callable[[Values, tf.Operation, list[Ref]], list[Need]]] = {
+    "Assert": _test("true"),
+    "CheckNumerics": _test("finite"),
+    "CheckNumericsV2": _test("finite"),
+    "SparseSoftmaxCrossEntropyWithLogits": _labels,
+    "ScatterNd": _place_first,
+    "DynamicPartition": _partitions,
+    "ReverseSequence": _lengths,
+    "DenseBincount": _not_negative(0),
+    "Bincount": _not_negative(0),
+    "Pow": _not_negative(1),
+    "Slice": _slice,
+    "StridedSlice": _strided_slice,
+    "TensorListGetItem": _entry,
+    "TensorListSetItem": _entry,
+    **dict.fromkeys(("Gather", "GatherV2", "ResourceGather"), _gather),
+    **dict.fromkeys(("GatherNd", "ResourceGatherNd"), _place),
+    **dict.fromkeys((f"UnsortedSegment{kind}" for kind in ("Sum", "Max", "Min", "Prod")), _segments),
+    **dict.fromkeys(("Div", "FloorDiv", "FloorMod", "TruncateDiv", "TruncateMod", "Mod"), _divided),
+    **dict.fromkeys(("RandomUniformInt", "StatelessRandomUniformInt", "StatelessRandomUniformIntV2"), _random_limits),
+}
+for _kind in ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max"):
+    FOUND |= {f"ResourceScatter{_kind}": _first_axis}
+for _kind in ("Update", "Add", "Sub", "Min", "Max"):
+    FOUND |= {f"ResourceScatterNd{_kind}": _place, f"TensorScatter{_kind}": _place}
+CHECKED = frozenset(FOUND) | _NUMERIC | _STRICT

@@ -1,0 +1,291 @@
+"""Between which numbers the values of a tensor lie, whatever the batch is."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_xla.backend.tensorflow.checks.scopes import BRANCHES, LOOPS, Ref, Values
+
+Range = tuple[float, float]
+ANY: Range = (-math.inf, math.inf)
+_DEEPEST = 40  # operations that are followed
+_SAME_VALUES = (
+    "Reshape",
+    "ExpandDims",
+    "Squeeze",
+    "Tile",
+    "BroadcastTo",
+    "Slice",
+    "StridedSlice",
+    "ReverseV2",
+    "Unpack",
+)
+_SAME_VALUES += ("Gather", "GatherV2", "GatherNd", "Max", "Min", "Transpose", "EnsureShape", "Fill")
+_JOINED = ("Pack", "ConcatV2", "Concat")
+_UNIFORM = ("RandomUniformInt", "StatelessRandomUniformInt", "StatelessRandomUniformIntV2")
+
+
+def range_of(values: Values, ref: Ref, depth: int = 0) -> Range:
+    """The least and the greatest value that a tensor of numbers can have; NaNs are left aside."""
+    ref = values.origin(ref)
+    x = ref.tensor
+    if not (x.dtype.is_integer or x.dtype.is_floating or x.dtype.is_bool) or depth > _DEEPEST:
+        return ANY
+    limits = (0, 1) if x.dtype.is_bool else (x.dtype.min, x.dtype.max) if x.dtype.is_integer else ANY
+    known = values.value(ref)
+    if known is not None:
+        if not known.size:
+            return 0, -1
+        return ANY if _has_nan(known) else (known.min().item(), known.max().item())
+    low, high = _made_by(values, ref, depth + 1)
+    return (low, high) if limits[0] <= low and high <= limits[1] else limits  # or else it may have overflowed
+
+
+def _made_by(values: Values, ref: Ref, depth: int) -> Range:
+    op, index = ref.op, ref.tensor.value_index
+    kind, inputs = op.type, ref.inputs()
+
+    def of(i: int) -> Range:
+        return range_of(values, inputs[i], depth)
+
+    if kind == "Placeholder":
+        return _of_loop(values, ref, depth)
+    if kind in _SAME_VALUES:
+        return of(1 if kind == "Fill" else 0)
+    if kind in _JOINED:
+        parts = inputs[:-1] if kind == "ConcatV2" else inputs[1:] if kind == "Concat" else inputs
+        return _union([range_of(values, part, depth) for part in parts])
+    if kind in ("Split", "SplitV"):
+        return of(1 if kind == "Split" else 0)
+    if kind in ("Pad", "PadV2"):
+        return _union([of(0), of(2) if kind == "PadV2" else (0, 0)])
+    if kind == "OneHot":
+        return _union([of(2), of(3)])
+    if kind in ("Select", "SelectV2"):
+        return _selected(values, inputs, depth)
+    if kind in BRANCHES:
+        return _union([range_of(values, Ref(s, s.graph.outputs[index].name), depth) for s in ref.scope.called_by(op)])
+    if kind in _SIZED:
+        return _SIZED[kind](values, ref)
+    if kind in _UNIFORM:
+        low, high = inputs[-2:]
+        return range_of(values, low, depth)[0], range_of(values, high, depth)[1] - 1
+    if kind == "Range":
+        (start, _), (_, limit), (step, _) = of(0), of(1), of(2)
+        return (start, limit - 1 if ref.tensor.dtype.is_integer else limit) if step > 0 else ANY
+    if kind == "Cast":
+        low, high = of(0)
+        if inputs[0].tensor.dtype.is_floating and ref.tensor.dtype.is_integer:
+            return ref.tensor.dtype.min, math.trunc(high) if math.isfinite(high) else high  # which a NaN becomes
+        return low, high
+    if kind in _COMPUTED:
+        return _COMPUTED[kind](*map(of, range(len(inputs))))
+    return ANY
+
+
+def _of_loop(values: Values, ref: Ref, depth: int) -> Range:
+    """Of what a loop counts: from where it starts to the limit in its condition."""
+    call = ref.scope.call
+    if call is None or call[1].type not in LOOPS:
+        return ANY
+    scope, loop = call
+    (condition, body) = _parts(scope, loop)
+    names = [x.name for x in ref.scope.graph.inputs]
+    if ref.name not in names:
+        return ANY
+    i = names.index(ref.name)
+    start, _ = range_of(values, Ref(scope, loop.inputs[i].name), depth)
+    counter, end = body.graph.inputs[i], values.origin(Ref(body, body.graph.outputs[i].name))
+    if end.op.type not in ("AddV2", "Add") or end.scope is not body:
+        return ANY
+    steps = [x for x in end.inputs() if values.origin(x) != Ref(body, counter.name)]
+    if len(steps) != 1 or range_of(values, steps[0], depth)[0] < 0 or ref.scope is condition:
+        return ANY
+    return start, _limit(values, Ref(condition, condition.graph.outputs[0].name), condition.graph.inputs[i].name, depth)
+
+
+def _limit(values: Values, condition: Ref, counter: str, depth: int) -> float:
+    """What a counter does not exceed as long as a condition holds."""
+    condition = values.origin(condition)
+    if condition.op.type == "LogicalAnd":
+        return min(_limit(values, part, counter, depth) for part in condition.inputs())
+    if condition.op.type == "Less" and values.origin(condition.inputs()[0]) == Ref(condition.scope, counter):
+        return range_of(values, condition.inputs()[1], depth)[1] - 1
+    return math.inf
+
+
+def _parts(scope, loop: tf.Operation) -> tuple:
+    """The scopes of a loop's condition and of its body."""
+    condition = loop.get_attr("cond").name
+    inside = scope.called_by(loop)
+    first = [s for s in inside if s.graph.name == condition or (len(s.graph.outputs) == 1 and _is_bool(s))]
+    found = first[0] if first else inside[0]
+    return found, next(s for s in inside if s is not found)
+
+
+def _is_bool(scope) -> bool:
+    return scope.graph.outputs[0].dtype == tf.bool
+
+
+def _selected(values: Values, inputs: Sequence[Ref], depth: int) -> Range:
+    condition, *sides = inputs
+    ranges = []
+    for taken, side in zip((True, False), sides, strict=True):
+        low, high = range_of(values, side, depth)
+        least, most = _where(values, condition, taken, values.origin(side), depth)
+        ranges.append((max(low, least), min(high, most)))
+    if whole := negative_counted_back(values, inputs):
+        x, size = whole
+        low, high = range_of(values, x, depth)
+        ranges[0] = low + size, min(high, -1) + size
+    return _union([part for part in ranges if part[0] <= part[1]])
+
+
+def _where(values: Values, condition: Ref, taken: bool, x: Ref, depth: int) -> Range:
+    """What a condition tells of a tensor of whole numbers, where it holds or where it does not."""
+    condition = values.origin(condition)
+    kind = condition.op.type
+    if kind == ("LogicalAnd" if taken else "LogicalOr") and depth < _DEEPEST:
+        first, second = (_where(values, part, taken, x, depth + 1) for part in condition.inputs())
+        return max(first[0], second[0]), min(first[1], second[1])
+    if kind not in _COMPARED or not x.tensor.dtype.is_integer:
+        return ANY
+    kind = kind if taken else _OPPOSITE[kind]
+    left, right = condition.inputs()
+    if values.origin(left) != x:
+        left, right, kind = right, left, _TURNED[kind]
+    if values.origin(left) != x:
+        return ANY
+    low, high = range_of(values, right, depth)
+    return {"Less": (-math.inf, high - 1), "LessEqual": (-math.inf, high), "Greater": (low + 1, math.inf)}.get(
+        kind, (low, math.inf)
+    )
+
+
+_COMPARED = ("Less", "LessEqual", "Greater", "GreaterEqual")
+_OPPOSITE = {"Less": "GreaterEqual", "LessEqual": "Greater", "Greater": "LessEqual", "GreaterEqual": "Less"}
+_TURNED = {"Less": "Greater", "LessEqual": "GreaterEqual", "Greater": "Less", "GreaterEqual": "LessEqual"}
+
+
+def negative_counted_back(values: Values, inputs: Sequence[Ref]) -> tuple[Ref, int] | None:
+    """The `x` and `n` of `where(x < 0, x + n, x)`, with which Keras lets indices count from the end, if it is that."""
+    condition, back, x = map(values.origin, inputs)
+    if condition.op.type != "Less" or back.op.type not in ("AddV2", "Add"):
+        return None
+    (compared, zero), (added, size) = condition.inputs(), back.inputs()
+    same = values.origin(compared) == values.origin(added) == x
+    nothing, size = values.value(zero), values.value(size) if same else None
+    if size is None or size.size != 1 or nothing is None or nothing.any():
+        return None
+    return x, int(size.item())
+
+
+def _union(ranges: Sequence[Range]) -> Range:
+    return (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else ANY
+
+
+def _has_nan(x: np.ndarray) -> bool:
+    return x.dtype.kind == "f" and bool(np.isnan(x).any())
+
+
+def _products(a: Range, b: Range) -> Range:
+    found = [0.0 if 0 in (x, y) else x * y for x in a for y in b]
+    return min(found), max(found)
+
+
+def _rest(x: Range, by: Range) -> Range:
+    """Of `x mod by`, with the sign of `by`."""
+    return (0, by[1] - 1 if x[1] >= by[1] else max(x[1], 0 if x[0] >= 0 else by[1] - 1)) if by[0] > 0 else ANY
+
+
+def _quotient(x: Range, by: Range) -> Range:
+    return (x[0] // by[1] if math.isfinite(by[1]) else 0, x[1] // by[0]) if x[0] >= 0 and by[0] > 0 else ANY
+
+
+def _clipped(x: Range, low: Range, high: Range) -> Range:
+    return _least(_greatest(x, low), high)
+
+
+def _least(a: Range, b: Range) -> Range:
+    return min(a[0], b[0]), min(a[1], b[1])
+
+
+def _greatest(a: Range, b: Range) -> Range:
+    return max(a[0], b[0]), max(a[1], b[1])
+
+
+def _rounded(by: Callable) -> Callable[[Range], Range]:
+    return lambda x: tuple(by(n) if math.isfinite(n) else n for n in x)
+
+
+def _absolute(x: Range) -> Range:
+    return (0 if x[0] <= 0 <= x[1] else min(map(abs, x))), max(map(abs, x))
+
+
+_COMPUTED: dict[str, Callable[..., Range]] = {
+    "Add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "AddV2": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "Sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "Mul": _products,
+    "Neg": lambda a: (-a[1], -a[0]),
+    "Abs": _absolute,
+    "Minimum": _least,
+    "Maximum": _greatest,
+    "ClipByValue": _clipped,
+    "FloorMod": _rest,
+    "FloorDiv": _quotient,
+    "Floor": _rounded(math.floor),
+    "Ceil": _rounded(math.ceil),
+    "Round": _rounded(round),
+    "Rint": _rounded(round),
+    "Relu": lambda a: (max(a[0], 0), max(a[1], 0)),
+    "Relu6": lambda a: (0, 6),
+    "Sigmoid": lambda a: (0, 1),
+    "Softmax": lambda a: (0, 1),
+    "Tanh": lambda a: (-1, 1),
+    "RandomUniform": lambda *_: (0, 1),
+    "StatelessRandomUniform": lambda *_: (0, 1),
+    "StatelessRandomUniformV2": lambda *_: (0, 1),
+}
+
+
+def _sizes(values: Values, ref: Ref) -> list[int] | None:
+    shape = values.shape(ref)
+    return None if shape.rank is None else [math.inf if n is None else n for n in shape]
+
+
+def _index_along(values: Values, ref: Ref) -> Range:
+    sizes, axis = _sizes(values, ref.inputs()[0]), values.value(ref.inputs()[1])
+    return (0, math.inf) if sizes is None or axis is None else (0, max(sizes[int(axis)] - 1, 0))
+
+
+def _index_of_last(values: Values, ref: Ref) -> Range:
+    sizes = _sizes(values, ref.inputs()[0])
+    return ANY if ref.tensor.value_index == 0 else (0, math.inf) if not sizes else (0, max(sizes[-1] - 1, 0))
+
+
+def _place_in_last(values: Values, ref: Ref) -> Range:
+    sizes = _sizes(values, ref.inputs()[0])
+    return (0, sizes[-1] if sizes else math.inf)
+
+
+def _index_of_any(values: Values, ref: Ref) -> Range:
+    sizes = _sizes(values, ref.inputs()[0])
+    return (0, max([0, *(n - 1 for n in sizes)]) if sizes is not None else math.inf)
+
+
+_SIZED: dict[str, Callable[[Values, Ref], Range]] = {
+    "Shape": lambda *_: (0, math.inf),
+    "ShapeN": lambda *_: (0, math.inf),
+    "Size": lambda *_: (0, math.inf),
+    "Rank": lambda *_: (0, math.inf),
+    "ArgMax": _index_along,
+    "ArgMin": _index_along,
+    "TopKV2": _index_of_last,
+    "LowerBound": _place_in_last,
+    "UpperBound": _place_in_last,
+    "Bucketize": lambda _, ref: (0, len(ref.op.get_attr("boundaries"))),
+    "Where": _index_of_any,
+}

@@ -1,0 +1,283 @@
+"""Values that TensorFlow's kernels refuse and XLA takes in silence: known before a compiled step runs, or within it."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("on JAX plain Keras is compiled by XLA, too, and checks nothing", allow_module_level=True)
+
+import tensorflow as tf
+
+from keras_xla.backend.tensorflow.checks.find import Checks
+from keras_xla.backend.tensorflow.partial.split import split
+
+TABLE = np.arange(10, dtype="float32").reshape(5, 2)
+ROWS = np.random.default_rng(0).normal(size=(4, 5)).astype("float32")
+
+
+def ints(*values, dtype="int32"):
+    return np.array(values, dtype)
+
+
+def checks_of(function, *arguments, opened=True):
+    """The checks in a function, traced for arguments with an open first axis, and the plain function."""
+    arguments = [*map(tf.convert_to_tensor, arguments)]
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
+    traced = [tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) for spec in specs] if opened else specs
+    plain = tf.function(function, autograph=False)
+    return Checks(plain.get_concrete_function(*traced), specs), plain
+
+
+def holds(checks, *arguments):
+    arguments = [*map(tf.convert_to_tensor, arguments)]
+    return bool(tf.function(lambda *flat: checks.predicate(flat), autograph=False)(*arguments))
+
+
+def raised(run, *arguments):
+    """The error of a call, as its type and the operations that it names."""
+    with pytest.raises(tf.errors.OpError) as caught:
+        run(*map(tf.convert_to_tensor, arguments))
+    return type(caught.value), caught.value.message
+
+
+def gathered(ids):
+    return tf.gather(TABLE, ids)
+
+
+COMPUTED = tf.Variable(np.eye(5, dtype="float32"))
+VARIABLE = tf.Variable(np.zeros((5, 2), "float32"))
+
+
+def slices(ids):
+    return tf.IndexedSlices(tf.ones_like(ids, tf.float32)[:, None] * [[1.0, 1.0]], ids)
+
+
+PLACE = ints([1], [4])
+KINDS = {
+    "gather": (gathered, ints(0, 4), [ints(0, 5), ints(-1, 0)]),
+    "gather of 64 bits": (gathered, ints(0, 4, dtype="int64"), [ints(0, 2**40, dtype="int64")]),
+    "gather in rows": (lambda i: tf.gather(ROWS[:2], i, axis=1, batch_dims=1), ints([4], [0]), [ints([5], [0])]),
+    "gather of a variable": (lambda i: tf.gather(VARIABLE, i), ints(0, 4), [ints(0, 5)]),
+    "gather_nd": (lambda i: tf.gather_nd(TABLE, i), ints([4, 1]), [ints([1, 2]), ints([5, 0]), ints([0, -1])]),
+    "labels": (
+        lambda i: tf.nn.sparse_softmax_cross_entropy_with_logits(i, tf.zeros((2, 3))),
+        ints(0, 2),
+        [ints(0, 3), ints(-1, 0)],
+    ),
+    "assertion": (lambda i: [tf.debugging.assert_less(i, 3), i * 2][1], ints(2, 1), [ints(2, 3)]),
+    "numbers": (lambda x: tf.debugging.check_numerics(x, "bad"), ROWS[0], [ROWS[0] / 0, ROWS[0] * np.nan]),
+    "scatter_nd": (lambda i: tf.scatter_nd(i, tf.ones(2), [5]), PLACE, [PLACE + 1, PLACE - 2]),
+    "scatter to a tensor": (lambda i: tf.tensor_scatter_nd_add(tf.zeros(5), i, tf.ones(2)), PLACE, [PLACE + 1]),
+    "scatter over a tensor": (lambda i: tf.tensor_scatter_nd_update(tf.zeros(5), i, tf.ones(2)), PLACE, [PLACE + 1]),
+    "scatter to a variable": (lambda i: VARIABLE.scatter_add(slices(i)).value(), ints(0, 4), [ints(0, 5)]),
+    "scatter over a variable": (lambda i: VARIABLE.scatter_update(slices(i)).value(), ints(0, 4), [ints(5, 0)]),
+    "scatter_nd to a variable": (lambda i: VARIABLE.scatter_nd_add(i, tf.ones((2, 2))).value(), PLACE, [PLACE + 1]),
+    "segments": (lambda i: tf.math.unsorted_segment_sum(tf.ones(2), i, 3), ints(-1, 2), [ints(0, 3)]),
+    "greatest of segments": (lambda i: tf.math.unsorted_segment_max(tf.ones(2), i, 3), ints(-1, 2), [ints(0, 3)]),
+    "quotient": (lambda i: 7 // i, ints(-1, 2), [ints(0, 3)]),
+    "rest": (lambda i: 7 % i, ints(-1, 2), [ints(0, 3)]),
+    "cut quotient": (lambda i: tf.truncatediv(7, i), ints(-1, 2), [ints(0, 3)]),
+    "cut rest": (lambda i: tf.truncatemod(7, i), ints(-1, 2), [ints(0, 3)]),
+    "power": (lambda i: tf.pow(2, i), ints(0, 3), [ints(-1, 3)]),
+    "counts": (lambda i: tf.math.bincount(i, minlength=4, maxlength=4), ints(0, 9), [ints(-1, 3)]),
+    "lengths": (lambda i: tf.reverse_sequence(ROWS[:2], i, 1), ints(5, 0), [ints(6, 0), ints(1, -1)]),
+    "element": (
+        lambda i: tf.TensorArray(tf.float32, 3, element_shape=[]).unstack(tf.zeros(3)).read(i[0]),
+        ints(2),
+        [ints(3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_for_which_a_kernel_raises_are_known_before(kind):
+    function, good, bad = KINDS[kind]
+    checks, plain = checks_of(function, good)
+    assert not checks.late
+    plain(tf.convert_to_tensor(good))
+    assert holds(checks, good)
+    for values in bad:
+        raised(plain, values)
+        assert not holds(checks, values)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_the_predicate_says_what_the_kernel_says(dtype):
+    checks, plain = checks_of(lambda i: gathered(tf.where(i < 0, i + 5, i)), ints(0, 0, 0, dtype=dtype))
+    limits = np.iinfo(dtype)
+    test = tf.function(lambda x: checks.predicate([x]), autograph=False)
+
+    @settings(max_examples=80, deadline=None)
+    @given(st.lists(st.one_of(st.integers(-6, 6), st.integers(limits.min, limits.max)), min_size=3, max_size=3))
+    def same(values):
+        values = tf.constant(values, dtype)
+        try:
+            plain(values)
+            fine = True
+        except tf.errors.InvalidArgumentError:
+            fine = False
+        assert bool(test(values)) == fine
+
+    same()
+
+
+def test_what_is_not_a_number_becomes_no_index():
+    checks, plain = checks_of(lambda x: gathered(tf.cast(tf.sigmoid(x @ COMPUTED) * 4.0, tf.int32)), ROWS)
+    assert len(checks.late) == 1
+    raised(plain, ROWS * np.nan)
+    raised(tf.function(lambda x: split(checks)([x]), autograph=False), ROWS * np.nan)
+
+
+def test_ids_that_lose_their_upper_bits_are_looked_at_before():
+    checks, plain = checks_of(lambda i: 7 // tf.cast(i, tf.int32), ints(1, dtype="int64"))
+    raised(plain, ints(2**32, dtype="int64"))
+    assert not holds(checks, ints(2**32, dtype="int64"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(-2, 6), st.integers(-2, 6)), min_size=2, max_size=2))
+def test_each_column_of_places_has_its_own_limit(places):
+    checks, plain = COLUMNS
+    places = tf.constant(places, tf.int32)
+    try:
+        plain(places)
+        fine = True
+    except tf.errors.InvalidArgumentError:
+        fine = False
+    assert holds(checks, places) == fine
+
+
+COLUMNS = checks_of(lambda i: tf.gather_nd(TABLE, i), ints([0, 0], [1, 1]))
+
+
+def test_columns_that_were_put_together_are_looked_at_one_by_one():
+    def counted(labels, rows):
+        return tf.scatter_nd(tf.stack([labels, tf.argmax(rows, -1, tf.int32)], 1), tf.ones(4), [3, 5])
+
+    checks, _ = checks_of(counted, ints(0, 1, 2, 0), ROWS)
+    (need,) = checks.early
+    assert (need.low, need.high) == (0, 2) and not checks.late
+
+
+ALWAYS = {
+    "argmax": lambda x: gathered(tf.argmax(x @ tf.transpose(x)[:, :1] @ tf.ones((1, 5)), -1)),
+    "top_k": lambda x: gathered(tf.math.top_k(tf.tanh(x), 2)[1]),
+    "argsort": lambda x: gathered(tf.argsort(tf.tanh(x), -1)),
+    "range": lambda x: gathered(tf.range(tf.shape(x)[1])) + tf.reduce_sum(x),
+    "clip": lambda x: gathered(tf.clip_by_value(tf.cast(x @ tf.ones((5, 1)), tf.int32), 0, 4)),
+    "rest": lambda x: gathered(tf.cast(x @ tf.ones((5, 1)), tf.int32) % 5),
+    "thresholds": lambda x: tf.math.unsorted_segment_sum(
+        tf.ones(20), tf.reshape(tf.cast(tf.sigmoid(x @ COMPUTED) * 4.0, tf.int32), [-1]), 5
+    ),
+    "random": lambda x: gathered(tf.random.stateless_uniform([3], (1, 2), 0, 5, tf.int32)) + tf.reduce_sum(x),
+    "kept where it fits": lambda x: gathered(where_it_fits(tf.cast(x @ tf.ones((5, 1)), tf.int32))),
+    "shapes": lambda x: [tf.debugging.assert_equal(tf.shape(x @ tf.ones((5, 3)))[0], 4), x][1],
+    "divided by a constant": lambda x: tf.cast(x, tf.int32) // 3,
+    "a loop over a list": lambda x: tf.while_loop(
+        lambda i, _: i < 4,
+        lambda i, a: (i + 1, a.write(i, tf.gather(x, i))),
+        (0, tf.TensorArray(tf.float32, 4, element_shape=[5])),
+    )[1].stack(),
+    "beginnings that are constant": lambda x: x[:, 2] + tf.slice(x, [0, 1], [4, 1])[:, 0],
+}  # fmt: skip
+
+
+def where_it_fits(ids):
+    return tf.where(tf.logical_and(ids >= 0, ids < 5), ids, 0)
+
+
+@pytest.mark.parametrize("kind", ALWAYS)
+def test_what_cannot_be_out_of_range_is_not_looked_at(kind):
+    checks, _ = checks_of(ALWAYS[kind], ROWS)
+    assert not checks.late and not checks.early
+
+
+def called(function):
+    inner = tf.function(function)
+    return lambda x: inner(x)
+
+
+INSIDE = {
+    "a called function": called(gathered),
+    "a branch": lambda i: tf.cond(tf.reduce_sum(i) > 3, lambda: gathered(i), lambda: gathered(i) * 2),
+    "a loop": lambda i: tf.while_loop(lambda n, _: n < 3, lambda n, x: (n + 1, x + gathered(i)), (0, tf.zeros((2, 2))))[
+        1
+    ],
+}
+
+
+@pytest.mark.parametrize("place", INSIDE)
+def test_functions_that_a_step_calls_are_looked_into(place):
+    checks, plain = checks_of(INSIDE[place], ints(1, 4))
+    assert len(checks.early) == 1 and not checks.late
+    assert holds(checks, ints(1, 4)) and not holds(checks, ints(4, 5))
+    raised(plain, ints(4, 5))
+
+
+def test_ids_that_a_branch_corrects_are_for_the_plain_graph_which_has_nothing_against_them():
+    def safe(ids):
+        return tf.cond(tf.reduce_max(ids) > 4, lambda: tf.zeros((2, 2)), lambda: gathered(ids))
+
+    checks, plain = checks_of(safe, ints(1, 4))
+    assert not holds(checks, ints(1, 9))
+    np.testing.assert_array_equal(plain(ints(1, 9)), np.zeros((2, 2)))
+
+
+LATE = {
+    "gather": (lambda x: gathered(tf.cast(x @ COMPUTED, tf.int32)), "GatherV2"),
+    "assert": (lambda x: [tf.debugging.assert_less(x @ COMPUTED, 4.0, name="least"), x * 2][1], "least/Assert"),
+    "numbers": (lambda x: tf.debugging.check_numerics(tf.math.log(4.0 - x @ COMPUTED), "bad"), "CheckNumerics"),
+    "a call": (lambda x: called(lambda y: gathered(tf.cast(y @ COMPUTED, tf.int32)))(x), "GatherV2"),
+    "a loop": (
+        lambda x: tf.while_loop(
+            lambda n, _: n < 2,
+            lambda n, y: (n + 1, y + 0.1 * gathered(tf.cast(y @ COMPUTED, tf.int32)[0, :1])[0, 0]),
+            (0, x),
+        )[1],
+        "GatherV2",
+    ),
+    "matrix": (lambda x: tf.linalg.inv(tf.linalg.diag(6.0 - x @ COMPUTED)[0]), "MatrixInverse"),
+}
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_what_depends_on_more_than_the_batch_raises_within_the_step_before_it_changes_anything(kind):
+    function, node = LATE[kind]
+    count, before = tf.Variable(0.0), tf.Variable(0.0)
+
+    def step(x):
+        count.assign_add(1.0)
+        made = function(x * 2.0)
+        before.assign(tf.reduce_sum(tf.exp(tf.tanh(made)) @ tf.ones((made.shape[-1], 3))))
+        return made
+
+    good, bad = np.full((4, 5), 0.25, "float32"), np.full((4, 5), 3.0, "float32")
+    checks, plain = checks_of(step, good, opened=kind != "a loop")
+    assert len(checks.late) == 1 and not checks.early
+    run = tf.function(lambda x: split(checks)([x]), autograph=False)
+    np.testing.assert_allclose(run(good), plain(good), rtol=1e-6)
+    kept = count.numpy(), before.numpy()
+    assert kept[0] == 2.0
+    expected, said = raised(plain, bad)
+    count.assign(kept[0]), before.assign(kept[1])
+    found, told = raised(run, bad)
+    assert found is expected and node in said and node in told
+    assert (count.numpy(), before.numpy()) == kept
+
+
+def test_what_a_check_itself_needs_is_changed_as_in_the_plain_graph():
+    count = tf.Variable(0.0)
+
+    def step(x):
+        count.assign_add(1.0)
+        tf.debugging.assert_less(tf.reduce_sum(x @ COMPUTED) * count, 100.0)
+        return tf.exp(x @ COMPUTED)
+
+    checks, plain = checks_of(step, ROWS)
+    run = tf.function(lambda x: split(checks)([x]), autograph=False)
+    raised(plain, ROWS * 0 + 99)
+    raised(run, ROWS * 0 + 99)
+    assert count.numpy() == 2.0

@@ -1,0 +1,238 @@
+"""Keras models whose data plain Keras refuses: known before a compiled step, and none of the others is suspected."""
+
+from collections import Counter
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("on JAX plain Keras is compiled by XLA, too, and checks nothing", allow_module_level=True)
+
+import tensorflow as tf
+
+from keras_xla.backend.tensorflow.checks.find import early_checks
+from keras_xla.backend.tensorflow.partial.split import HEAVY
+from keras_xla.backend.tensorflow.trace import Trace
+from keras_xla.backend.tensorflow.ways import make, shapes_of
+
+RANDOM = np.random.default_rng(0)
+IDS = RANDOM.integers(0, 100, (8, 12)).astype("int32")
+SERIES = RANDOM.normal(size=(8, 12, 4)).astype("float32")
+CLASSES = (np.arange(8) % 3).astype("int32")
+LOGITS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+@pytest.fixture(autouse=True)
+def usual_dtypes():
+    """The usual dtype policy afterwards."""
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+class Step:
+    """A compiled model's training step, as `ways.loop` would run it through XLA, and plainly."""
+
+    def __init__(self, model, *batch):
+        self.model = model
+        batch = tuple(map(tf.convert_to_tensor, batch))
+        model._symbolic_build(data_batch=batch)
+        spec = tuple(tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in batch)
+        self.trace, shapes = Trace(model.train_step, spec), shapes_of(batch)
+        self.ok = early_checks(self.trace, shapes)
+        self.late = [self.trace.concrete.graph.get_operation_by_name(name) for name in self.trace.checks(shapes).late]
+        self.predicate = tf.function(self.ok, autograph=False).get_concrete_function(batch) if self.ok else None
+        self.run = tf.function(make(self.trace, "xla", shapes), autograph=False)
+
+    def holds(self, *batch):
+        return bool(tf.function(self.ok, autograph=False)(tuple(map(tf.convert_to_tensor, batch))))
+
+    def plain_error(self, *batch):
+        """What plain Keras raises."""
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            self.trace.function(tuple(map(tf.convert_to_tensor, batch)))
+        return caught.value.message
+
+    def state(self):
+        """Everything that a step changes."""
+        return [x.numpy() for x in self.trace.variables]
+
+
+def changed(x, value):
+    x = x.copy()
+    x.flat[-1] = value
+    return x
+
+
+def compiled(model, loss=LOGITS, optimizer="adam", **options):
+    model.compile(optimizer, loss, **options)
+    return model
+
+
+def text_model(rows=100, **options):
+    lines = [keras.Input((12,)), layers.Embedding(rows, 8, mask_zero=True), layers.LSTM(4), layers.Dense(3)]
+    return compiled(keras.Sequential(lines), **options)
+
+
+def test_ids_and_labels_out_of_range():
+    step = Step(text_model(), IDS, CLASSES)
+    assert not step.late
+    assert step.holds(IDS, CLASSES)
+    assert step.holds(changed(IDS, -100), CLASSES)  # from the end, in Keras
+    assert not step.holds(changed(IDS, 150), CLASSES)
+    assert "Gather" in step.plain_error(changed(IDS, 150), CLASSES)
+    assert not step.holds(IDS, changed(CLASSES, 10))
+    assert "Received a label value of 10" in step.plain_error(IDS, changed(CLASSES, 10))
+
+
+def test_the_predicate_is_a_few_operations_on_ids_and_labels():
+    predicate = Step(text_model(), IDS, CLASSES).predicate
+    kinds = Counter(op.type for op in predicate.graph.get_operations())
+    assert kinds["Max"] == 2 and kinds.total() < 40
+    assert not any(kind.startswith((*HEAVY, "Random", "StatelessRandom", "ReadVariable")) for kind in kinds)
+
+
+@pytest.mark.parametrize("outputs", ["logits", "probabilities", "ignored class"])
+def test_labels_of_sparse_losses(outputs):
+    ignored = {"ignore_class": 255} if outputs == "ignored class" else {}
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=outputs != "probabilities", **ignored)
+    last = "softmax" if outputs == "probabilities" else None
+    model = keras.Sequential([keras.Input((12, 4)), layers.Flatten(), layers.Dense(3, last)])
+    step = Step(compiled(model, loss), SERIES, CLASSES)
+    assert not step.late and step.holds(SERIES, CLASSES)
+    assert not step.holds(SERIES, changed(CLASSES, 3)) and not step.holds(SERIES, changed(CLASSES, -1))
+    step.plain_error(SERIES, changed(CLASSES, 3))
+    assert step.holds(SERIES, changed(CLASSES, 255)) == (outputs == "ignored class")
+
+
+def transformer():
+    inputs = keras.Input((12,))
+    positions = keras.ops.arange(0, 12)
+    x = layers.Embedding(100, 16)(inputs) + layers.Embedding(12, 16)(positions)
+    x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 8)(x, x, use_causal_mask=True))
+    x = layers.Dropout(0.1)(layers.GlobalAveragePooling1D()(x))
+    return keras.Model(inputs, layers.Dense(3)(x))
+
+
+def recurrent():
+    lines = [layers.Bidirectional(layers.GRU(4, return_sequences=True)), layers.SimpleRNN(3), layers.Dense(3)]
+    return keras.Sequential([keras.Input((12, 4)), layers.Masking(), *lines])
+
+
+def image():
+    lines = [layers.Reshape((12, 4, 1)), layers.Conv2D(4, 3, padding="same"), layers.BatchNormalization()]
+    return keras.Sequential([keras.Input((12, 4)), *lines, layers.MaxPooling2D(), layers.Flatten(), layers.Dense(3)])
+
+
+METRICS = [
+    keras.metrics.SparseCategoricalAccuracy,
+    lambda: keras.metrics.SparseTopKCategoricalAccuracy(2),
+    lambda: keras.metrics.MeanIoU(3, sparse_y_pred=False),
+]
+
+
+@pytest.mark.parametrize("make", [transformer, recurrent, image])
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_models_in_which_nothing_runs_plainly_for_its_checks(make, dtype):
+    keras.config.set_dtype_policy(dtype)
+    x = IDS if make is transformer else SERIES
+    model = compiled(make(), metrics=[metric() for metric in METRICS] if dtype == "float32" else ["accuracy"])
+    step = Step(model, x, CLASSES, np.ones(8, "float32"))
+    assert not step.late
+    assert step.holds(x, CLASSES, np.ones(8, "float32"))
+
+
+def test_models_without_anything_to_look_at():
+    model = keras.Sequential([keras.Input((12, 4)), layers.Flatten(), layers.Dense(3, "sigmoid")])
+    metrics = [keras.metrics.AUC(), keras.metrics.F1Score(), keras.metrics.Precision(), "accuracy"]
+    labels = keras.utils.to_categorical(CLASSES, 3)
+    step = Step(compiled(model, "binary_crossentropy", metrics=metrics), SERIES, labels)
+    assert step.ok is None and not step.late
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "rmsprop", "ftrl"])
+def test_sparse_gradients_of_ids_that_were_looked_at(optimizer):
+    step = Step(text_model(optimizer=optimizer), IDS, CLASSES)
+    assert not step.late and not step.holds(changed(IDS, 100), CLASSES)
+
+
+def test_accumulated_gradients_and_averaged_weights():
+    optimizer = keras.optimizers.Adam(gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=2)
+    step = Step(text_model(optimizer=optimizer), IDS, CLASSES)
+    assert not step.late and not step.holds(changed(IDS, 100), CLASSES)
+
+
+class Bounded(layers.Layer):
+    """Refuses large activations."""
+
+    def call(self, x):
+        tf.debugging.assert_less(x, 1e3, name="bounded")
+        return x
+
+
+def test_an_assertion_on_activations_is_made_in_the_middle_of_the_step():
+    lines = [layers.Flatten(), layers.Dense(8, "relu"), layers.BatchNormalization(), Bounded(), layers.Dropout(0.2)]
+    model = keras.Sequential([keras.Input((12, 4)), *lines, layers.Dense(3)])
+    step = Step(compiled(model, metrics=["accuracy"]), SERIES, CLASSES)
+    assert len(step.late) == 1
+    batch = tuple(map(tf.convert_to_tensor, (SERIES, CLASSES)))
+    step.run(batch)
+    step.model.layers[2].gamma.assign(step.model.layers[2].gamma * 1e6)
+    before = step.state()
+    names = [v.name for v in step.trace.variables]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bounded/Assert"):
+        step.run(batch)
+    for name, old, new in zip(names, before, step.state(), strict=True):
+        np.testing.assert_array_equal(old, new, err_msg=name)
+    assert "bounded/Assert" in step.plain_error(*batch)
+
+
+class Nearest(layers.Layer):
+    """A codebook that is looked up by ids computed from activations."""
+
+    def build(self, shape):
+        self.book = self.add_weight((5, shape[-1]))
+
+    def call(self, x):
+        ids = keras.ops.cast(keras.ops.round(keras.ops.sum(keras.ops.square(x), -1)), "int32")
+        return x + tf.gather(self.book, ids)
+
+
+def test_ids_that_are_computed_are_checked_in_the_middle_of_the_step():
+    model = keras.Sequential([keras.Input((12, 4)), layers.Flatten(), layers.Dense(3), Nearest()])
+    step = Step(compiled(model), SERIES, CLASSES)
+    assert [op.type for op in step.late] in (["ResourceGather"], ["GatherV2"])
+    step.model.layers[1].kernel.assign(step.model.layers[1].kernel * 0.0)
+    step.run(tuple(map(tf.convert_to_tensor, (SERIES, CLASSES))))
+    step.model.layers[1].bias.assign([9.0, 9.0, 9.0])
+    before = step.state()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"is not in \[0, 5\)") as caught:
+        step.run(tuple(map(tf.convert_to_tensor, (SERIES, CLASSES))))
+    assert "nearest" in caught.value.message
+    for old, new in zip(before, step.state(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_ids_from_a_vocabulary_are_checked_where_they_are_looked_up():
+    words = np.array([["a", "b"], ["c", "d"], ["a", "a"], ["b", "?"]] * 2)
+    lookup = layers.StringLookup(vocabulary=["a", "b", "c", "d"])
+    inputs = keras.Input((2,), dtype="string")
+    x = layers.GlobalAveragePooling1D()(layers.Embedding(3, 8)(lookup(inputs)))
+    model = compiled(keras.Model(inputs, layers.Dense(3)(layers.Dense(8, "gelu")(x))))
+    step = Step(model, tf.constant(words), CLASSES)
+    assert [op.type for op in step.late] == ["GatherV2"]
+    before = step.state()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"is not in \[0, 3\)"):
+        step.run((tf.constant(words), tf.constant(CLASSES)))
+    for old, new in zip(before, step.state(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    step.run((tf.constant(np.full((8, 2), "a")), tf.constant(CLASSES)))
+
+
+def test_labels_that_a_metric_leaves_out_are_not_suspected():
+    model = keras.Sequential([keras.Input((12, 4)), layers.Flatten(), layers.Dense(3, "softmax")])
+    losses = {"loss": "mse", "metrics": [[keras.metrics.MeanIoU(3, sparse_y_pred=False)]]}
+    step = Step(compiled(model, **losses), SERIES, CLASSES[:, None].astype("float32"))
+    labels = changed(CLASSES[:, None].astype("float32"), 7)
+    assert step.ok is None or step.holds(SERIES, labels)
