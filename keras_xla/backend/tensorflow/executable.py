@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_xla.backend.new_shapes import Timing, WayFailed
+from keras_xla.backend.tensorflow.checks.find import early_checks
 from keras_xla.backend.tensorflow.last_batch import Shapes, filling
 from keras_xla.backend.tensorflow.loops import loop
 from keras_xla.backend.tensorflow.partial.split import NotSplittable
@@ -54,11 +55,32 @@ class Executable:
     def _one(self) -> Callable:
         return self._step if self.way == "graph" else tf.function(self._step, autograph=False)
 
+    @functools.cached_property
+    def _early(self) -> Callable | None:
+        """Whether values of a batch are such that plain TensorFlow does not raise; None if they always are."""
+        return early_checks(self.trace, self.shapes) if self._checked else None
+
+    @functools.cached_property
+    def _holds(self) -> Callable | None:
+        return None if self._early is None else tf.function(self._early, autograph=False)
+
+    @property
+    def _checked(self) -> bool:
+        """Whether XLA runs it, which checks nothing."""
+        return self.way != "graph" and self.shapes is not None
+
+    @functools.cached_property
+    def _stops(self) -> bool:
+        """Whether a check within the step may stop it: then the steps before it must have been told of."""
+        return self._checked and bool(self.trace.checks((*self.shapes, ()) if self.trace.fills else self.shapes).late)
+
     def feed(self, source: Batches, iterator, count: int, pending, joined: bool = False) -> tuple[list, int, Any]:
         """Run `pending`, if it holds a batch, and then what the iterator gives; see `loops.loop`.
 
         The first run is of one batch, so that what fails is XLA, not the data, and no batch is run twice or lost.
         """
+        if self._stops:
+            count = 1
         if self._told is None or count == 1 or joined:
             return self._feed(source, iterator, 1 if self._told else count, pending, joined)
         outputs, ran, pending = self._feed(source, iterator, 1, pending, joined)
@@ -66,6 +88,10 @@ class Executable:
             others, more, pending = self._feed(source, iterator, count - 1, pending, joined)
             outputs, ran = (others if more else outputs), ran + more
         return outputs, ran, pending
+
+    def holds(self, batch: Any) -> bool:
+        """Whether `run` may be given a batch: it has no value for which plain TensorFlow raises."""
+        return self._holds is None or bool(self._holds(batch))
 
     def run(self, batch) -> Any:
         """Run one batch."""
@@ -101,16 +127,16 @@ class Executable:
         def run():
             kind = source.gathers, joined, repr(iterator.element_spec)
             if kind not in self._loops:
-                made = loop(self.trace, self._step, self.shapes, source, joined)
+                made = loop(self.trace, self._step, self.shapes, source, joined, self._early)
                 # One trace for arrays of any number of rows.
                 rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in source.tensors]
                 self._loops[kind] = made.get_concrete_function(iterator, tf.TensorSpec([], tf.int32), pending, rows)
             return self._loops[kind](iterator, tf.constant(count), pending, source.tensors)
 
-        outputs, ran, pending = self._run(run)
+        outputs, ran, pending = self._run(run, lambda made: int(made[1]) > 0)
         return outputs, int(ran), pending
 
-    def _run(self, call: Callable[[], Any]) -> Any:
+    def _run(self, call: Callable[[], Any], compiled: Callable[[Any], bool] = lambda _: True) -> Any:
         if self._told is None:
             return call()
         with self._lock:  # another thread may be compiling it
@@ -123,8 +149,9 @@ class Executable:
                 raise WayFailed(str(error)) from error
             except _OF_XLA as error:
                 raise failure(error) from error
-            told, self._told = self._told, None
-            told(time.perf_counter() - start)
+            if compiled(outputs):  # else the batch was not for it
+                told, self._told = self._told, None
+                told(time.perf_counter() - start)
             return outputs
 
 

@@ -22,6 +22,8 @@ from keras_xla.backend.tensorflow.sources import Batches, gathered, shapes_of, s
 from keras_xla.backend.tensorflow.trace import Trace, without_optionals
 from keras_xla.private.tensorflow import is_composite
 
+MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good
+
 
 @dataclasses.dataclass
 class _Pass:
@@ -34,6 +36,8 @@ class _Pass:
         executable: What runs those.
         pending: An element of the iterator that goes before what it gives next; None if there is none.
         stale: Whether to ask anew what the usual batches are run by.
+        refused: How many batches of the usual shapes had values that the executable must not run, and plain TensorFlow
+            did not raise for.
     """
 
     source: Batches
@@ -42,6 +46,7 @@ class _Pass:
     executable: Executable | None = None
     pending: Any = None
     stale: bool = False
+    refused: int = 0
 
 
 class Runner:
@@ -145,6 +150,8 @@ class Runner:
         chosen = self._answer(key, shapes)
         if chosen is None:
             chosen = self._ask(key, batch, lambda executable: functools.partial(executable.run, batch))
+        if not chosen.holds(batch):
+            chosen = self._executable(key, "graph", (), shapes)
         try:
             outputs, way = chosen.run(batch), chosen.way
         except WayFailed as error:
@@ -196,8 +203,13 @@ class Runner:
     def _run_other(self, this: _Pass, iterator) -> tuple[list, int, str]:
         """Run the pending batch, which is not for the usual executable; or see that it becomes the usual one."""
         chosen, shapes = self._choose(this, iterator)
-        if shapes == this.usual and chosen is this.executable:  # its values are not: plainly, it says what is wrong
+        if (
+            shapes == this.usual and chosen is this.executable
+        ):  # the values are not: plain TensorFlow tells what is wrong
             chosen = self._executable(this.key, "graph", (), shapes)
+            this.refused += 1
+            if this.refused > MOST_REFUSED:  # nothing is wrong with them
+                this.executable = self._chosen[this.key, shapes] = chosen
         elif chosen.way != "graph":
             this.executable, this.usual = chosen, shapes
             return [], 0, ""
