@@ -205,7 +205,7 @@ class Runner:
         chosen, shapes = self._choose(this, iterator)
         if (
             shapes == this.usual and chosen is this.executable
-        ):  # the values are not: plain TensorFlow tells what is wrong
+        ):  # its values are not: plainly, it says why
             chosen = self._executable(this.key, "graph", (), shapes)
             this.refused += 1
             if this.refused > MOST_REFUSED:  # nothing is wrong with them
