@@ -116,20 +116,20 @@ def made_of(callbacks: tuple, world: World, may_end: bool = False) -> list[keras
 
 
 def _counting_right(model: keras.Model, callbacks: list) -> list[keras.callbacks.Callback]:
-    """Callbacks for plain Keras that take back what it counts beyond the end of an epoch.
+    """Callbacks for plain Keras that take back what it does beyond the end of an epoch.
 
-    The one result in which keras_xla differs, as its README says: what does not depend on data, the optimizer's counter and
-    the seeds, has run in plain Keras before the data turn out to have ended. Here it is as it was after the last batch.
+    The one result in which keras_xla differs, as its README says: what does not depend on data (the optimizer's counter,
+    the seeds, weight decay) has run in plain Keras before the data turn out to have ended. Here all is as it was after the
+    last batch.
     """
     after: list[tuple[keras.Variable, Any]] = []
 
     def save(_hook, _callback, *_args, **_kwargs):
-        counters = [model.optimizer.iterations, *(x for x in model.variables if "seed_generator_state" in x.path)]
-        after[:] = [(counter, np.array(counter)) for counter in counters]
+        after[:] = [(each, np.array(each)) for each in (*model.variables, *model.optimizer.variables)]
 
     def restore(_hook, _callback, *_args, **_kwargs):
-        for counter, value in after:
-            counter.assign(value)
+        for variable, value in after:
+            variable.assign(value)
         after.clear()
 
     first = hooked({"test_begin": restore, "epoch_end": restore})

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras import layers
 
-FEATURES, CLASSES, IDS, LENGTH = 5, 3, 11, 4
+FEATURES, CLASSES, IDS, LENGTH = 5, 3, 11, 3
 CROSSENTROPY = "sparse_categorical_crossentropy"
 
 
@@ -111,7 +111,7 @@ def embedding():
 def convnet():
     return _head(
         layers.Conv2D(3, 3, activation="tanh"),
-        layers.AveragePooling2D(),
+        layers.AveragePooling2D(2),
         layers.Flatten(),
         layers.Dense(4, "tanh"),
         shape=(8, 8, 1),

@@ -52,8 +52,10 @@ def events(scenario: Scenario, side: Side) -> list[tuple[str, Any]]:
             world.note(label, value)
             for name, text in outlets.items():
                 world.note(f"{label}: {name}", text)
-            if isinstance(failed, tf.errors.OpError):  # what ran beside the operation that failed is left to chance
+            if isinstance(failed, tf.errors.InvalidArgumentError):  # what ran beside the operation that failed is left to chance
                 world.note(f"{label}: weights", world.model.trainable_variables)
+                return world.events
+            if isinstance(failed, tf.errors.OpError):  # a model that could not be built, say
                 return world.events
             world.note(f"{label}: state", world.state())
         world.note("files", {path.name: path.read_text() for path in sorted(pathlib.Path(folder).glob("*.csv"))})
@@ -124,8 +126,13 @@ def _without_names(text: str) -> str:
 
 
 def _without_times(text: str) -> str:
-    """The last state of every progress bar, without how long it took."""
+    """The progress bars that came to their end, without how long it took: those on the way are printed by the clock."""
     text = re.sub(r"\x1b\[[\d;]*m|\x08", "", text)
     lines = [line.rsplit("\r", 1)[-1] for line in text.split("\n")]
     lines = [re.sub(r" \d+(?:s|ms|us)(?:/(?:step|epoch))?(?= |$)", " TIME", line) for line in lines]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(line.rstrip() for line in lines if not _on_the_way(line))
+
+
+def _on_the_way(line: str) -> bool:
+    counts = re.match(r"\s*(\d+)/(\d+|Unknown)", line)
+    return counts is not None and counts[1] != counts[2]

@@ -9,6 +9,9 @@ from tests.differential.data import ARRAYS, FORMS, KNOWN, Data
 from tests.differential.models import KINDS, Kind
 from tests.differential.shown import Shown
 
+SLOW = ("lstm", "gru", "convnet")  # to trace
+_HOOKS = {"fit": ("train", "epoch", "test"), "evaluate": ("test",), "predict": ("predict",)}
+
 
 @dataclass(frozen=True, repr=False)
 class Scenario(Shown):
@@ -58,13 +61,13 @@ def drawn(rng: random.Random, way: str | None = None) -> Scenario:
     any_way = rng.choice(("plain",) * 5 + ("xla",) * 3 + ("tried", "partial", "true", "any"))
     way = way or any_way
     kinds = [name for name, kind in KINDS.items() if (kind.splits or way != "partial") and (kind.whole or way != "true")]
-    name = rng.choice(kinds)
+    name = rng.choice([each for each in kinds for _ in range(1 if each in SLOW else 4)])
     kind = KINDS[name]
     dtype = rng.choice(("float32",) * 8 + ("mixed_bfloat16", "mixed_float16"))
     entry = rng.choice(("compile",) * 6 + ("callback", "callback", "enable"))
     draw = _Draw(rng, kind)
     first = draw.compiling()
-    rest = [draw.action() for _ in range(rng.choice((1, 2, 2, 3, 3, 4)))]
+    rest = [draw.action() for _ in range(rng.choice((1, 1, 2, 2, 3)))]
     if not any(isinstance(each, do.Fit) for each in rest):
         rest.insert(0, draw.fit())
     return Scenario(name, (first, *rest), dtype, way, entry, rng.randrange(100))
@@ -108,7 +111,7 @@ class _Draw:
     def fit(self, nested: bool = False) -> do.Fit:
         rng = self._rng
         data = self.data(spoiled=self._one_in(12))
-        epochs = rng.choice((1, 2, 2, 3))
+        epochs = rng.choice((1, 2, 2, 2, 3))
         validation = None
         if self._one_in(2):
             split = data.arrays and self._one_in(3)
@@ -190,6 +193,3 @@ class _Draw:
             verbose=rng.choice((0, 0, 1, 2)),
             callbacks=self.callbacks("predict"),
         )
-
-
-_HOOKS = {"fit": ("train", "epoch", "test"), "evaluate": ("test",), "predict": ("predict",)}
