@@ -76,10 +76,10 @@ class Given:
 
     def arguments(self, targets: bool = True) -> dict[str, Any]:
         """For `fit` and `evaluate`; for `predict` without targets."""
-        if self.data.form == "arrays" or self.data.form == "tensors":
+        if self.data.arrays:
             named = dict(zip(("x", "y", "sample_weight"), self.triple, strict=False))
             if self.data.form == "tensors":
-                named = keras.tree.map_structure(tf.constant, named)
+                named = keras.tree.map_structure(tensor, named)
             return named if targets else {"x": named["x"]}
         return {"x": self.made() if targets else self.of(self.x)}
 
@@ -97,10 +97,10 @@ class Given:
             return Batches(structure, size)
         if form in ("generator", "endless"):
             return batches(structure, size, form == "endless")
-        structure = keras.tree.map_structure(tf.constant, structure)
-        if isinstance(structure, list):
-            structure = tuple(structure)
-        structure = tuple(tuple(x) if isinstance(x, list) else x for x in structure) if isinstance(structure, tuple) else structure
+        structure = keras.tree.map_structure(tensor, structure)
+        if not isinstance(structure, tuple):
+            structure = (structure,)
+        structure = tuple(tuple(each) if isinstance(each, list) else each for each in structure)  # lists would be stacked
         dataset = tf.data.Dataset.from_tensor_slices(structure)
         if form == "shuffled":
             dataset = dataset.shuffle(self.data.rows, seed=SEED)
@@ -147,6 +147,11 @@ def batches(structure: Any, size: int, endless: bool) -> Iterator:
             return
 
 
+def tensor(x: Any) -> Any:
+    """Of an array; what is a tensor, such as a ragged one, stays."""
+    return x if isinstance(x, tf.RaggedTensor) else tf.constant(x)
+
+
 def cut(structure: Any, where: slice) -> Any:
     return keras.tree.map_structure(lambda x: x[where], structure)
 
@@ -158,7 +163,7 @@ def spoil(x: Any, y: Any, how: str) -> tuple[Any, Any]:
         how: `""` for none; a `"label"` or an `"id"` out of range, a `"value"` that an assertion refuses, each late in the
             rows; rows of another `"width"`.
     """
-    late = len(keras.tree.flatten(x)[0]) * 3 // 4
+    late = len(keras.tree.flatten(y)[0]) * 3 // 4
     if how == "label":
         y[late] = 10
     if how == "id":

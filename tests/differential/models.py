@@ -25,6 +25,7 @@ class Kind:
         classes: Whether labels are numbers of classes, so that classes may have weights and labels be out of range.
         bad: What `data.spoil` can do to its rows so that plain Keras refuses them.
         whole: Whether XLA can compile all of it.
+        forms: Of data that it takes, if not all; see `data.Data`.
         splits: Whether a part of it runs plainly where XLA compiles the rest.
     """
 
@@ -37,6 +38,7 @@ class Kind:
     bad: tuple[str, ...] = ("label", "width")
     whole: bool = True
     splits: bool = False
+    forms: tuple[str, ...] = ()
 
 
 def _numbers(rng, rows):
@@ -83,6 +85,12 @@ def _series(rng, rows):
 
 def _words(rng, rows):
     return rng.choice(["red", "green", "blue", "grey"], (rows, 1)).astype(object), _labels(rng, rows)
+
+
+def _ragged(rng, rows):
+    lengths = rng.integers(1, LENGTH + 1, rows)
+    ids = rng.integers(1, IDS, lengths.sum()).astype("int32")
+    return tf.RaggedTensor.from_row_lengths(ids, lengths), _labels(rng, rows)
 
 
 def _head(*middle, shape=(FEATURES,), dtype=None):
@@ -258,6 +266,18 @@ def checked():
     return _head(Checked(), layers.Dense(4, "tanh"))
 
 
+class Padded(layers.Layer):
+    """Makes rows of any length rows of the same length."""
+
+    def call(self, x):
+        return x.to_tensor(0, shape=[None, LENGTH]) if isinstance(x, tf.RaggedTensor) else x
+
+
+def ragged():
+    pooled = layers.GlobalAveragePooling1D()
+    return keras.Sequential([Padded(), layers.Embedding(IDS, 4), pooled, layers.Dense(CLASSES, "softmax", dtype="float32")])
+
+
 MSE = {"loss": "mse", "metrics": ("mae",), "classes": False, "bad": ("width",)}
 KINDS: dict[str, Kind] = {
     "mlp": Kind(mlp, _classified),
@@ -286,5 +306,6 @@ KINDS: dict[str, Kind] = {
     "own_step": Kind(OwnStep, _measured, **MSE),
     "own_loss": Kind(OwnLoss, _measured, **MSE),
     "counting": Kind(counting, _classified),
+    "ragged": Kind(ragged, _ragged, bad=("label",), forms=("dataset", "shuffled", "unknown", "repeated")),
     "checked": Kind(checked, _classified, bad=("label", "value")),
 }

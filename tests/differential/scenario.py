@@ -85,6 +85,7 @@ class _Draw:
     def data(self, forms=FORMS, spoiled: bool = False, seed: int = 0) -> Data:
         rng, kind = self._rng, self._kind
         rows, batch = rng.choice(((16, 8), (20, 8), (10, 4), (12, 4), (9, 9), (7, 16), (13, 6)))
+        forms = [form for form in forms if form in (kind.forms or FORMS)] or kind.forms
         form = rng.choice(forms) if self._one_in(2) else rng.choice([form for form in forms if form in ARRAYS] or forms)
         return Data(
             rows=rows,
