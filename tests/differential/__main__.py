@@ -26,7 +26,9 @@ def main() -> int:
     parser.add_argument("--way", choices=WAYS, help="lead keras_xla that way, whatever the scenario has drawn")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--show", action="store_true", help="print the scripts of these scenarios, and run nothing")
-    parser.add_argument("--shrink", action="store_true", help="print the smallest script that still differs as each does")
+    parser.add_argument(
+        "--shrink", action="store_true", help="print the smallest script that still differs as each does"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     numbers = range(given.start, given.start + given.count)
@@ -103,7 +105,9 @@ def _run_all(numbers: range, way: str | None, processes: int) -> int:
         print(f"\nscenario {line['number']} ({line['what']})")
         for found in line["found"]:
             print(f"  {found[:2000]}")
-    print(f"\n{done} scenarios, {len(differing)} differ" + (f": {[d['number'] for d in differing]}" if differing else ""))
+    print(
+        f"\n{done} scenarios, {len(differing)} differ" + (f": {[d['number'] for d in differing]}" if differing else "")
+    )
     return 1 if differing else 0
 
 

@@ -11,7 +11,9 @@ from tests.differential.data import UNKNOWN, Data, tensor
 from tests.differential.shown import Shown
 from tests.differential.world import World
 
+ROWS = Data()
 OTHER = Data(rows=12, batch=6, seed=1)
+RAISED = "raised by the script"
 VALID = Data(rows=10, batch=4, seed=2)
 
 
@@ -25,7 +27,12 @@ class Action(Shown):
 def optimizer_of(name: str, ema: bool, accumulate: int, clipnorm: float | None) -> keras.optimizers.Optimizer:
     """A fresh one. No gradient close to zero becomes a step of full size: rounding would show."""
     rate = keras.optimizers.schedules.ExponentialDecay(0.05, 2, 0.5) if name == "decayed" else 0.05
-    more = {"use_ema": ema, "ema_momentum": 0.5, "gradient_accumulation_steps": accumulate or None, "clipnorm": clipnorm}
+    more = {
+        "use_ema": ema,
+        "ema_momentum": 0.5,
+        "gradient_accumulation_steps": accumulate or None,
+        "clipnorm": clipnorm,
+    }
     if ema:
         more["ema_overwrite_frequency"] = 3
     if name in ("adam", "adamw"):
@@ -78,11 +85,10 @@ class Fit(Action):
 
     Attributes:
         validation: `Data`, or the part of the rows that is split off.
-        validation_arrays: Hands it over as a tuple of arrays rather than as it is.
         callbacks: Of `callbacks.py`.
     """
 
-    data: Data = Data()
+    data: Data = ROWS
     epochs: int = 1
     initial_epoch: int = 0
     steps_per_epoch: int | None = None
@@ -123,7 +129,9 @@ class Fit(Action):
             validation_freq=self.validation_freq,
             validation_steps=self.validation_steps or _needed(self.validation),
             verbose=self.verbose,
-            callbacks=made_of(self.callbacks, world, self.data.form in UNKNOWN or options["steps_per_epoch"] is not None),
+            callbacks=made_of(
+                self.callbacks, world, self.data.form in UNKNOWN or options["steps_per_epoch"] is not None
+            ),
         )
 
 
@@ -205,7 +213,7 @@ class Call(Action):
 class ChangeArrays(Action):
     """Changes rows in place: the targets, and the inputs that are numbers."""
 
-    data: Data = Data()
+    data: Data = ROWS
 
     def run(self, world):
         given = world.given(self.data)
@@ -270,8 +278,7 @@ class Raise(Action):
 
     def run(self, world):
         kinds = {kind.__name__: kind for kind in (RuntimeError, ValueError, KeyboardInterrupt, StopIteration)}
-        raise kinds[self.error]("raised by the script")
-
+        raise kinds[self.error](RAISED)
 
 
 def _batched(world: World, data: Data, targets: bool = True) -> dict[str, Any]:

@@ -10,7 +10,16 @@ import numpy as np
 from tests.differential.shown import Shown
 from tests.differential.world import World
 
-CALLS = ("train_begin", "train_end", "epoch_begin", "epoch_end", "test_begin", "test_end", "predict_begin", "predict_end")
+CALLS = (
+    "train_begin",
+    "train_end",
+    "epoch_begin",
+    "epoch_end",
+    "test_begin",
+    "test_end",
+    "predict_begin",
+    "predict_end",
+)
 BATCHES = tuple(f"{kind}_batch_{when}" for kind in ("train", "test", "predict") for when in ("begin", "end"))
 HOOKS = CALLS + BATCHES
 
@@ -80,7 +89,11 @@ class Builtin(Shown):
             "EarlyStopping": {"monitor": "loss", "patience": 0, "min_delta": 0.1, "restore_best_weights": True},
             "ReduceLROnPlateau": {"monitor": "loss", "patience": 1, "min_delta": 1.0},
             "LearningRateScheduler": {"schedule": lambda epoch, rate: rate * 0.5},
-            "ModelCheckpoint": {"filepath": folder / "{epoch}-{batch}.weights.h5", "save_weights_only": True, "save_freq": 2},
+            "ModelCheckpoint": {
+                "filepath": folder / "{epoch}-{batch}.weights.h5",
+                "save_weights_only": True,
+                "save_freq": 2,
+            },
             "BackupAndRestore": {"backup_dir": folder / "backup"},
             "CSVLogger": {"filename": folder / "log.csv"},
             "TerminateOnNaN": {},
@@ -118,9 +131,9 @@ def made_of(callbacks: tuple, world: World, may_end: bool = False) -> list[keras
 def _counting_right(model: keras.Model, callbacks: list) -> list[keras.callbacks.Callback]:
     """Callbacks for plain Keras that take back what it does beyond the end of an epoch.
 
-    The one result in which keras_xla differs, as its README says: what does not depend on data (the optimizer's counter,
-    the seeds, weight decay) has run in plain Keras before the data turn out to have ended. Here all is as it was after the
-    last batch.
+    The one result in which keras_xla differs, as its README says: what does not depend on data (the optimizer's
+    counter, the seeds, weight decay) has run in plain Keras before the data turn out to have ended. Here all is as it
+    was after the last batch.
     """
     after: list[tuple[keras.Variable, Any]] = []
 

@@ -25,9 +25,9 @@ class Data(Shown):
     Attributes:
         rows: How many.
         batch: Rows of a batch; the last one may have fewer.
-        form: `"arrays"` of NumPy, `"tensors"`, a `tf.data` `"dataset"`, one `"shuffled"`, one with the rest `"dropped"`,
-            a `"sequence"` (`PyDataset`); without a length: `"unknown"` and `"filtered"` datasets, a Python `"generator"`,
-            an `"endless"` one, a dataset that is `"repeated"` for ever.
+        form: `"arrays"` of NumPy, `"tensors"`, a `tf.data` `"dataset"`, one `"shuffled"`, one with the rest
+            `"dropped"`, a `"sequence"` (`PyDataset`); without a length: `"unknown"` and `"filtered"` datasets, a Python
+            `"generator"`, an `"endless"` one, a dataset that is `"repeated"` for ever.
         weighted: Whether every row has a weight.
         spoiled: What is wrong with it: `"label"`, `"id"`, `"value"` or `"width"`; see `spoil`.
         seed: Other rows.
@@ -100,7 +100,9 @@ class Given:
         structure = keras.tree.map_structure(tensor, structure)
         if not isinstance(structure, tuple):
             structure = (structure,)
-        structure = tuple(tuple(each) if isinstance(each, list) else each for each in structure)  # lists would be stacked
+        structure = tuple(
+            tuple(each) if isinstance(each, list) else each for each in structure
+        )  # lists would be stacked
         dataset = tf.data.Dataset.from_tensor_slices(structure)
         if form == "shuffled":
             dataset = dataset.shuffle(self.data.rows, seed=SEED)
@@ -160,8 +162,8 @@ def spoil(x: Any, y: Any, how: str) -> tuple[Any, Any]:
     """Rows that plain Keras refuses.
 
     Args:
-        how: `""` for none; a `"label"` or an `"id"` out of range, a `"value"` that an assertion refuses, each late in the
-            rows; rows of another `"width"`.
+        how: `""` for none; a `"label"` or an `"id"` out of range, a `"value"` that an assertion refuses, each late
+            in the rows; rows of another `"width"`.
     """
     late = len(keras.tree.flatten(y)[0]) * 3 // 4
     if how == "label":

@@ -7,7 +7,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-
 from keras import layers
 
 FEATURES, CLASSES, IDS, LENGTH = 5, 3, 11, 3
@@ -149,7 +148,7 @@ def regularized():
         [
             keras.Input((FEATURES,)),
             layers.Dense(6, "tanh", kernel_regularizer="l2"),
-            layers.ActivityRegularization(l2=0.01),
+            layers.ActivityRegularization(l2=0.01, dtype="float32"),
             layers.Dense(1),
         ]
     )
@@ -254,7 +253,9 @@ class Checked(layers.Layer):
     """Refuses large numbers, as careful layers do."""
 
     def call(self, x):
-        with tf.control_dependencies([tf.debugging.assert_less(tf.cast(x, tf.float32), 100.0, "the input is too large")]):
+        with tf.control_dependencies(
+            [tf.debugging.assert_less(tf.cast(x, tf.float32), 100.0, "the input is too large")]
+        ):
             return tf.identity(x)
 
 
@@ -275,7 +276,9 @@ class Padded(layers.Layer):
 
 def ragged():
     pooled = layers.GlobalAveragePooling1D()
-    return keras.Sequential([Padded(), layers.Embedding(IDS, 4), pooled, layers.Dense(CLASSES, "softmax", dtype="float32")])
+    return keras.Sequential(
+        [Padded(), layers.Embedding(IDS, 4), pooled, layers.Dense(CLASSES, "softmax", dtype="float32")]
+    )
 
 
 MSE = {"loss": "mse", "metrics": ("mae",), "classes": False, "bad": ("width",)}

@@ -60,7 +60,9 @@ def drawn(rng: random.Random, way: str | None = None) -> Scenario:
     """A scenario from any source of random numbers (hypothesis' `randoms()` too)."""
     any_way = rng.choice(("plain",) * 5 + ("xla",) * 3 + ("tried", "partial", "true", "any"))
     way = way or any_way
-    kinds = [name for name, kind in KINDS.items() if (kind.splits or way != "partial") and (kind.whole or way != "true")]
+    kinds = [
+        name for name, kind in KINDS.items() if (kind.splits or way != "partial") and (kind.whole or way != "true")
+    ]
     name = rng.choice([each for each in kinds for _ in range(1 if each in SLOW else 4)])
     kind = KINDS[name]
     dtype = rng.choice(("float32",) * 8 + ("mixed_bfloat16", "mixed_float16"))

@@ -42,7 +42,7 @@ def _smaller(value: Any) -> Iterator[Any]:
         for number in reversed(range(len(value))):
             yield value[:number] + value[number + 1 :]
         for number, each in enumerate(value):
-            yield from (value[:number] + (other,) + value[number + 1 :] for other in _smaller(each))
+            yield from ((*value[:number], other, *value[number + 1 :]) for other in _smaller(each))
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             now = getattr(value, field.name)

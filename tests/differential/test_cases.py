@@ -6,7 +6,17 @@ import keras
 import pytest
 
 import keras_xla
-from tests.differential.actions import OTHER, VALID, ChangeArrays, Compile, Evaluate, Fit, Predict, TestOnBatch, TrainOnBatch
+from tests.differential.actions import (
+    OTHER,
+    VALID,
+    ChangeArrays,
+    Compile,
+    Evaluate,
+    Fit,
+    Predict,
+    TestOnBatch,
+    TrainOnBatch,
+)
 from tests.differential.callbacks import At
 from tests.differential.data import Data
 from tests.differential.run import compared
@@ -29,7 +39,9 @@ class TestAnotherBatchWhileFitRunsOnArrays:
     def test_train_on_batch_trains_on_its_own(self, hook, way):
         equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=TrainOnBatch()),)), way=way)
 
-    @pytest.mark.parametrize("action", [Fit(data=OTHER), Evaluate(data=OTHER), Predict(data=OTHER), TestOnBatch()], ids=repr)
+    @pytest.mark.parametrize(
+        "action", [Fit(data=OTHER), Evaluate(data=OTHER), Predict(data=OTHER), TestOnBatch()], ids=repr
+    )
     @pytest.mark.parametrize("hook", ["epoch_begin", "epoch_end"])
     def test_so_do_nested_calls(self, hook, action):
         equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=action),)))

@@ -20,8 +20,9 @@ class Side:
     """Plain Keras, or keras_xla led one way.
 
     Attributes:
-        way: `"plain"` (the plain graph), `"tried"` (the plain graph after a trial of XLA that was undone), `"xla"`, `"partial"` (in parts), `"true"` (`jit_compile=True`), `"any"` (what the
-            policy finds); empty for plain Keras.
+        way: `"plain"` (the plain graph), `"tried"` (the plain graph after a trial of XLA that was undone), `"xla"`,
+            `"partial"` (in parts), `"true"` (`jit_compile=True`), `"any"` (what the policy finds); `""` for plain
+            Keras.
         entry: `"compile"` (`keras_xla.compile`), `"callback"` (`XLACompile` in every fit) or `"enable"`.
     """
 
@@ -64,7 +65,11 @@ class Side:
 
 def forced(way: str) -> contextlib.AbstractContextManager:
     """Have the policy answer with this way, after the trials that it takes to find it faster."""
-    return mock.patch.object(Policy, "_auto", _answer(way)) if way in ("plain", "tried", "xla", "partial") else contextlib.nullcontext()
+    return (
+        mock.patch.object(Policy, "_auto", _answer(way))
+        if way in ("plain", "tried", "xla", "partial")
+        else contextlib.nullcontext()
+    )
 
 
 def _answer(way: str) -> Callable:
