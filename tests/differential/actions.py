@@ -7,13 +7,12 @@ import keras
 import numpy as np
 
 from tests.differential.callbacks import made_of
-from tests.differential.data import UNKNOWN, Data, tensor
+from tests.differential.data import RAISED, UNKNOWN, Data, tensor
 from tests.differential.shown import Shown
 from tests.differential.world import World
 
 ROWS = Data()
 OTHER = Data(rows=12, batch=6, seed=1)
-RAISED = "raised by the script"
 VALID = Data(rows=10, batch=4, seed=2)
 
 

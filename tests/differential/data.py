@@ -13,6 +13,7 @@ from tests.differential.models import IDS, Kind
 from tests.differential.shown import Shown
 
 SEED = 7
+RAISED = "raised by the script"
 ARRAYS, KNOWN = ("arrays", "tensors"), ("arrays", "tensors", "dataset", "shuffled", "dropped", "sequence")
 UNKNOWN = ("unknown", "filtered", "generator", "endless", "repeated")
 FORMS = KNOWN + UNKNOWN
@@ -94,9 +95,9 @@ class Given:
     def of(self, structure: Any) -> Any:
         form, size = self.data.form, self.data.batch
         if form == "sequence":
-            return Batches(structure, size)
+            return Batches(structure, size, self.data.spoiled == "raise")
         if form in ("generator", "endless"):
-            return batches(structure, size, form == "endless")
+            return batches(structure, size, form == "endless", self.data.spoiled == "raise")
         structure = keras.tree.map_structure(tensor, structure)
         if not isinstance(structure, tuple):
             structure = (structure,)
@@ -122,8 +123,9 @@ class Given:
 class Batches(keras.utils.PyDataset):
     """Another order of the batches at every epoch."""
 
-    def __init__(self, structure, size):
+    def __init__(self, structure, size, raises):
         super().__init__()
+        self._raises = raises
         self._structure, self._size, self._turn = structure, size, 0
         self._rows = len(keras.tree.flatten(structure)[0])
 
@@ -131,6 +133,8 @@ class Batches(keras.utils.PyDataset):
         return math.ceil(self._rows / self._size)
 
     def __getitem__(self, number):
+        if self._raises and number:
+            raise RuntimeError(RAISED)
         first = (number + self._turn) % len(self) * self._size
         made = cut(self._structure, slice(first, first + self._size))
         return made if isinstance(made, tuple) else (made,)
@@ -139,10 +143,12 @@ class Batches(keras.utils.PyDataset):
         self._turn += 1
 
 
-def batches(structure: Any, size: int, endless: bool) -> Iterator:
+def batches(structure: Any, size: int, endless: bool, raises: bool) -> Iterator:
     rows = len(keras.tree.flatten(structure)[0])
     while True:
         for first in range(0, rows, size):
+            if raises and first:
+                raise RuntimeError(RAISED)
             made = cut(structure, slice(first, first + size))
             yield made if isinstance(made, tuple) else (made,)
         if not endless:
@@ -163,7 +169,7 @@ def spoil(x: Any, y: Any, how: str) -> tuple[Any, Any]:
 
     Args:
         how: `""` for none; a `"label"` or an `"id"` out of range, a `"value"` that an assertion refuses, each late
-            in the rows; rows of another `"width"`.
+            in the rows; rows of another `"width"`; Python that gives one batch and has an error to `"raise"`.
     """
     late = len(keras.tree.flatten(y)[0]) * 3 // 4
     if how == "label":

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import _frequent_tracing_detector_manager
 
-from tests.differential.actions import RAISED
 from tests.differential.compare import Tolerance, differences
+from tests.differential.data import RAISED
 from tests.differential.scenario import Scenario
 from tests.differential.ways import Side
 from tests.differential.world import World
@@ -63,7 +63,7 @@ def events(scenario: Scenario, side: Side, exact: bool = True) -> list[tuple[str
             ):  # what ran beside the operation that failed is left to chance
                 world.note(f"{label}: weights", world.model.trainable_variables)
                 return world.events
-            if failed is not None and RAISED not in str(failed):
+            if isinstance(failed, tf.errors.OpError) or (failed is not None and RAISED not in str(failed)):
                 # Where its first trace failed, plain Keras' step says "Creating variables on a non-first call" ever
                 # after, and ours has made the optimizer's variables by then.
                 return world.events

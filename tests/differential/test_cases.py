@@ -1,8 +1,11 @@
 """Defects that were found, each as the smallest script that showed it."""
 
+import copy
 import inspect
+import pickle
 
 import keras
+import numpy as np
 import pytest
 
 import keras_xla
@@ -17,7 +20,7 @@ from tests.differential.actions import (
     TestOnBatch,
     TrainOnBatch,
 )
-from tests.differential.callbacks import At
+from tests.differential.callbacks import At, Look
 from tests.differential.data import Data
 from tests.differential.run import compared
 from tests.differential.scenario import Scenario
@@ -109,11 +112,22 @@ class TestBadData:
     def test_in_predict(self, kind, spoiled, way):
         equal(Compile(), Fit(), Predict(data=Data(spoiled=spoiled)), kind=kind, way=way)
 
+    @pytest.mark.parametrize("form", ["generator", "sequence"])
+    @WAYS
+    def test_python_that_raises(self, form, way):
+        equal(Compile(), Fit(data=Data(form=form, spoiled="raise"), callbacks=(Look(batches=True),)), way=way)
+
+    @pytest.mark.parametrize("way", ["plain", "true"])
+    def test_rows_of_another_width_at_first(self, way):
+        equal(Compile(), Fit(data=Data(spoiled="width")), way=way)
+
     @pytest.mark.parametrize("form", ["arrays", "dataset", "generator"])
     @pytest.mark.parametrize("way", ["plain", "true"])
     def test_rows_of_another_width(self, form, way):
         wrong = Data(form=form, spoiled="width")
-        equal(Compile(), Fit(), Fit(data=wrong), Evaluate(data=wrong), Predict(data=wrong), way=way)
+        equal(Compile(), Fit(), Fit(data=wrong), way=way)
+        equal(Compile(), Evaluate(), Evaluate(data=wrong), way=way)
+        equal(Compile(), Predict(), Predict(data=wrong), way=way)
 
 
 class TestWhatAModelShows:
@@ -124,6 +138,28 @@ class TestWhatAModelShows:
         plain, ours = getattr(plain, method), getattr(ours, method)
         assert inspect.signature(ours) == inspect.signature(plain)
         assert inspect.getdoc(ours) == inspect.getdoc(plain)
+
+    @pytest.mark.parametrize(
+        "copied",
+        [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), keras.models.clone_model],
+        ids=["copy", "deepcopy", "pickle", "clone"],
+    )
+    def test_copies_predict_what_the_model_does(self, copied):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        keras_xla.compile(model, optimizer="sgd", loss="mse")
+        x = np.ones((8, 4), "float32")
+        expected = model.predict(x, verbose=0)
+        np.testing.assert_array_equal(copied(model).predict(x, verbose=0), expected)
+
+    def test_a_copy_trains_itself(self):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        keras_xla.compile(model, optimizer="sgd", loss="mse")
+        x = np.ones((8, 4), "float32")
+        model.fit(x, x[:, :1], verbose=0)
+        copied, before = copy.deepcopy(model), model.get_weights()
+        copied.fit(x, x[:, :1], verbose=0)
+        assert all(map(np.array_equal, model.get_weights(), before))
+        assert not np.array_equal(copied.get_weights()[0], before[0])
 
 
 def test_no_warning_of_retracing():
