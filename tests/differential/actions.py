@@ -128,9 +128,7 @@ class Fit(Action):
             validation_freq=self.validation_freq,
             validation_steps=self.validation_steps or _needed(self.validation),
             verbose=self.verbose,
-            callbacks=made_of(
-                self.callbacks, world, self.data.form in UNKNOWN or options["steps_per_epoch"] is not None
-            ),
+            callbacks=made_of(self.callbacks, world, _may_end(self.data, options["steps_per_epoch"], self.validation)),
         )
 
 
@@ -148,7 +146,7 @@ class Evaluate(Action):
             steps=self.steps or _needed(self.data),
             return_dict=self.return_dict,
             verbose=self.verbose,
-            callbacks=made_of(self.callbacks, world),
+            callbacks=made_of(self.callbacks, world, _may_end(self.data, self.steps)),
         )
 
 
@@ -282,6 +280,11 @@ class Raise(Action):
 
 def _batched(world: World, data: Data, targets: bool = True) -> dict[str, Any]:
     return world.given(data).arguments(targets) | ({"batch_size": data.batch} if data.arrays else {})
+
+
+def _may_end(data: Data, steps: int | None, validation: Data | float | None = None) -> bool:
+    """Whether Keras may learn only by asking for one more batch that there is none."""
+    return steps is not None or any(isinstance(each, Data) and each.form in UNKNOWN for each in (data, validation))
 
 
 def _needed(data: Data | float | None) -> int | None:

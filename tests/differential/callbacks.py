@@ -120,7 +120,7 @@ def made_of(callbacks: tuple, world: World, may_end: bool = False) -> list[keras
     """What a call gets.
 
     Args:
-        may_end: Whether a `fit` may find out only by asking that its data have ended.
+        may_end: Whether it may find out only by asking that its data have ended.
     """
     made = [*world.side.callbacks(), *(each.make(world) for each in callbacks)]
     if may_end and not world.side.way:
@@ -129,24 +129,35 @@ def made_of(callbacks: tuple, world: World, may_end: bool = False) -> list[keras
 
 
 def _counting_right(model: keras.Model, callbacks: list) -> list[keras.callbacks.Callback]:
-    """Callbacks for plain Keras that take back what it does beyond the end of an epoch.
+    """Callbacks for plain Keras that take back what it does beyond the end of an epoch, or of an evaluation.
 
     The one result in which keras_xla differs, as its README says: what does not depend on data (the optimizer's
-    counter, the seeds, weight decay) has run in plain Keras before the data turn out to have ended. Here all is as it
-    was after the last batch.
+    counter, the seeds, weight decay, the counts of the losses of several outputs) has run in plain Keras before the
+    data turn out to have ended. Here all is as it was after the last batch.
     """
     after: list[tuple[keras.Variable, Any]] = []
 
     def save(_hook, _callback, *_args, **_kwargs):
-        after[:] = [(each, np.array(each)) for each in (*model.variables, *model.optimizer.variables)]
+        variables = *model.variables, *model.optimizer.variables, *model.metrics_variables
+        after[:] = [(each, np.array(each)) for each in variables]
 
-    def restore(_hook, _callback, *_args, **_kwargs):
+    def restore(*_args, **_kwargs):
         for variable, value in after:
             variable.assign(value)
         after.clear()
 
-    first = hooked({"test_begin": restore, "epoch_end": restore})
-    return [first, *callbacks, hooked({"train_batch_end": save})]
+    results = model._get_metrics_result_or_logs
+
+    def restored_results(logs):  # Keras asks for them between the last batch and any hook
+        restore()
+        return results(logs)
+
+    model._get_metrics_result_or_logs = restored_results
+    batches = [hook for hook in BATCHES if not hook.startswith("predict")]
+    first = {"epoch_end": restore, "test_end": restore} | dict.fromkeys(
+        batches, lambda *_args, **_kwargs: after.clear()
+    )
+    return [hooked(first), *callbacks, hooked(dict.fromkeys(batches, save))]
 
 
 def _typed(value: Any) -> Any:

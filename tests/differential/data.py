@@ -109,7 +109,7 @@ class Given:
             dataset = dataset.shuffle(self.data.rows, seed=SEED)
         dataset = dataset.batch(size, drop_remainder=form == "dropped")
         if form == "unknown":
-            dataset = dataset.apply(tf.data.experimental.assert_cardinality(tf.data.UNKNOWN_CARDINALITY))
+            dataset = dataset.unbatch().batch(size)
         if form == "filtered":
             dataset = dataset.filter(lambda *_: True)
         return dataset.repeat() if form == "repeated" else dataset

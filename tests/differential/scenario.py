@@ -1,5 +1,6 @@
 """A script of actions on a model, drawn from random numbers."""
 
+import dataclasses
 import random
 from dataclasses import dataclass
 
@@ -119,6 +120,9 @@ class _Draw:
         if self._one_in(2):
             split = data.arrays and self._one_in(3)
             validation = rng.choice((0.2, 0.4)) if split else self.data(spoiled=self._one_in(15), seed=2)
+            if isinstance(validation, Data) and validation.form in ("generator", "endless"):
+                # Each validation reads ahead in the one Python generator, as far as there is time: nobody knows how far.
+                validation = dataclasses.replace(validation, form="repeated")
         return do.Fit(
             data=data,
             epochs=epochs,
