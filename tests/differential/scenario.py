@@ -121,7 +121,7 @@ class _Draw:
             split = data.arrays and self._one_in(3)
             validation = rng.choice((0.2, 0.4)) if split else self.data(spoiled=self._one_in(15), seed=2)
             if isinstance(validation, Data) and validation.form in ("generator", "endless"):
-                # Each validation reads ahead in the one Python generator, as far as there is time: nobody knows how far.
+                # Each validation reads ahead in the one Python generator, as far as there is time.
                 validation = dataclasses.replace(validation, form="repeated")
         return do.Fit(
             data=data,

@@ -46,6 +46,8 @@ def _smaller(value: Any) -> Iterator[Any]:
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             now = getattr(value, field.name)
-            if now != field.default and field.name not in KEPT and not isinstance(now, tuple):
+            if now == field.default:
+                continue
+            if field.name not in KEPT and not isinstance(now, tuple):
                 yield dataclasses.replace(value, **{field.name: field.default})
             yield from (dataclasses.replace(value, **{field.name: other}) for other in _smaller(now))

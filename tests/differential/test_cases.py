@@ -162,6 +162,13 @@ class TestWhatAModelShows:
         assert not np.array_equal(copied.get_weights()[0], before[0])
 
 
+@pytest.mark.parametrize("way", ["plain", "xla"])
+@pytest.mark.parametrize("last", [Evaluate(data=Data(rows=9, batch=9)), TestOnBatch()], ids=["evaluate", "one batch"])
+def test_losses_of_several_outputs_are_counted_as_keras_counts_them(way, last):
+    """By rows in a graph that knows how many there are, else by batches; the counts stay in the metrics."""
+    equal(Compile(), Fit(data=Data(rows=10, batch=4), validation=VALID), last, kind="two_outputs", way=way)
+
+
 def test_no_warning_of_retracing():
     """Six sizes of a batch are six traces of ours; nobody but we could mend that."""
     data = [Data(rows=2 * size, batch=size) for size in range(2, 8)]
