@@ -11,9 +11,9 @@ ON_JAX := tests/private tests/training $(addprefix tests/engine/test_,decode.py 
 # XLA compiles on one core: two tests at a time. What it compiled stays in a process until its end: several runs, not one.
 # PyTorch, the reference, has one thread in each: two of its threads wait for each other by keeping a core busy.
 PARALLEL := -n 2 --dist worksteal
-test oldest transformers4 nightly: export OMP_NUM_THREADS := 1
+test differential oldest transformers4 nightly: export OMP_NUM_THREADS := 1
 
-.PHONY: demo test keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
+.PHONY: demo test differential keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
 
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py
@@ -24,6 +24,10 @@ test: $(VENV)/.test .venv-transformers4/.installed
 	$(BIN)/python -m pytest $(PARALLEL) tests/training
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4
+
+# Scripts of actions in plain Keras and in ours, whatever can be seen of them compared: an hour or so.
+differential: $(VENV)/.test
+	$(BIN)/python -m tests.differential --count 500
 
 # The tests that the Keras wheel ships, plainly and with ours: more than an hour, half of it the first time only.
 keras-tests: $(VENV)/.keras-tests

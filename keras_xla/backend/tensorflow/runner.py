@@ -203,9 +203,7 @@ class Runner:
     def _run_other(self, this: _Pass, iterator) -> tuple[list, int, str]:
         """Run the pending batch, which is not for the usual executable; or see that it becomes the usual one."""
         chosen, shapes = self._choose(this, iterator)
-        if (
-            shapes == this.usual and chosen is this.executable
-        ):  # its values are not: plainly, it says why
+        if shapes == this.usual and chosen is this.executable:  # its values are not: plainly, it says why
             chosen = self._executable(this.key, "graph", (), shapes)
             this.refused += 1
             if this.refused > MOST_REFUSED:  # nothing is wrong with them

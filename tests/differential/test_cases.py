@@ -1,0 +1,175 @@
+"""Defects that were found, each as the smallest script that showed it."""
+
+import copy
+import inspect
+import pickle
+
+import keras
+import numpy as np
+import pytest
+
+import keras_xla
+from tests.differential.actions import (
+    OTHER,
+    VALID,
+    ChangeArrays,
+    Compile,
+    Evaluate,
+    Fit,
+    Predict,
+    TestOnBatch,
+    TrainOnBatch,
+)
+from tests.differential.callbacks import At, Look
+from tests.differential.data import Data
+from tests.differential.run import compared
+from tests.differential.scenario import Scenario
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("scenarios are led through the ways of the TensorFlow backend", allow_module_level=True)
+
+WAYS = pytest.mark.parametrize("way", ["plain", "xla", "true"])
+
+
+def equal(*actions, **more):
+    found = compared(Scenario(actions=actions, **more))
+    assert not found, "\n".join(found)
+
+
+class TestAnotherBatchWhileFitRunsOnArrays:
+    @pytest.mark.parametrize("hook", ["train_begin", "epoch_begin", "epoch_end", "test_begin", "test_end", "train_end"])
+    @WAYS
+    def test_train_on_batch_trains_on_its_own(self, hook, way):
+        equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=TrainOnBatch()),)), way=way)
+
+    @pytest.mark.parametrize(
+        "action", [Fit(data=OTHER), Evaluate(data=OTHER), Predict(data=OTHER), TestOnBatch()], ids=repr
+    )
+    @pytest.mark.parametrize("hook", ["epoch_begin", "epoch_end"])
+    def test_so_do_nested_calls(self, hook, action):
+        equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=action),)))
+
+
+class TestArraysThatChangeInPlace:
+    @pytest.mark.parametrize("entry", ["compile", "callback"])
+    def test_evaluate_sees_them_as_they_are(self, entry):
+        equal(Compile(), Fit(), Evaluate(), ChangeArrays(data=VALID), Evaluate(), entry=entry)
+
+    def test_so_does_the_validation_of_another_fit(self):
+        equal(Compile(), Fit(validation=VALID), ChangeArrays(data=VALID), Fit(validation=VALID), entry="callback")
+
+    @pytest.mark.parametrize("hook", ["epoch_begin", "epoch_end", "test_begin"])
+    @pytest.mark.parametrize("changed", [Data(), VALID], ids=["rows", "validation"])
+    def test_while_fit_runs(self, hook, changed):
+        """Keras has copied the rows by then, or not: what it does is what counts."""
+        equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=ChangeArrays(data=changed)),)))
+
+
+class TestCompiledAgain:
+    @pytest.mark.parametrize("freeze", [False, True], ids=["as it was", "frozen"])
+    @WAYS
+    def test_plainly(self, freeze, way):
+        equal(Compile(), Fit(epochs=2), Compile(plainly=True, freeze=freeze), Fit(epochs=2), Evaluate(), way=way)
+
+    def test_in_a_callback(self):
+        again = At(hook="epoch_end", action=Compile(plainly=True, freeze=True), turn=0)
+        equal(Compile(), Fit(epochs=2, callbacks=(again,)), Fit())
+
+    @pytest.mark.parametrize("switch", ["auto", True])
+    def test_keras_xla_still_runs_the_model(self, switch):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+        keras_xla.compile(model, optimizer="sgd", loss="mse", jit_compile=switch)
+        x = keras.random.normal((8, 4))
+        model.fit(x, x[:, :1], verbose=0)
+        model.layers[0].trainable = False
+        model.compile(optimizer="sgd", loss="mse")
+        model.fit(x, x[:, :1], verbose=0)
+        assert keras_xla.model_report(model).to_dict()["jit_compile"] == switch
+
+    @pytest.mark.parametrize("switch", [True, False])
+    def test_what_the_user_asks_for_wins(self, switch):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        keras_xla.compile(model, optimizer="sgd", loss="mse")
+        model.compile(optimizer="sgd", loss="mse", jit_compile=switch)
+        assert model.jit_compile is switch
+
+
+class TestBadData:
+    """What plain Keras refuses is refused, with its type; in the plain graph with its reason, too."""
+
+    @pytest.mark.parametrize(("kind", "spoiled"), [("mlp", "label"), ("embedding", "id"), ("checked", "value")])
+    @WAYS
+    def test_in_fit(self, kind, spoiled, way):
+        equal(Compile(), Fit(data=Data(spoiled=spoiled)), kind=kind, way=way)
+
+    @pytest.mark.parametrize(("kind", "spoiled"), [("mlp", "label"), ("embedding", "id"), ("checked", "value")])
+    @WAYS
+    def test_in_evaluate(self, kind, spoiled, way):
+        equal(Compile(), Fit(), Evaluate(data=Data(spoiled=spoiled)), kind=kind, way=way)
+
+    @pytest.mark.parametrize(("kind", "spoiled"), [("embedding", "id"), ("checked", "value")])
+    @WAYS
+    def test_in_predict(self, kind, spoiled, way):
+        equal(Compile(), Fit(), Predict(data=Data(spoiled=spoiled)), kind=kind, way=way)
+
+    @pytest.mark.parametrize("form", ["generator", "sequence"])
+    @WAYS
+    def test_python_that_raises(self, form, way):
+        equal(Compile(), Fit(data=Data(form=form, spoiled="raise"), callbacks=(Look(batches=True),)), way=way)
+
+    @pytest.mark.parametrize("way", ["plain", "true"])
+    def test_rows_of_another_width_at_first(self, way):
+        equal(Compile(), Fit(data=Data(spoiled="width")), way=way)
+
+    @pytest.mark.parametrize("form", ["arrays", "dataset", "generator"])
+    @pytest.mark.parametrize("way", ["plain", "true"])
+    def test_rows_of_another_width(self, form, way):
+        wrong = Data(form=form, spoiled="width")
+        equal(Compile(), Fit(), Fit(data=wrong), way=way)
+        equal(Compile(), Evaluate(), Evaluate(data=wrong), way=way)
+        equal(Compile(), Predict(), Predict(data=wrong), way=way)
+
+
+class TestWhatAModelShows:
+    @pytest.mark.parametrize("method", ["fit", "evaluate", "predict", "compile"])
+    def test_signatures_and_docs_are_those_of_keras(self, method):
+        plain, ours = (keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]) for _ in range(2))
+        keras_xla.compile(ours, optimizer="sgd", loss="mse")
+        plain, ours = getattr(plain, method), getattr(ours, method)
+        assert inspect.signature(ours) == inspect.signature(plain)
+        assert inspect.getdoc(ours) == inspect.getdoc(plain)
+
+    @pytest.mark.parametrize(
+        "copied",
+        [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model)), keras.models.clone_model],
+        ids=["copy", "deepcopy", "pickle", "clone"],
+    )
+    def test_copies_predict_what_the_model_does(self, copied):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        keras_xla.compile(model, optimizer="sgd", loss="mse")
+        x = np.ones((8, 4), "float32")
+        expected = model.predict(x, verbose=0)
+        np.testing.assert_array_equal(copied(model).predict(x, verbose=0), expected)
+
+    def test_a_copy_trains_itself(self):
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        keras_xla.compile(model, optimizer="sgd", loss="mse")
+        x = np.ones((8, 4), "float32")
+        model.fit(x, x[:, :1], verbose=0)
+        copied, before = copy.deepcopy(model), model.get_weights()
+        copied.fit(x, x[:, :1], verbose=0)
+        assert all(map(np.array_equal, model.get_weights(), before))
+        assert not np.array_equal(copied.get_weights()[0], before[0])
+
+
+@pytest.mark.parametrize("way", ["plain", "xla"])
+@pytest.mark.parametrize("last", [Evaluate(data=Data(rows=9, batch=9)), TestOnBatch()], ids=["evaluate", "one batch"])
+def test_losses_of_several_outputs_are_counted_as_keras_counts_them(way, last):
+    """By rows in a graph that knows how many there are, else by batches; the counts stay in the metrics."""
+    equal(Compile(), Fit(data=Data(rows=10, batch=4), validation=VALID), last, kind="two_outputs", way=way)
+
+
+def test_no_warning_of_retracing():
+    """Six sizes of a batch are six traces of ours; nobody but we could mend that."""
+    data = [Data(rows=2 * size, batch=size) for size in range(2, 8)]
+    equal(Compile(), *(Evaluate(data=each) for each in data), *(Fit(data=each) for each in data))

@@ -1,0 +1,55 @@
+"""A fixed few dozen scenarios; `make differential` runs hundreds."""
+
+import keras
+import pytest
+
+from tests.differential.run import compared
+from tests.differential.scenario import numbered
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("scenarios are led through the ways of the TensorFlow backend", allow_module_level=True)
+
+# Of the first 400 those that have in them every kind, form, hook, action and option, most of them twice.
+NUMBERS = (
+    5,
+    6,
+    61,
+    71,
+    76,
+    78,
+    82,
+    91,
+    102,
+    103,
+    109,
+    128,
+    132,
+    146,
+    171,
+    172,
+    184,
+    188,
+    204,
+    212,
+    226,
+    250,
+    255,
+    284,
+    286,
+    298,
+    312,
+    336,
+    339,
+    340,
+    344,
+    362,
+    365,
+    378,
+)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_all_that_can_be_seen_is_equal(number):
+    scenario = numbered(number)
+    found = compared(scenario)
+    assert not found, "\n".join([*found, scenario.script()])
