@@ -52,7 +52,7 @@ def _plain_graph(model: Any, arguments: dict) -> None:
 def _one_step_a_call(model: Any, arguments: dict) -> None:
     from keras_xla.training.steps import run_ahead
 
-    _replace(run_ahead, "MOST", 1)
+    _replace(run_ahead, "AHEAD_STEPS", 1)
     _plain_graph(model, arguments)
 
 

@@ -91,7 +91,6 @@ class Runner:
         self._traces: dict[str, Trace] = {}
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
         self._made: dict[tuple, Executable] = {}
-        self._first_shapes: dict[str, Shapes] = {}
         self._passes: weakref.WeakKeyDictionary[tf.data.Iterator, _Pass] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()  # several threads may predict
         self._news = 0  # decisions, traces and compilations so far
@@ -146,7 +145,7 @@ class Runner:
         batch = keras.tree.map_structure(_tensor, without_optionals(batch))
         batch = gathered(batch, self._arrays)
         shapes = shapes_of(batch)
-        key = self._key_of_tensors(batch, shapes)
+        key = self._key(keras.tree.map_structure(_spec_of, batch))
         chosen = self._answer(key, shapes)
         if chosen is None:
             chosen = self._ask(key, batch, lambda executable: functools.partial(executable.run, batch))
@@ -225,20 +224,26 @@ class Runner:
 
         return self._answer(this.key, shapes) or self._ask(this.key, batch, once), shapes
 
-    def _key_of_tensors(self, batch: Any, shapes: Shapes) -> str:
-        """As Keras traces batches that are tensors: the first shapes as they are, others with the batch axis open."""
-        opened = keras.tree.map_structure(_open_spec, batch)
-        first = self._first_shapes.setdefault(repr(opened), shapes)
-        dense = all(isinstance(x, tf.Tensor | None) for x in keras.tree.flatten(batch))
-        return self._key(_fixed(opened, shapes) if dense and first == shapes else opened)
-
     def _key(self, spec: Any) -> str:
-        """Names the trace for batches of that structure, which is made where nothing else runs them."""
-        key = repr(spec)
-        if key not in self._specs:
-            self._opened[key] = repr(keras.tree.map_structure(_opened, spec))
-            self._specs[key] = spec
-        return key
+        """Names the trace that TensorFlow would take for batches of that structure, made where nothing else runs them.
+
+        Like `tf.function(..., reduce_retracing=True)`: one that is there and fits, or a new one that leaves open
+        whatever differs between this structure and those of the same kind before it.
+        """
+        with self._lock:
+            if repr(spec) in self._specs:
+                return repr(spec)
+            for key, known in self._specs.items():
+                if _alike(known, spec) and all(map(_covers, leaves_of(known), leaves_of(spec))):
+                    return key
+            for known in list(self._specs.values()):
+                if _alike(known, spec):
+                    spec = repack(spec, map(_both, leaves_of(spec), leaves_of(known)))
+            key = repr(spec)
+            if key not in self._specs:
+                self._opened[key] = repr(keras.tree.map_structure(_opened, spec))
+                self._specs[key] = spec
+            return key
 
     def _traced(self, key: str) -> Trace:
         with self._lock:
@@ -332,13 +337,29 @@ def _tensor(x):
     return x if x is None or is_composite(x) else tf.convert_to_tensor(x)
 
 
-def _fixed(spec: Any, shapes: Shapes) -> Any:
-    """A structure of dense `tf.TypeSpec` with these shapes."""
-    return repack(spec, [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, leaves_of(spec), strict=True)])
+def _spec_of(x: Any) -> Any:
+    return None if x is None else tf.type_spec_from_value(x)
 
 
-def _open_spec(x: Any) -> Any:
-    return None if x is None else _opened(tf.type_spec_from_value(x))
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two structures of `tf.TypeSpec` are of dense tensors that differ in nothing but sizes of axes."""
+    if repr(keras.tree.map_structure(_kind_of, a)) != repr(keras.tree.map_structure(_kind_of, b)):
+        return False
+    return all(isinstance(x, tf.TensorSpec) and x.shape.rank is not None for x in leaves_of(a))
+
+
+def _kind_of(spec: Any) -> Any:
+    dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
+    return (spec.shape.rank, spec.dtype.name) if dense else repr(spec)
+
+
+def _covers(known: tf.TensorSpec, given: tf.TensorSpec) -> bool:
+    return all(n is None or n == m for n, m in zip(known.shape, given.shape, strict=True))
+
+
+def _both(a: tf.TensorSpec, b: tf.TensorSpec) -> tf.TensorSpec:
+    """What two specs have in common; open where they differ."""
+    return tf.TensorSpec([n if n == m else None for n, m in zip(a.shape, b.shape, strict=True)], a.dtype)
 
 
 def _opened(spec: Any) -> Any:
