@@ -61,7 +61,7 @@ class Effects:
             for op in self._graph.get_operations()
             if any(inner.type.startswith(_WRITES) for inner in operations_of(op))
             for x in op.inputs
-            if x.dtype == tf.resource and not self._is_table(x)
+            if x.dtype == tf.resource and (op.type.startswith(_WRITES) or not self._is_table(x))
         ]
 
     def _variable_of(self, handle) -> tf.Variable | None:
@@ -74,7 +74,7 @@ class Effects:
         return self._outer.get(handle.name)
 
     def _is_table(self, handle) -> bool:
-        """Whether it is of something else than a variable; such as are written are in `lasting` by their operation."""
+        """Whether what a called function is given is no variable; what writes such things is in `lasting` anyway."""
         source = self._source(handle)
         data = getattr(source, "_handle_data", None)
         return source is not None and id(source) not in self._variables and (data is None or not data.is_set)
