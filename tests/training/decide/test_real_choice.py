@@ -37,17 +37,17 @@ def chosen(model, x, epochs):
 
 def recurrent():
     """Many small operations in a loop: the plain graph's time is that of starting them."""
-    return keras.Sequential([keras.Input((20, 8)), layers.LSTM(16), layers.Dense(1)])
+    return keras.Sequential([keras.Input((100, 4)), layers.LSTM(8), layers.Dense(1)])
 
 
 def test_xla_for_many_small_operations_and_many_steps():
-    way, reason, decision = chosen(recurrent(), RNG.normal(size=(96, 20, 8)), EPOCHS)
+    way, reason, decision = chosen(recurrent(), RNG.normal(size=(96, 100, 4)), EPOCHS)
     assert (way, reason) == ("xla", "measured")
     assert decision.measured["xla"] < decision.measured["graph"] and decision.spent > 0
 
 
 def test_the_plain_graph_for_the_same_model_and_few_steps():
-    way, reason, decision = chosen(recurrent(), RNG.normal(size=(96, 20, 8)), 1)
+    way, reason, decision = chosen(recurrent(), RNG.normal(size=(96, 100, 4)), 1)
     assert way == "graph" and reason.startswith("3 steps to come cannot repay a compilation")
     assert "xla" not in decision.measured
 
