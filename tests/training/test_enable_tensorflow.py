@@ -306,7 +306,7 @@ def test_values_that_become_shapes_are_seen_by_the_time_they_take(monkeypatch):
     zeros = tf.function(lambda n: tf.zeros([n, n]) + 1)
     call_often(zeros, tf.constant(4))
     assert reason() == "xla: measured"
-    monkeypatch.setattr(function_policy, "SLOW", 0.005)  # it compiles in no time
+    monkeypatch.setattr(function_policy, "SECONDS_TO_COMPILE", 0.005)  # it compiles in no time
     results = [zeros(tf.constant(n)) for n in range(5, 25)]
     assert [len(y) for y in results] == list(range(5, 25))
     assert record().journal.decisions[-1].reason == "it compiled again and again, for arguments of the same shapes"
