@@ -4,16 +4,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # What runs on the backend: the rest (files, names, options, what a host does, what is keras.ops alone) is the same on both.
-ON_JAX := tests/training $(addprefix tests/engine/test_,decode.py decode_hlo.py random.py) \
+ON_JAX := tests/private tests/training $(addprefix tests/engine/test_,decode.py decode_hlo.py random.py) \
 	$(addprefix tests/models/test_,encoder_decoder.py families.py recompute.py) \
 	$(addprefix tests/generation/test_,beams.py layer_speech.py)
 
 # XLA compiles on one core: two tests at a time. What it compiled stays in a process until its end: several runs, not one.
 # PyTorch, the reference, has one thread in each: two of its threads wait for each other by keeping a core busy.
 PARALLEL := -n 2 --dist worksteal
-test oldest transformers4: export OMP_NUM_THREADS := 1
+test oldest transformers4 nightly: export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint format bench bench-fit bench-live oldest transformers4 ray clean
+.PHONY: demo test keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
 
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py
@@ -24,6 +24,10 @@ test: $(VENV)/.test .venv-transformers4/.installed
 	$(BIN)/python -m pytest $(PARALLEL) tests/training
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4
+
+# The tests that the Keras wheel ships, plainly and with ours: more than an hour, half of it the first time only.
+keras-tests: $(VENV)/.keras-tests
+	$(BIN)/python -m tests.keras_suite
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -37,13 +41,19 @@ format: $(VENV)/.lint
 bench: $(VENV)/.test .venv-peer/.installed
 	$(BIN)/python benchmarks/decode.py --peer .venv-peer/bin/python
 
-# Keras models trained plainly, with XLA forced and with ours: hours; see its --help for less.
+# Keras models trained by plain Keras, by its variants and with ours: hours, in parts; see its --help for less.
 bench-fit: $(VENV)/.test
 	$(BIN)/python benchmarks/fit_suite/run.py
+	$(BIN)/python benchmarks/fit_suite/report.py benchmarks/results/fit_suite.jsonl > benchmarks/results/fit_suite.md
 
 # The lower end of the stated version range.
 oldest: .venv-oldest/.installed
 	.venv-oldest/bin/python -m pytest $(PARALLEL) tests -m "not slow"
+
+# What comes next: the training tests on Keras' development version. `tests/private` names what it has no longer.
+nightly: .venv-nightly/.installed
+	.venv-nightly/bin/python -m pytest $(PARALLEL) $(addprefix tests/,private training backend functions diagnosis) -m "not slow"
+	KERAS_BACKEND=jax .venv-nightly/bin/python -m pytest $(PARALLEL) tests/private tests/training -m "not slow"
 
 # The recipe for many machines, end to end on Ray's local runner; Ray alone is 330 MB.
 ray: .venv-ray/.installed
@@ -70,6 +80,10 @@ $(VENV)/.test: pyproject.toml .ci/constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[test]"
 	touch $@ $(VENV)/.base
 
+$(VENV)/.keras-tests: pyproject.toml .ci/constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[test,kerastests]"
+	touch $@ $(VENV)/.base $(VENV)/.test
+
 $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt "ruff"
 	touch $@
@@ -84,6 +98,14 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	.venv-oldest/bin/python -m pip install --quiet -c .ci/oldest.txt -e ".[test]"
 	touch $@
 
+# keras-nightly is the package `keras` under another name, so TensorFlow's own has to go first.
+.venv-nightly/.installed: .ci/nightly.txt .ci/constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-nightly
+	.venv-nightly/bin/python -m pip install --quiet -c .ci/constraints.txt -e ".[test]"
+	.venv-nightly/bin/python -m pip uninstall --quiet --yes keras
+	.venv-nightly/bin/python -m pip install --quiet --no-deps --force-reinstall -r .ci/nightly.txt
+	touch $@
+
 .venv-ray/.installed: .ci/constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv-ray
 	.venv-ray/bin/python -m pip install --quiet -c .ci/constraints.txt -e ".[test,ray]"
@@ -95,4 +117,4 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf .venv .venv-peer .venv-oldest .venv-transformers4 .venv-ray .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peer .venv-oldest .venv-nightly .venv-transformers4 .venv-ray .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """What the suite knows of a model: how to make it, how to compile it, and its data."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import keras
 import tensorflow as tf
@@ -12,20 +12,22 @@ class Case:
     """A model with its training.
 
     Attributes:
-        make: Makes the model, not compiled, from the same weights at every call.
+        make: `make(seed)` makes the model, not compiled, from weights of that seed.
         compile_arguments: Fresh arguments of `Model.compile`.
         data: `x` and, but for models that need none, `y`: arrays, or dicts of arrays.
         batch_size: Rows of a batch, in `fit` and in `predict`.
         pipeline: Whether the data goes through a `tf.data` pipeline rather than into `fit` as arrays.
         predict_rows: The most rows to predict, for models whose outputs are large.
+        not_on: Keras' backends that cannot run it, each with the reason.
     """
 
-    make: Callable[[], keras.Model]
+    make: Callable[[int], keras.Model]
     compile_arguments: Callable[[], dict]
     data: dict
     batch_size: int
     pipeline: bool = False
     predict_rows: int | None = None
+    not_on: dict[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -48,11 +50,11 @@ class Case:
         return {"x": tf.data.Dataset.from_tensor_slices(x).batch(self.batch_size).prefetch(tf.data.AUTOTUNE)}
 
 
-def seeded(make: Callable[[], keras.Model]) -> Callable[[], keras.Model]:
+def seeded(make: Callable[[], keras.Model]) -> Callable[[int], keras.Model]:
     """`make`, with all of Keras' randomness seeded first."""
 
-    def made():
-        keras.utils.set_random_seed(0)
+    def made(seed: int):
+        keras.utils.set_random_seed(seed)
         return make()
 
     return made

@@ -7,13 +7,19 @@ from typing import Any
 import keras
 
 from keras_xla import backend
-from keras_xla.backend.steps import make_runner, state_maker
+from keras_xla.private import tf_keras
+from keras_xla.private.tf_keras import AnyKeras
+from keras_xla.private.tf_keras import is_model as is_keras2
 
-
-def is_keras2(model: Any) -> bool:
-    """Whether `model` is a tf_keras model; imports nothing."""
-    module = sys.modules.get("tf_keras")
-    return module is not None and isinstance(model, module.Model)
+__all__ = [
+    "AnyKeras",
+    "inputs_of",
+    "is_keras2",
+    "model_class",
+    "require_model",
+    "step_of",
+    "steps_per_execution",
+]
 
 
 def require_model(who: str, model: Any) -> None:
@@ -39,26 +45,19 @@ def model_class(model: Any) -> type:
     return sys.modules["tf_keras"].Model if is_keras2(model) else keras.Model
 
 
-def runner_of(model: Any, kind: str, *answers: Callable) -> Any:
-    """The backend's runner of one kind of step; None where Keras' own function has to run it.
-
-    Args:
-        model: A compiled model of either Keras.
-        kind: `"train"`, `"test"` or `"predict"`.
-        *answers: See `keras_xla.backend.tensorflow.runner.Runner`.
-    """
+def step_of(model: Any, kind: str) -> Callable:
+    """The train, test or predict step of a model of either Keras, as a function of a batch."""
     if is_keras2(model):
         from keras_xla.backend.tensorflow.keras2 import step_of  # TensorFlow only
 
-        return make_runner(step_of(model, kind), *answers)
-    before = state_maker(model) if kind == "train" else None
-    return make_runner(getattr(model, f"{kind}_step"), *answers, before)
+        tf_keras.require_steps(model, kind)
+        return step_of(model, kind)
+    return getattr(model, f"{kind}_step")
 
 
 def steps_per_execution(model: Any) -> int:
     """How many batches each call of a step function is for."""
-    steps = model._steps_per_execution if is_keras2(model) else model.steps_per_execution
-    return 1 if steps is None else int(steps)
+    return tf_keras.steps_per_execution(model) if is_keras2(model) else int(model.steps_per_execution or 1)
 
 
 def inputs_of(model: Any) -> Any:
@@ -76,22 +75,3 @@ def inputs_of(model: Any) -> Any:
 
 def _tensor(spec: Any) -> keras.KerasTensor:
     return keras.KerasTensor(tuple(spec.shape), dtype=keras.backend.standardize_dtype(spec.dtype))
-
-
-class AnyKeras(keras.callbacks.Callback):
-    """A callback that `fit` of Keras 2 takes too."""
-
-    _supports_tf_logs = True
-
-    def _implements_train_batch_hooks(self) -> bool:
-        return self._overrides("train")
-
-    def _implements_test_batch_hooks(self) -> bool:
-        return self._overrides("test")
-
-    def _implements_predict_batch_hooks(self) -> bool:
-        return self._overrides("predict")
-
-    def _overrides(self, mode: str) -> bool:
-        hooks = (f"on_{mode}_batch_{when}" for when in ("begin", "end"))
-        return any(getattr(type(self), hook) is not getattr(keras.callbacks.Callback, hook) for hook in hooks)

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_xla.private.keras import is_of_keras
+
 _PIPELINE = (
     "map it over the tf.data pipeline before the model (preprocess, rest = keras_xla.move_to_pipeline(model)), or "
     "compile with jit_compile=False"
@@ -34,7 +36,7 @@ def _known(layer: keras.layers.Layer) -> tuple[str, str]:
     for kind in type(layer).__mro__:
         if kind.__name__ in _LAYERS:
             return _LAYERS[kind.__name__]
-        if kind.__name__.startswith("Random") and kind.__module__.startswith("keras."):
+        if kind.__name__.startswith("Random") and is_of_keras(kind):
             return _IMAGE
     return _UNKNOWN
 

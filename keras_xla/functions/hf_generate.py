@@ -14,6 +14,7 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.backend.steps import with_autograph
 from keras_xla.functions.buckets import Buckets
+from keras_xla.private.transformers import generation_config
 
 _LENGTHS = tuple(2**k for k in range(5, 18))
 _IDS, _MASK = "input_ids", "attention_mask"
@@ -110,10 +111,7 @@ class CompiledGenerate:
         options = {name: value for name, value in options.items() if value is not None}
         config = options.pop("generation_config", None)
         if config is None:
-            config = self._model.generation_config
-            # Nobody changed it since it was made from the model's config: then that one counts.
-            if config._from_model_config and config._original_object_hash == hash(config):
-                config = type(config).from_model_config(self._model.config)
+            config = generation_config(self._model)
         config = copy.deepcopy(config)
         options = config.update(**options)
         ends = _ends(config)

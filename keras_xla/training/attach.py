@@ -1,37 +1,57 @@
-"""Step functions that run through XLA by the policy and write every compilation to the compile log."""
+"""The one place that touches a model: what keras_xla puts on it, and takes off again."""
 
+import contextlib
+import functools
 import inspect
-import threading
+import math
+import pathlib
+import types
 import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
 
+import keras_xla
 from keras_xla import backend
 from keras_xla.backend import keras2
-from keras_xla.backend.compile_log import record
-from keras_xla.backend.signature import Leaf, batch_names, describe, describe_change
-from keras_xla.backend.steps import is_distributed, is_mirrored, runs_eagerly, watched_step
+from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
+from keras_xla.backend.signature import batch_names
+from keras_xla.backend.steps import (
+    is_distributed,
+    is_mirrored,
+    make_runner,
+    predict_data,
+    require_private,
+    runs_eagerly,
+    state_maker,
+    taking_rows,
+    watched_step,
+)
+from keras_xla.private.keras import CACHED_EVALUATION, require_step_functions, step_function
+from keras_xla.private.names import otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
-from keras_xla.training.reports.journal import ADVICE, KINDS, MANY, Journal
-from keras_xla.training.session import Pace, flat, watched
-from keras_xla.training.steps.array_rows import Feed, without_pipeline
-from keras_xla.training.steps.arrays import Rows, capped, evaluate_arrays, filled_up, predict_arrays, takes
+from keras_xla.training.reports.journal import KINDS, Journal
+from keras_xla.training.reports.ledger import Ledger
+from keras_xla.training.session import Session, Sessions, flat, watched
+from keras_xla.training.steps.array_rows import ArrayRows, array_rows, in_place_of_data, with_validation_cut_off
 from keras_xla.training.steps.last_batch import filled_step, filling, stop_filling
-from keras_xla.training.steps.predict_groups import Going, predict_stream
+from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.replicas import prepare, replicas_function, restore
-from keras_xla.training.steps.run_ahead import Driver, PredictDriver
+from keras_xla.training.steps.rowwise import rowwise_in_inference
+from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
 
-_CACHED = "_use_cached_eval_dataset"  # what Keras' fit passes to its evaluate
-CALLS = {"train": "fit", "test": "evaluate", "predict": "predict"}
+METHODS = {"train": "fit", "test": "evaluate", "predict": "predict"}
+_REPLACED = (*(f"make_{kind}_function" for kind in KINDS), *METHODS.values(), "compile")
+_FOLDER = str(pathlib.Path(keras_xla.__file__).parent)
 
 
-class StepObserver:
+class Attachment:
     """Builds the step functions of one model instance; lives on the instance, so that its class stays plain Keras.
 
     Attributes:
-        jit_compile: True or `"auto"`.
+        jit_compile: True or `"auto"`; False from when plain Keras was asked for until the calls that go on have ended.
         journal: What was decided and how it ran.
     """
 
@@ -39,10 +59,11 @@ class StepObserver:
         self._model, self.jit_compile = model, jit_compile
         self.journal = Journal()
         self._compiled_kinds: set[str] = set()
-        self._thread = _Thread()
-        self._asked: dict[str, tuple] = {}
-        self._held: tuple[list, Rows | None] = [], None
-        self._predicting = Going()
+        self._sessions = Sessions()
+        self._policies: dict[str, tuple] = {}
+        self._arrays: dict[int, ArrayRows] = {}  # of the calls that go on, by the number that row numbers carry
+        self._predicting = StopFlag()
+        self._said = False
 
     def make_train_function(self, force: bool = False):
         """In place of `Model.make_train_function`."""
@@ -70,135 +91,172 @@ class StepObserver:
             return self._call("predict", args, kwargs)
 
     def compile(self, *args, **kwargs):
-        """In place of `Model.compile`: from now on the model is what its owner makes of it."""
-        uninstall(self._model)
-        return self._model.compile(*args, **kwargs)
+        """In place of `Model.compile`: what it says about XLA counts; if it says nothing, all stays as it was."""
+        model, method = self._model, type(self._model).compile
+        result = method(model, *args, **kwargs)
+        if getattr(method, "attaches", False):  # that of `keras_xla.enable`
+            return result
+        asked = _arguments(method, model, args, kwargs).get("jit_compile")
+        if asked not in (None, "auto"):
+            detach(model)
+            return result
+        if self.jit_compile is True and not model.run_eagerly:
+            model.jit_compile = True
+        if not self._said:
+            self._said = True
+            warnings.warn(
+                f"{model.name!r} was compiled again by its own compile method and runs through keras_xla still, with "
+                f"jit_compile={self.jit_compile!r} as before. For plain Keras pass jit_compile=False to it.",
+                stacklevel=3,
+            )
+        return result
 
-    def follow(self, kind: str, pace: Pace) -> None:
-        """Let this tell how many steps are to come."""
-        self._paces[kind] = pace
+    def follow(self, session: Session | None, kind: str = "train") -> None:
+        """Let this tell how many steps are to come in a call that began before the model was attached; None to stop."""
+        if session is None:
+            self._sessions.current.pop(kind, None)
+        else:
+            self._sessions.current[kind] = session
 
     @property
-    def _paces(self) -> dict[str, Pace]:
-        return self._thread.paces
+    def busy(self) -> bool:
+        """Whether a call goes on that has arrays in memory, or one in this thread."""
+        return bool(self._arrays or self._sessions.current)
+
+    def _session(self, kind: str) -> Session | None:
+        return self._sessions.current.get(kind)
 
     def _call(self, kind: str, args, kwargs):
-        method = getattr(type(self._model), CALLS[kind])
-        signature = inspect.signature(method)
+        method = getattr(type(self._model), METHODS[kind])
         try:
-            bound = signature.bind(self._model, *args, **kwargs)
+            bound = inspect.signature(method).bind(self._model, *args, **kwargs)
         except TypeError:
             return method(self._model, *args, **kwargs)  # which says what is wrong
-        if "callbacks" not in signature.parameters:  # a method of the user's own
+        if "callbacks" not in bound.signature.parameters:  # a method of the user's own
             return method(self._model, *args, **kwargs)
-        callbacks = bound.arguments.get("callbacks")
-        ahead = self.jit_compile == "auto" and not watched(callbacks, kind)
-        outer = self._paces.get("train")
-        pace = Pace(kind, ahead, bound.arguments.get("steps"), outer.epochs if outer and kind == "test" else 1)
-        if not hasattr(callbacks, "callbacks"):
-            bound.arguments["callbacks"] = [*flat(callbacks), pace]
-        elif kind == "train":
-            pace.ahead = False  # a CallbackList made elsewhere does not tell when an epoch begins
-        pace.begin()
-        policy, runner = self._asked.get(kind, (None, None))
+        own = method is not getattr(keras.Model, METHODS[kind])
+        with self._begun(kind, bound, own) as session:
+            if own or self.jit_compile is False:
+                return method(*bound.args, **bound.kwargs)
+            bound.apply_defaults()
+            given = {name: value for name, value in bound.arguments.items() if name not in ("self", "kwargs")}
+            if kind == "predict":
+                return self._predict(session, given)
+            extra = bound.arguments.get("kwargs", {})
+            if CACHED_EVALUATION in extra:  # inside of fit; Keras has read the data by now
+                self._read(given["x"])
+                session.steps = session.steps or _batches(given["x"], given["batch_size"])
+            elif not extra:  # else Keras says what is wrong with them
+                given = self._with_rows(session, given)
+            return method(self._model, **given, **extra)
+
+    @contextlib.contextmanager
+    def _begun(self, kind: str, bound: inspect.BoundArguments, own: bool) -> Iterator[Session]:
+        """A session for one call; when the call ends, however it ends, nothing of it is left."""
+        callbacks, current = bound.arguments.get("callbacks"), self._sessions.current
+        ahead = self.jit_compile == "auto" and not own and not watched(callbacks, kind)
+        outer, before = current.get("train"), current.get(kind)
+        epochs = outer.epochs if outer is not None and kind == "test" else 1
+        session = Session(kind, self._sessions, ahead, bound.arguments.get("steps"), epochs)
+        if not hasattr(callbacks, "callbacks"):  # a CallbackList calls its own callbacks, maybe a session among them
+            bound.arguments["callbacks"] = [*flat(callbacks), session]
+        policy, runner = self._policies.get(kind, (None, None))
         if runner is not None and policy.wants_again():
             runner.reconsider()
-        before = self._paces.get(kind)
-        self._paces[kind] = pace
+        current[kind] = session
         try:
-            if kind == "predict" and method is keras.Model.predict and not watched(callbacks, kind):
-                return self._predict(bound, pace)
-            if kind == "test" and method is keras.Model.evaluate and ahead:
-                return self._evaluate(bound, pace)
-            if kind == "train" and method is keras.Model.fit and pace.ahead:
-                return self._fit(bound, pace)
-            return method(*bound.args, **bound.kwargs)
+            yield session
         finally:
-            driver = getattr(self._model, f"{kind}_function")
-            if isinstance(driver, Driver):
-                driver.let_go()
-            self._paces.pop(kind)
-            if kind == "train":
-                self._held = [], None
-            if before is not None:
-                self._paces[kind] = before
+            session.let_go()
+            if before is None:
+                current.pop(kind, None)
+            else:
+                current[kind] = before
+            for owner in session.owners:
+                self._arrays.pop(owner, None)
+            if self.jit_compile is False:
+                detach(self._model)
 
-    def _predict(self, bound: inspect.BoundArguments, pace: Pace):
-        bound.apply_defaults()
-        named = {name: value for name, value in bound.arguments.items() if name != "self"}
-        rows = None
-        auto, plain = self.jit_compile == "auto", not hasattr(named["callbacks"], "callbacks")
-        driver = self._make("predict", False) if plain else None
-        if plain and takes(named["x"], steps=named["steps"]):
-            if auto and isinstance(driver, PredictDriver):
-                return predict_arrays(self._model, driver, pace, **named)
-            if self._model.jit_compile and not is_mirrored(self._model):  # replicas may differ in moving statistics
-                named["x"], rows = filled_up(self._model, named["x"], named["batch_size"])
-        elif auto and isinstance(driver, PredictDriver) and not capped():
-            stream = driver.runner.stream_of(named["x"])
-            if stream is not None:
-                return predict_stream(self._model, pace, self._predicting, stream, named)
-        outputs = type(self._model).predict(self._model, **named)
-        return outputs if rows is None else keras.tree.map_structure(lambda array: array[:rows], outputs)
+    def _with_rows(self, session: Session, given: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of `fit` or `evaluate`, with row numbers in place of arrays where our functions gather them."""
+        ours = {kind: isinstance(self._make(kind, False), StepFunction) for kind in ("train", "test")}
+        if session.kind == "test":
+            rows = array_rows(given) if ours["test"] else None
+            return given if rows is None else in_place_of_data(given, self._keep(session, rows))
+        if type(self._model).evaluate is not keras.Model.evaluate:
+            ours["test"] = False
+        if given["validation_split"] and given["validation_data"] is None:
+            cut = with_validation_cut_off(given) if all(ours.values()) else None
+            if cut is None:
+                return given
+            given = cut
+        validation = given["validation_data"]
+        if ours["train"] and (rows := array_rows(given)) is not None:
+            given = in_place_of_data(given, self._keep(session, rows))
+            self._read(given["x"])
+        if ours["test"] and isinstance(validation, (tuple, list)) and len(validation) in (2, 3):
+            data = dict(zip(("x", "y", "sample_weight"), validation, strict=False))
+            if (rows := array_rows(data)) is not None:
+                given = {**given, "validation_data": (self._keep(session, rows).numbers(),)}
+        return given
 
-    def _evaluate(self, bound: inspect.BoundArguments, pace: Pace):
-        given = {name: value for name, value in bound.arguments.items() if name not in ("self", "kwargs")}
-        extra = bound.arguments.get("kwargs", {})
-        x, y, weights, size, steps = map(given.get, ("x", "y", "sample_weight", "batch_size", "steps"))
-        driver = self._make("test", False)
-        several = weights is not None and (keras.tree.is_nested(y) or keras.tree.is_nested(weights))
-        if several or extra.keys() - {_CACHED} or not isinstance(driver, Driver) or driver.steps > 1:
-            return type(self._model).evaluate(self._model, **given, **extra)
-        if not takes(x, y, weights, steps=steps):
-            return type(self._model).evaluate(self._model, **given, **extra)
-        rows = self._rows_of(x, y, weights, size)
-        pace.steps = rows.steps
-        shown = {name: given[name] for name in ("verbose", "callbacks", "return_dict") if name in given}
-        return evaluate_arrays(self._model, driver, pace, rows, **shown)
+    def _keep(self, session: Session, rows: ArrayRows) -> ArrayRows:
+        """Keep arrays for the steps of a call."""
+        session.owners.append(rows.owner)
+        self._arrays[rows.owner] = rows
+        return rows
 
-    def _fit(self, bound: inspect.BoundArguments, pace: Pace):
-        bound.apply_defaults()
-        given = {name: value for name, value in bound.arguments.items() if name != "self"}
-        driver = self._make("train", False)
-        if isinstance(driver, Driver) and driver.steps == 1 and (fed := without_pipeline(given)):
-            rows, given = fed
-            pace.feed = Feed(rows, given["shuffle"])
-        return type(self._model).fit(self._model, **given)
+    def _read(self, x: Any) -> None:
+        """Read the arrays that row numbers are of: what is changed in them later does not count."""
+        if are_numbers(x):
+            self._arrays[owner_of(x[MARK][0])].read()
 
-    def _rows_of(self, *given) -> Rows:
-        """The tensors of validation data are made once in a fit."""
-        if "train" not in self._paces:
-            return Rows(*given)
-        leaves = keras.tree.flatten(given)
-        if len(leaves) != len(self._held[0]) or any(a is not b for a, b in zip(leaves, self._held[0], strict=True)):
-            self._held = leaves, Rows(*given)
-        return self._held[1]
+    def _predict(self, session: Session, given: dict[str, Any]):
+        model, callbacks, rows = self._model, given["callbacks"], None
+        function = self._make("predict", False)
+        capped = getattr(keras.config, "max_steps_per_epoch", lambda: None)() is not None
+        plainly = not isinstance(function, PredictFunction) or capped or hasattr(callbacks, "callbacks")
+        if plainly or watched(callbacks, "predict"):
+            return type(model).predict(model, **given)
+        size, data = given["batch_size"] or 32, None
+        if given["steps"] is None and (rows := array_rows(given)) is not None:
+            self._keep(session, rows)
+            data = predict_data.of_rows(rows.rows, rows.owner, size)
+        if session.ahead and (data := data or predict_data.of_dataset(given["x"])) is not None:
+            return predict_groups(model, function, session, self._predicting, data, given, self.journal)
+        # Replicas may differ in moving statistics. One batch compiles nothing twice.
+        if rows is None or rows.rows <= size or not model.jit_compile or not rowwise_in_inference(model):
+            return type(model).predict(model, **given)
+        outputs = type(model).predict(model, **{**given, "x": rows.numbers_of_full_batches(size)})
+        return keras.tree.map_structure(lambda array: array[: rows.rows], outputs)
 
     def _make(self, kind: str, force: bool):
-        model, attribute, method = self._model, f"{kind}_function", f"make_{kind}_function"
+        model, attribute = self._model, f"{kind}_function"
         if getattr(model, attribute) is not None and not force:
             return getattr(model, attribute)
-        if model.run_eagerly or runs_eagerly() or (self.jit_compile is True and not model.jit_compile):
-            return getattr(type(model), method)(model, force=True)
 
         def keras_make():
-            getattr(type(model), method)(model, force=True)
-            return getattr(model, attribute)
+            return step_function(model, kind)
 
+        if self._is_plain():
+            function = keras_make()
+            setattr(model, attribute, taking_rows(function, self._arrays) if self._arrays else function)
+            return getattr(model, attribute)
+        method = f"make_{kind}_function"
         own = getattr(type(model), method) is not getattr(keras2.model_class(model), method)
-        name = f"{model.name}.{kind}_step"
-        ledger = Ledger(name, kind, self._first_cause(kind), self._compiled_kinds, self.journal)
-        policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, lambda: self._paces.get(kind))
+        name, session = f"{model.name}.{kind}_step", functools.partial(self._session, kind)
+        cause = "model recompiled" if kind in self._compiled_kinds else "first call"
+        ledger = Ledger(name, kind, cause, self._compiled_kinds, self.journal)
+        policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, session)
         runner = None
         if not own and not is_distributed(model):
-            answers = policy.decide, ledger.compiled, policy.failed, policy.again
-            runner = keras2.runner_of(model, kind, batch_names, *answers)
+            runner = self._runner(kind, policy, ledger)
         elif is_mirrored(model) and not keras2.is_keras2(model):
             runner, function = replicas_function(model, kind, own, policy, ledger.saw, keras_make)
-            self._asked[kind] = policy, runner
+            self._policies[kind] = policy, runner
             setattr(model, attribute, function)
             return function
-        self._asked[kind] = policy, runner
+        self._policies[kind] = policy, runner
         if runner is None and not model.jit_compile:  # "auto" of Keras' own, under a strategy
             return keras_make()
         if runner is None:
@@ -209,99 +267,56 @@ class StepObserver:
             fill = backend.name == "jax" and kind != "predict" and not own
             function = filling(model, kind, make) if fill else make()
         elif kind == "predict":
-            function = PredictDriver(runner, lambda: self._paces.get(kind), self.journal)
+            function = PredictFunction(runner, session, self.journal)
         else:
-            steps = keras2.steps_per_execution(model)
-            if self.jit_compile is True and not keras2.is_keras2(model):
-                runner.filled_step = filled_step(model, kind)
-            function = Driver(runner, kind, steps, lambda: self._paces.get(kind), self.journal)
+            function = StepFunction(runner, kind, keras2.steps_per_execution(model), session, self.journal)
         setattr(model, attribute, function)
         return function
 
-    def _first_cause(self, kind: str) -> str:
-        return "model recompiled" if kind in self._compiled_kinds else "first call"
+    def _is_plain(self) -> bool:
+        """Whether plain Keras runs the steps of the model as it is now."""
+        model = self._model
+        off = self.jit_compile is False or (self.jit_compile is True and not model.jit_compile)
+        return off or model.run_eagerly or runs_eagerly()
+
+    @otherwise(None)
+    def _runner(self, kind: str, policy: Policy, ledger: Ledger) -> Any:
+        """The backend's runner; None where Keras' own function has to run the steps."""
+        require_private()
+        require_step_functions(keras2.model_class(self._model))
+        model, answers = self._model, (policy.decide, ledger.compiled, policy.failed, policy.again)
+        step, before, fill = keras2.step_of(model, kind), None, None
+        if not keras2.is_keras2(model):
+            before = state_maker(model) if kind == "train" else None
+            fill = filled_step(model, kind) if self.jit_compile is True and kind != "predict" else None
+        return make_runner(step, batch_names, self._arrays, *answers, before, fill)
 
 
-class _Thread(threading.local):
-    """The calls that are going on in this thread."""
-
-    def __init__(self):
-        self.paces: dict[str, Pace] = {}
-
-
-class Ledger:
-    """What one step function has compiled so far; writes what is new to the compile log."""
-
-    def __init__(self, name: str, kind: str, first_cause: str, compiled_kinds: set[str], journal: Journal):
-        self._name, self._kind, self._cause = name, kind, first_cause
-        self._compiled_kinds, self._journal = compiled_kinds, journal
-        self._seen: set[tuple] = set()
-        self._last: tuple | None = None
-        self._events = 0
-        self._lock = threading.Lock()
-
-    def compiled(self, leaves: tuple[tuple, ...], seconds: float, way: str) -> None:
-        """Take note of a new executable for batches of `(name, shape, dtype)` leaves."""
-        self.saw([(way, leaves)], seconds, compiled=True)
-
-    def saw(self, batches: list[tuple[str, Any]], seconds: float, compiled: bool = False) -> None:
-        """Take note of the batches of one execution.
-
-        Args:
-            batches: For each batch the trace that ran it and its `(name, shape, dtype)` leaves.
-            seconds: Wall-clock seconds of the execution; shared equally by what it compiled.
-            compiled: Whether each batch is known to have compiled; else one with a new trace or new shapes
-                has.
-        """
-        new = []
-        with self._lock:
-            for trace, leaves in batches:
-                signature = tuple(Leaf(*leaf) for leaf in leaves)
-                if compiled or (trace, signature) not in self._seen:
-                    new.append((signature, self._why(signature)))
-                    self._seen.add((trace, signature))
-                self._last = signature
-        for signature, cause in new:
-            event = record(self._name, self._kind, describe(signature), cause, seconds / len(new))
-            self._journal.compiled(event)
-            self._compiled_kinds.add(self._kind)
-            self._events += 1
-            if self._events == MANY + 1:
-                warnings.warn(
-                    f"{self._name} has been compiled {self._events} times, each for batches of other shapes, the last "
-                    f"because of {cause}. {ADVICE}",
-                    stacklevel=2,
-                )
-
-    def _why(self, signature) -> str:
-        if self._last is None:
-            return self._cause
-        if any(signature == seen for _, seen in self._seen):
-            return "traced again: shapes as before, another structure of the batch or other types of the model's state"
-        return describe_change(self._last, signature)
-
-
-def install(model: keras.Model, jit_compile: bool | str) -> StepObserver:
-    """Put observed step functions on the instance; a second time Keras builds them anew."""
-    observer = observer_of(model)
-    if observer is None:
-        observer = StepObserver(model, jit_compile)
+def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:
+    """Put step functions of ours on the instance; a second time Keras builds them anew."""
+    attachment = attachment_of(model)
+    if attachment is None:
+        attachment = Attachment(model, jit_compile)
         for name in _REPLACED:
-            setattr(model, name, getattr(observer, name))
+            setattr(model, name, _method(attachment, name, getattr(model, name)))
         prepare(model)
-    observer.jit_compile = jit_compile
+    attachment.jit_compile = jit_compile
     reset(model)
-    return observer
+    return attachment
 
 
-def uninstall(model: keras.Model) -> None:
-    """Make the model plain Keras again."""
-    if observer_of(model) is not None:
+def detach(model: keras.Model) -> None:
+    """Make the model plain Keras again; what a call that goes on has set up stays until its end."""
+    attachment = attachment_of(model)
+    if attachment is None:
+        return
+    attachment.jit_compile = False
+    if not attachment.busy:
         for name in _REPLACED:
             delattr(model, name)
         restore(model)
-        stop_filling(model)
-        reset(model)
+    stop_filling(model)
+    reset(model)
 
 
 def reset(model: keras.Model) -> None:
@@ -310,10 +325,47 @@ def reset(model: keras.Model) -> None:
         setattr(model, f"{kind}_function", None)
 
 
-def observer_of(model: keras.Model) -> StepObserver | None:
-    """The observer that is installed on the model."""
-    owner = getattr(model.make_train_function, "__self__", None)
-    return owner if isinstance(owner, StepObserver) else None
+def attachment_of(model: keras.Model) -> Attachment | None:
+    """What is attached to the model; None if it is plain Keras."""
+    return getattr(model.make_train_function, "attachment", None)
 
 
-_REPLACED = (*(f"make_{kind}_function" for kind in KINDS), *CALLS.values(), "compile")
+def _method(attachment: Attachment, name: str, plain: Callable) -> Callable:
+    """A method of the attachment with the signature and the help of the model's."""
+
+    @functools.wraps(plain)
+    def call(*args, **kwargs):
+        try:
+            return getattr(attachment, name)(*args, **kwargs)
+        except Exception as error:
+            if keras.config.is_traceback_filtering_enabled():
+                error = error.with_traceback(_without_ours(error.__traceback__))
+            raise error
+
+    call.__signature__, call.__doc__ = inspect.signature(plain), inspect.getdoc(plain)  # of a base class, often
+    call.attachment = attachment
+    return call
+
+
+def _without_ours(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without the frames of this package, as Keras leaves out its own."""
+    kept = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_FOLDER):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    made = None
+    for each in reversed(kept):
+        made = types.TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return made
+
+
+def _batches(x: Any, batch_size: int | None) -> int | None:
+    """How many batches row numbers make; None for other data."""
+    return math.ceil(len(x[MARK]) / (batch_size or 32)) if are_numbers(x) else None
+
+
+def _arguments(method: Callable, model: keras.Model, args, kwargs) -> dict[str, Any]:
+    """The arguments of a call by name, those that only `**kwargs` takes among them."""
+    given = inspect.signature(method).bind(model, *args, **kwargs).arguments
+    return {**given.get("kwargs", {}), **given}

@@ -4,9 +4,9 @@ import keras
 
 from keras_xla.backend.keras2 import AnyKeras
 from keras_xla.diagnosis.explain import refuse_layers
-from keras_xla.training.attach import install, observer_of, reset, uninstall
+from keras_xla.training.attach import attach, attachment_of, detach, reset
 from keras_xla.training.compile import check_switch, require_jit
-from keras_xla.training.session import Pace
+from keras_xla.training.session import Session
 
 
 class XLACompile(AnyKeras):
@@ -34,25 +34,25 @@ class XLACompile(AnyKeras):
         super().__init__()
         check_switch("XLACompile", jit_compile)
         self.jit_compile = jit_compile
-        self._pace = Pace("train")
+        # Of a fit that began before the model was attached, and nobody else follows.
+        self._session, self._attachment = Session("train"), None
 
     def set_model(self, model: keras.Model) -> None:
         """Switch XLA before Keras builds its step function; `on_train_begin` would be too late."""
         super().set_model(model)
         if self.jit_compile is False:
-            uninstall(model)
+            detach(model)
             if model.jit_compile:
                 model.jit_compile = False
                 reset(model)
             return
         if self.jit_compile is True:
             self._require(model)
-        observer = observer_of(model)
-        if observer is None or observer.jit_compile != self.jit_compile:
+        attachment = attachment_of(model)
+        if attachment is None or attachment.jit_compile != self.jit_compile:
             if self.jit_compile is True:
                 model.jit_compile = True
-            observer = install(model, self.jit_compile)
-            observer.follow("train", self._pace)
+            self._attachment = attach(model, self.jit_compile)
         if self.jit_compile is True:
             require_jit(model)
 
@@ -67,12 +67,20 @@ class XLACompile(AnyKeras):
     def set_params(self, params) -> None:
         """Learn how many steps there are."""
         super().set_params(params)
-        self._pace.set_params(params)
+        self._session.set_params(params)
 
     def on_train_begin(self, logs=None) -> None:
         """Count from here."""
-        self._pace.on_train_begin(logs)
+        if self._attachment is not None:
+            self._attachment.follow(self._session)
+        self._session.on_train_begin(logs)
+
+    def on_train_end(self, logs=None) -> None:
+        """Count no more."""
+        if self._attachment is not None:
+            self._attachment.follow(None)
+            self._attachment, self._session = None, Session("train")
 
     def on_epoch_begin(self, epoch, logs=None) -> None:
         """Count the epoch's steps."""
-        self._pace.on_epoch_begin(epoch, logs)
+        self._session.on_epoch_begin(epoch, logs)

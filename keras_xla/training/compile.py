@@ -8,7 +8,7 @@ from keras_xla.backend.keras2 import is_keras2, require_model
 from keras_xla.backend.steps import is_mirrored, replicas_of
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import refuse_layers
-from keras_xla.training.attach import StepObserver, install, uninstall
+from keras_xla.training.attach import Attachment, attach, detach
 
 
 def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwargs) -> keras.Model:
@@ -67,18 +67,18 @@ def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwarg
     return model
 
 
-def take_over(model: keras.Model, jit_compile: bool | str) -> StepObserver | None:
+def take_over(model: keras.Model, jit_compile: bool | str) -> Attachment | None:
     """Run the steps of a model that Keras has just compiled; with False, leave them to Keras.
 
     Raises:
         XLAUnsupportedError: With True, where Keras turned XLA off.
     """
     if jit_compile is False:
-        uninstall(model)
+        detach(model)
         return None
     if jit_compile is True:
         require_jit(model)
-    return install(model, jit_compile)
+    return attach(model, jit_compile)
 
 
 def check_switch(who: str, jit_compile) -> None:

@@ -135,10 +135,13 @@ def _compile(self, *args, **kwargs):
         refuse_layers(self)
     given["jit_compile"] = wanted
     _COMPILE(*bound.args, **bound.kwargs)
-    observer = take_over(self, wanted)
-    if observer is None:
+    attachment = take_over(self, wanted)
+    if attachment is None:
         return _note(self, False, "enabled with jit_compile=False, and plain Keras does it")
-    return _note(self, wanted, "", observer.journal)
+    return _note(self, wanted, "", attachment.journal)
+
+
+_compile.attaches = True  # an attachment leaves it to this
 
 
 @functools.wraps(_FROM_CONFIG)

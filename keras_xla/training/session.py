@@ -1,41 +1,74 @@
-"""How many steps are still to come, and whether anyone watches each of them."""
+"""One call of `fit`, `evaluate` or `predict`: how far it is, what is still to come, and what ends with it."""
 
+import threading
 from collections.abc import Iterable
 from typing import Any
 
 import keras
 
-from keras_xla.backend.keras2 import AnyKeras
+from keras_xla.private.keras import is_of_keras, profiles_batches
+from keras_xla.private.tf_keras import AnyKeras
 
 _EPOCHS_ONLY = {  # callbacks that look at every batch only if told so
     "ProgbarLogger": lambda callback: True,
     "ModelCheckpoint": lambda callback: callback.save_freq == "epoch",
     "BackupAndRestore": lambda callback: callback.save_freq == "epoch",
     "TensorBoard": lambda callback: (
-        callback.update_freq == "epoch" and not (callback.write_steps_per_second or callback._should_trace)
+        callback.update_freq == "epoch" and not (callback.write_steps_per_second or profiles_batches(callback))
     ),
 }
 
 
-class Pace(AnyKeras):
-    """Counts the steps of `fit`, `evaluate` or `predict`.
+class Sessions(threading.local):
+    """The calls that are going on in this thread, the innermost of each kind.
+
+    Attributes:
+        current: By kind: `"train"`, `"test"`, `"predict"`.
+    """
+
+    def __init__(self):
+        self.current: dict[str, Session] = {}
+
+
+class Session(AnyKeras):
+    """One call of `fit`, `evaluate` or `predict`; as a callback, it counts the steps.
 
     Args:
-        mode: `"train"`, `"test"` or `"predict"`.
+        kind: `"train"`, `"test"` or `"predict"`.
         ahead: Whether several steps may run before the callbacks of the first of them are called.
         steps: Of an epoch; None if only Keras knows, or nobody.
         epochs: How often those come.
 
     Attributes:
-        feed: Where the batches come from instead of Keras' iterator; None if from there.
+        sessions: Those of the thread, which this one is among.
+        epoch_number: How many passes over data have begun.
+        done: Steps of this epoch that have run.
+        called: Whether Keras' loop is between the beginning and the end of a batch, and has not asked for its step yet:
+            the next step is for that loop. All others are asked for by somebody else: a callback, another method.
+        ahead_steps: How many of the steps that have run the loop has not asked for yet.
+        logs: What the last of those returned.
+        iterator: That the loop takes batches from.
+        group: What runs groups of batches of `predict` in place of single ones; None if nothing does.
+        owners: Numbers of the arrays that are kept in memory for it.
     """
 
-    def __init__(self, mode: str, ahead: bool = False, steps: int | None = None, epochs: int = 1):
+    def __init__(
+        self,
+        kind: str,
+        sessions: Sessions | None = None,
+        ahead: bool = False,
+        steps: int | None = None,
+        epochs: int = 1,
+    ):
         super().__init__()
-        self.mode, self.ahead, self.epochs = mode, ahead, epochs
-        self._steps, self._epoch, self.done = steps, 0, 0
-        self.begun = 0
-        self.feed: Any = None
+        self.kind, self.ahead, self.epochs = kind, ahead, epochs
+        self.sessions = sessions or Sessions()
+        self._steps, self._epoch = steps, 0
+        self.epoch_number, self.done = 0, 0
+        self.called, self.ahead_steps, self.logs = False, 0, None
+        self.iterator: Any = None
+        self.group: Any = None
+        self.owners: list[int] = []
 
     @property
     def steps(self) -> int | None:
@@ -54,36 +87,70 @@ class Pace(AnyKeras):
         """Steps that are still to come in all."""
         return None if self.steps is None else (self.epochs - self._epoch) * self.steps - self.done
 
-    def begin(self) -> None:
+    def begin_epoch(self) -> None:
         """A pass over the data begins."""
-        self.begun, self.done = self.begun + 1, 0
+        self.epoch_number, self.done = self.epoch_number + 1, 0
+        self.called, self.ahead_steps, self.logs = False, 0, None
+
+    def answers_loop(self) -> bool:
+        """Whether the step that is asked for now is the one that Keras' loop of this call needs next."""
+        called, self.called = self.called, False
+        return called
+
+    def let_go(self) -> None:
+        """Give up the iterator without waiting for it.
+
+        Freeing a `tf.data` iterator now and then waits for its autotuner to wake up, for up to about as long as the
+        iterator has lived. Keras does that between the epochs; here a thread waits.
+        """
+        held, self.iterator = [self.iterator], None
+        if held[0] is not None:
+            free(held)
 
     def on_train_begin(self, logs=None):
-        if self.mode == "train":
+        if self.kind == "train":
             self.epochs = (self.params or {}).get("epochs", self.epochs)
 
-    # A callback with these makes Keras call all of them in this thread. The threads that it calls them in otherwise
-    # fight for the interpreter with a loop that no longer waits for steps.
+    def on_epoch_begin(self, epoch, logs=None):
+        if self.kind == "train":
+            self._epoch = epoch
+            self.begin_epoch()
+
+    # A callback with an end of batches makes Keras call all of them in this thread. The threads that it calls them in
+    # otherwise fight for the interpreter with a loop that no longer waits for steps.
+    def on_train_batch_begin(self, batch, logs=None):
+        self._batch("train", True)
+
     def on_train_batch_end(self, batch, logs=None):
-        pass
+        self._batch("train", False)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self._batch("test", True)
 
     def on_test_batch_end(self, batch, logs=None):
-        pass
+        self._batch("test", False)
 
-    def on_epoch_begin(self, epoch, logs=None):
-        if self.mode == "train":
-            self._epoch = epoch
-            self.begin()
+    def on_predict_batch_begin(self, batch, logs=None):
+        self._batch("predict", True)
+
+    def on_predict_batch_end(self, batch, logs=None):
+        self._batch("predict", False)
+
+    def _batch(self, kind: str, begins: bool) -> None:
+        """A batch of this call begins or ends; or one of its validation, whose callbacks are these."""
+        session = self if kind == self.kind else self.sessions.current.get(kind)
+        if session is not None:
+            session.called = begins
 
 
-def watched(callbacks: Iterable | None, mode: str) -> bool:
+def watched(callbacks: Iterable | None, kind: str) -> bool:
     """Whether a callback looks at every batch, so that steps must not run ahead of it.
 
     Args:
         callbacks: As `fit`, `evaluate` or `predict` takes them.
-        mode: `"train"`, `"test"` or `"predict"`.
+        kind: `"train"`, `"test"` or `"predict"`.
     """
-    return any(_watches(callback, mode) for callback in flat(callbacks))
+    return any(_watches(callback, kind) for callback in flat(callbacks))
 
 
 def flat(callbacks: Iterable | None) -> list:
@@ -95,14 +162,19 @@ def flat(callbacks: Iterable | None) -> list:
     return keras.tree.flatten(callbacks)
 
 
-def _watches(callback, mode: str) -> bool:
-    if isinstance(callback, Pace):
+def free(held: list) -> None:
+    """Empty a list in a thread of its own, where its elements are freed if nothing else refers to them."""
+    threading.Thread(target=held.clear, daemon=True).start()
+
+
+def _watches(callback, kind: str) -> bool:
+    if isinstance(callback, Session):
         return False
-    known = _EPOCHS_ONLY.get(type(callback).__name__) if type(callback).__module__.startswith("keras.") else None
+    known = _EPOCHS_ONLY.get(type(callback).__name__) if is_of_keras(type(callback)) else None
     if known is not None and known(callback):
         return False
-    hooks = [f"on_{mode}_batch_begin", f"on_{mode}_batch_end"]
-    if mode == "train":
+    hooks = [f"on_{kind}_batch_begin", f"on_{kind}_batch_end"]
+    if kind == "train":
         hooks += ["on_batch_begin", "on_batch_end"]
     plain = keras.callbacks.Callback
     return any(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import layers
 
-from keras_xla.training.attach import observer_of
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
 from tests.training.helpers import LOSS, Log
@@ -16,9 +16,9 @@ if keras.backend.backend() != "tensorflow":
     pytest.skip("on JAX Keras compiles every step itself", allow_module_level=True)
 
 import tensorflow as tf
-from keras_xla.backend.tensorflow.core.partial import split as tensorflow_split
 
 from keras_xla.backend.tensorflow.operations import operations
+from keras_xla.backend.tensorflow.partial import split as tensorflow_split
 from keras_xla.backend.tensorflow.partial.split import NotSplittable, split
 
 IMAGES = np.random.default_rng(0).normal(size=(40, 8, 8, 3)).astype("float32")
@@ -219,7 +219,7 @@ def test_models_with_convolutions_train_as_in_plain_keras(chosen, make):
 
     log = Log()
     model, made = run(compile)
-    assert {(d.kind, d.way) for d in observer_of(model).journal.decisions} >= {("train", "partial")}
+    assert {(d.kind, d.way) for d in attachment_of(model).journal.decisions} >= {("train", "partial")}
     kinds = log.kinds()
     assert len(kinds) == len(set(kinds))
     for ours, plain in zip(made, run(keras.Model.compile)[1], strict=True):
@@ -235,7 +235,7 @@ def test_loops_and_random_numbers_together(chosen, jit_compile):
         return model, model.fit(IMAGES[:, :, 0].repeat(2, -1), CLASSES, batch_size=20, epochs=2, verbose=0).history
 
     model, made = run(compile, jit_compile=jit_compile)
-    assert [(d.kind, d.way) for d in observer_of(model).journal.decisions] == [("train", "xla")]
+    assert [(d.kind, d.way) for d in attachment_of(model).journal.decisions] == [("train", "xla")]
     np.testing.assert_allclose(made["loss"], run(keras.Model.compile)[1]["loss"], rtol=1e-4)
 
 
@@ -258,7 +258,7 @@ def test_loops_without_a_known_end(chosen, middle, way):
         return model, model.fit(IMAGES, CLASSES, batch_size=20, epochs=2, verbose=0).history["loss"]
 
     model, made = run(compile)
-    (decision,) = observer_of(model).journal.decisions
+    (decision,) = attachment_of(model).journal.decisions
     assert decision.way == way, decision
     np.testing.assert_allclose(made, run(keras.Model.compile)[1], rtol=1e-5)
 
@@ -277,6 +277,6 @@ def test_strings_and_convolutions_together(chosen):
         return model, [*model.fit(data, epochs=2, verbose=0).history["loss"], *model.get_weights()]
 
     model, made = run(compile)
-    assert ("train", "partial") in {(d.kind, d.way) for d in observer_of(model).journal.decisions}
+    assert ("train", "partial") in {(d.kind, d.way) for d in attachment_of(model).journal.decisions}
     for ours, plain in zip(made, run(keras.Model.compile)[1], strict=True):
         np.testing.assert_allclose(ours, plain, rtol=2e-4, atol=1e-5)

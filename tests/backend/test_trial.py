@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_xla.backend.new_shapes import TrialImpossible
 from keras_xla.backend.tensorflow import trial
 from keras_xla.backend.tensorflow.machine import free_memory, machine
-from keras_xla.training.attach import observer_of
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from tests.training.helpers import LOSS, Log, X, Y, classifier
 
@@ -41,7 +41,7 @@ def test_a_fit_whose_state_does_not_fit_twice_runs_plainly_and_says_so(monkeypat
     plain.compile("sgd", LOSS)
     histories = [each.fit(X, Y, epochs=2, batch_size=24, verbose=0).history["loss"] for each in (model, plain)]
     assert histories[0] == histories[1] and log.new() == []
-    (decision,) = observer_of(model).journal.decisions
+    (decision,) = attachment_of(model).journal.decisions
     assert decision.reason.startswith("no trial: a trial keeps a copy of what the step changes")
 
 
@@ -102,7 +102,7 @@ def train(batches, ours, size=24):
 def test_an_error_that_only_a_trial_would_meet_is_nobodys():
     (plain, _), (ours, model) = train(1, False, size=72), train(1, True, size=72)
     assert ours == plain and len(plain) == 1
-    (decision,) = observer_of(model).journal.decisions
+    (decision,) = attachment_of(model).journal.decisions
     assert decision.way == "graph" and decision.reason.startswith("no trial: the plain graph failed in a trial")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_xla.diagnosis.errors import XLAUnsupportedError
-from keras_xla.training.attach import observer_of
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from keras_xla.training.enable import disable, enable, seen
 from keras_xla.training.reports import script_report as overview
@@ -55,7 +55,7 @@ def functional():
 
 
 def jit_compile_of(model):
-    observer = observer_of(model)
+    observer = attachment_of(model)
     return observer and observer.jit_compile
 
 
@@ -85,7 +85,7 @@ def test_what_the_script_asks_for_itself_is_left_to_keras(own, switch):
     enable(switch)
     model = classifier()
     model.compile(**OPTIONS, **own)
-    assert observer_of(model) is None
+    assert attachment_of(model) is None
     assert {name: getattr(model, name) for name in own} == own
     name, value = next(iter(own.items()))
     assert seen()[0][-1].note == f"the script says {name}={value}, and plain Keras does it"
@@ -96,7 +96,7 @@ def test_jit_compile_by_position():
     model, values = classifier(), ["sgd", "mse", None, None, None, False, 1]
     assert positions.index("jit_compile") == len(values) + 1
     model.compile(*values, False)
-    assert observer_of(model) is None
+    assert attachment_of(model) is None
     model.compile(*values, "auto")
     assert jit_compile_of(model) == "auto"
 
@@ -105,7 +105,7 @@ def test_compiling_again_starts_anew():
     model = classifier()
     for own in ({}, {"jit_compile": False}, {}, {}):
         model.compile(**OPTIONS, **own)
-        assert (observer_of(model) is None) == bool(own)
+        assert (attachment_of(model) is None) == bool(own)
     model.fit(X, Y, batch_size=SIZE, verbose=0)
 
 
@@ -137,7 +137,7 @@ def test_loaded_models_are_taken_and_nothing_of_it_is_saved(tmp_path, suffix, ow
     assert int(loaded.optimizer.iterations.value) == 1
     disable()
     plain = keras.saving.load_model(tmp_path / f"model.{suffix}")
-    assert observer_of(plain) is None and plain.compiled
+    assert attachment_of(plain) is None and plain.compiled
     enable()
 
 
@@ -194,7 +194,7 @@ def test_enable_and_disable_can_be_called_in_any_order():
     assert keras.Model.compile is PLAIN
     assert jit_compile_of(model) == "auto"  # as long as nobody compiles it again
     model.compile(**OPTIONS)
-    assert observer_of(model) is None
+    assert attachment_of(model) is None
 
 
 def test_models_are_not_kept_alive_and_their_story_is():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_xla.diagnosis.errors import XLAUnsupportedError
-from keras_xla.training.attach import observer_of
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
 from keras_xla.training.decide.policy import Policy
@@ -139,7 +139,7 @@ def test_auto_trains_on_as_plain_keras_does(tried, function):
     log = Log()
     (model, made), (_, expected) = run(auto), run(plain)
     assert_equal(made, expected)
-    first = observer_of(model).journal.decisions[0]
+    first = attachment_of(model).journal.decisions[0]
     assert first.way == "graph" and "xla failed: " in first.reason and "/tricky_1/" in first.reason
     assert log.new() == []
 
@@ -187,7 +187,7 @@ def test_what_was_not_tried_falls_back_and_loses_no_batch(remembered, source, st
 
     (model, made), (_, expected) = run(auto), run(plain)
     assert_equal(made, expected)
-    _, failed, *_ = observer_of(model).journal.decisions
+    _, failed, *_ = attachment_of(model).journal.decisions
     assert failed.way == "graph"
     assert failed.reason.startswith("XLA failed in the layer 'tricky' (Tricky): Input 1 to node")
 
@@ -234,7 +234,7 @@ def test_auto_with_shapes_that_fail_later(tried, source):
     (model, made), (_, expected) = run(auto), run(plain)
     np.testing.assert_allclose(made, expected, rtol=2e-4, atol=1e-5)
     assert int(model.optimizer.iterations) == 2 * (4 + 8 + 4)
-    decisions = {decision.way: decision for decision in observer_of(model).journal.decisions if decision.measured}
+    decisions = {decision.way: decision for decision in attachment_of(model).journal.decisions if decision.measured}
     assert "(16, 20)" in decisions["xla"].shapes
     assert "(8, 20)" in decisions["graph"].shapes and "/tricky_1/" in decisions["graph"].reason
 
@@ -306,4 +306,4 @@ def test_xla_without_enough_memory_falls_back(remembered, monkeypatch):
     monkeypatch.setattr(tensorflow_executable, "make", short_of_memory)
     model = auto(net(where))
     assert_equal(everything(model), everything(plain(net(where))))
-    assert observer_of(model).journal.decisions[1].reason.startswith("XLA failed: Out of memory")
+    assert attachment_of(model).journal.decisions[1].reason.startswith("XLA failed: Out of memory")

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.training.attach import observer_of
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
 from tests.training.helpers import LOSS, Log, Y
@@ -96,7 +96,7 @@ def test_losses_are_those_of_plain_keras_and_the_kernels_stay(way):
     assert_same(way, (losses, model.get_weights(), model.predict(IDS, verbose=0)), trained_plainly())
     assert_trained_as_lora_does(model, before)
     if way in ("graph", "xla"):
-        assert observer_of(model).journal.decisions[0].way == way
+        assert attachment_of(model).journal.decisions[0].way == way
 
 
 def trained_without_and_with(way, make):

@@ -1,7 +1,5 @@
 """Observed train, test and predict functions on JAX: Keras' own, with jax counting what it compiles."""
 
-import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,9 +8,9 @@ import keras
 import numpy as np
 
 from keras_xla.backend.filled_batch import FilledBatch
+from keras_xla.private.jax import listening
 
-_EVENT = "/jax/core/compile/backend_compile_duration"
-_STATE = threading.local()  # jax compiles in the thread that calls
+predict_data = None  # Keras' own functions read the data
 
 
 def make_runner(*_) -> None:
@@ -21,10 +19,6 @@ def make_runner(*_) -> None:
 
 def make_replicas_runner(*_) -> None:
     """None: there are no strategies; XLA itself divides the work."""
-
-
-def orders(_) -> None:
-    """None: Keras' own functions shuffle."""
 
 
 def is_distributed(model) -> bool:
@@ -38,6 +32,11 @@ def state_maker(model) -> None:
 
 def symbolic_build(model) -> None:
     """None: Keras' own works."""
+
+
+def taking_rows(function: Callable, _arrays) -> Callable:
+    """The function as it is: no arrays are kept for it."""
+    return function
 
 
 def is_mirrored(model) -> bool:
@@ -73,7 +72,7 @@ def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, sa
     def run(state, iterator):
         start = time.perf_counter()
         batches = _Batches(iterator)
-        with _listening(lambda name: batches.compiled(name, wanted)):
+        with listening(lambda name: batches.compiled(name, wanted)):
             result = function(state, batches)
         if batches.compilers:
             seen = [("", _leaves(data, names)) for data in batches.compilers]
@@ -117,23 +116,3 @@ def _leaves(data, names: Callable) -> list[tuple]:
 
 def _dtype(x) -> np.dtype:
     return x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
-
-
-@contextlib.contextmanager
-def _listening(listener: Callable[[str], None]):
-    """Calls `listener(function name)` for everything that jax compiles in this thread."""
-    previous = getattr(_STATE, "listener", None)
-    _STATE.listener = listener
-    try:
-        yield
-    finally:
-        _STATE.listener = previous
-
-
-def _on_event(event: str, _seconds: float, **details):
-    listener = getattr(_STATE, "listener", None)
-    if event == _EVENT and listener is not None:
-        listener(details.get("fun_name") or "")
-
-
-jax.monitoring.register_event_duration_secs_listener(_on_event)

@@ -7,6 +7,8 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.machine import machine
+from keras_xla.private.keras import stand_on
+from keras_xla.private.names import otherwise
 
 __all__ = ["host_call", "is_string", "is_traced", "jit", "machine", "matmul_transposed", "run_eagerly", "share"]
 
@@ -35,11 +37,12 @@ def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
     return compiled
 
 
+@otherwise(False)
 def share(variable: keras.Variable, source: Any) -> bool:
     """Let `variable` stand on the memory of the `tf.Variable` `source` from now on, if shape and dtype allow."""
     same = isinstance(source, tf.Variable) and source.dtype == variable.dtype and source.shape == variable.shape
     if same:
-        variable._initialize(source)  # Keras takes a tf.Variable as it is; there is no public way to say so
+        stand_on(variable, source)
     return same
 
 

@@ -61,7 +61,7 @@ class Effects:
             for op in self._graph.get_operations()
             if any(inner.type.startswith(_WRITES) for inner in operations_of(op))
             for x in op.inputs
-            if x.dtype == tf.resource and (op.type.startswith(_WRITES) or not self._is_table(x))
+            if x.dtype == tf.resource
         ]
 
     def _variable_of(self, handle) -> tf.Variable | None:
@@ -72,12 +72,6 @@ class Effects:
         while handle.name not in self._outer and handle.op.type in ("Identity", "While", "StatelessWhile"):
             handle = handle.op.inputs[handle.value_index]  # loops hand handles on as they are
         return self._outer.get(handle.name)
-
-    def _is_table(self, handle) -> bool:
-        """Whether what a called function is given is no variable; what writes such things is in `lasting` anyway."""
-        source = self._source(handle)
-        data = getattr(source, "_handle_data", None)
-        return source is not None and id(source) not in self._variables and (data is None or not data.is_set)
 
 
 def _can_be_undone(op) -> bool:

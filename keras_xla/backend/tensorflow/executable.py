@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from keras_xla.backend.new_shapes import Timing, TrialImpossible, WayFailed
 from keras_xla.backend.tensorflow.last_batch import Shapes, filling
+from keras_xla.backend.tensorflow.loops import loop
 from keras_xla.backend.tensorflow.partial.split import NotSplittable
-from keras_xla.backend.tensorflow.rows import rows
+from keras_xla.backend.tensorflow.sources import Batches
 from keras_xla.backend.tensorflow.trace import Trace
 from keras_xla.backend.tensorflow.trial import lacks_memory, timed_runs, undone
-from keras_xla.backend.tensorflow.ways import loop, make
+from keras_xla.backend.tensorflow.ways import make
 
 _NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
 _NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}|node `([^`]+)`")
@@ -41,8 +42,7 @@ class Executable:
         self.trace, self.way, self.shapes = trace, way, shapes
         self._told = compiled if way != "graph" else None
         self._lock = threading.RLock()
-        self._rows: dict[tuple[int | None, bool], Callable] = {}
-        self._loops: dict[Shapes, Callable] = {}
+        self._loops: dict[tuple[bool, bool, str], Callable] = {}
         self.instead: Callable[[WayFailed], Executable] | None = None
 
     @functools.cached_property
@@ -52,51 +52,25 @@ class Executable:
         return make(self.trace, self.way, self.shapes)
 
     @functools.cached_property
-    def _loop(self) -> Callable:
-        return loop(self.trace, self._step, self.shapes)
-
-    @functools.cached_property
     def _one(self) -> Callable:
         return self._step if self.way == "graph" else tf.function(self._step, autograph=False)
 
-    @property
-    def proven(self) -> bool:
-        """Whether nothing is left to be compiled, so that what fails are the data."""
-        return self._told is None
+    def feed(self, source: Batches, iterator, count: int, pending, joined: bool = False) -> tuple[list, int, Any]:
+        """Run `pending`, if it holds a batch, and then what the iterator gives; see `loops.loop`.
 
-    def feed(self, iterator, count: int, pending) -> tuple[list, int, Any]:
-        """Run `pending`, if it holds a batch, and then what the iterator gives; see `tensorflow_ways.loop`."""
-        if self._told is None or count == 1:
-            return self._feed(iterator, count, pending)
-        # The first run is of one batch, so that what fails is XLA, not the data, and no batch is run twice or lost.
-        outputs, ran, pending = self._feed(iterator, 1, pending)
+        The first run is of one batch, so that what fails is XLA, not the data, and no batch is run twice or lost.
+        """
+        if self._told is None or count == 1 or joined:
+            return self._feed(source, iterator, 1 if self._told else count, pending, joined)
+        outputs, ran, pending = self._feed(source, iterator, 1, pending, joined)
         if ran:
-            others, more, pending = self._feed(iterator, count - 1, pending)
+            others, more, pending = self._feed(source, iterator, count - 1, pending, joined)
             outputs, ran = (others if more else outputs), ran + more
         return outputs, ran, pending
-
-    def feed_for_all(self, iterator, count: int, shapes: Shapes) -> tuple[list, int, Any]:
-        """Run what the iterator gives, if `proven`, while batches have these shapes, for the outputs of all."""
-        if shapes not in self._loops:
-            self._loops[shapes] = loop(self.trace, self._step, self.shapes, joined=True, alike=shapes)
-        pending = tf.experimental.Optional.empty(iterator.element_spec)
-        outputs, ran, pending = self._loops[shapes](iterator, tf.constant(count), pending)
-        return outputs, int(ran), pending
 
     def run(self, batch) -> Any:
         """Run one batch."""
         return self._run(lambda: self._one(batch))
-
-    def rows(self, arrays: Any, order: Any, size: int, first: int, count: int, joined: bool) -> list:
-        """Run `count` batches of `size` rows of arrays, from row `first` on; see `tensorflow_rows.rows`."""
-
-        def run():
-            known = None if self.shapes is None and self.trace.takes_any_size else size
-            if (known, joined) not in self._rows:
-                self._rows[known, joined] = rows(self.trace, self._step, known, joined)
-            return self._rows[known, joined](arrays, order, *map(tf.constant, (size, first, count)))
-
-        return self._run(run)
 
     def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
         """Time `run`, and undo what it did to variables.
@@ -123,8 +97,17 @@ class Executable:
             failed.lasting = not lacks_memory(error.__cause__ or error)
             raise failed from error.__cause__ or error
 
-    def _feed(self, iterator, count: int, pending) -> tuple[list, int, Any]:
-        outputs, ran, pending = self._run(lambda: self._loop(iterator, tf.constant(count), pending))
+    def _feed(self, source: Batches, iterator, count: int, pending, joined: bool) -> tuple[list, int, Any]:
+        def run():
+            kind = source.gathers, joined, repr(iterator.element_spec)
+            if kind not in self._loops:
+                made = loop(self.trace, self._step, self.shapes, source, joined)
+                # One trace for arrays of any number of rows.
+                rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in source.tensors]
+                self._loops[kind] = made.get_concrete_function(iterator, tf.TensorSpec([], tf.int32), pending, rows)
+            return self._loops[kind](iterator, tf.constant(count), pending, source.tensors)
+
+        outputs, ran, pending = self._run(run)
         return outputs, int(ran), pending
 
     def _run(self, call: Callable[[], Any]) -> Any:

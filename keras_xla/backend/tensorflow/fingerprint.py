@@ -22,7 +22,9 @@ def fingerprint(concrete) -> str:
     graph = concrete.graph
     definition = graph.as_graph_def()
     hasher = _Hasher(definition.library)
-    variables = {inner.op.name: _handle(outer) for outer, inner in graph.captures}
+    held = {id(variable.handle): variable for variable in graph.variables}
+    captured = [(inner.op.name, held.get(id(outer), outer)) for outer, inner in graph.captures]
+    variables = {name: f"{x.dtype.name} {x.shape}" for name, x in captured}
     parts = list(hasher.nodes(definition.node, {}, variables))
     places = {node.name: str(i) for i, node in enumerate(definition.node)}
     parts.append(("returns", *(_place(x.name, places) for x in concrete.outputs)))
@@ -79,15 +81,6 @@ class _Hasher:
     def _called(self, function) -> str:
         body = self._function(function.name) if function.name in self._functions else function.name
         return " ".join([body, *self._attributes(function.attr)])
-
-
-def _handle(captured) -> str:
-    """The shape and dtype of the variable that a handle leads to; those of the tensor, if it is none."""
-    if captured.dtype != tf.resource:
-        return f"{captured.dtype.name} {captured.shape}"
-    data = getattr(captured, "_handle_data", None)
-    held = data.shape_and_type if data is not None and data.is_set else ()
-    return " ".join(f"{tf.dtypes.as_dtype(x.dtype).name} {tf.TensorShape(x.shape)}" for x in held)
 
 
 def _constant(proto) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_xla.private.tensorflow import capture, captures, effects
+
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 
@@ -25,11 +27,11 @@ class Graph:
     def __init__(self, concrete):
         self.concrete = concrete
         graph = concrete.graph
-        captures = graph.captures
-        self.inputs = [x.name for x in concrete.inputs[: len(concrete.inputs) - len(captures)]]
-        self._captures = {inner.name: outer for outer, inner in captures}
+        captured = captures(graph)
+        self.inputs = [x.name for x in concrete.inputs[: len(concrete.inputs) - len(captured)]]
+        self._captures = {inner.name: outer for outer, inner in captured}
         self.outputs = [x.name for x in concrete.outputs]
-        self.effects = [op.name for op in graph.control_outputs]
+        self.effects = [op.name for op in effects(graph)]
         definition = graph.as_graph_def()
         self._library, self._versions = definition.library, definition.versions
         self.nodes = {node.name: node for node in definition.node if node.op != "Placeholder"}
@@ -130,7 +132,7 @@ class Graph:
             del node.input[:]
             node.input.extend(kept)
             used.update(tensor_of(i) for i in kept if not i.startswith("^"))
-        replaced = {name: here.capture(x) if _is_outside(x, here) else x for name, x in known.items() if name in used}
+        replaced = {name: capture(here, x) if _is_outside(x, here) else x for name, x in known.items() if name in used}
         return tf.graph_util.import_graph_def(part, input_map=replaced, return_elements=list(wanted), name="")
 
     def packed(self, outputs: Sequence):

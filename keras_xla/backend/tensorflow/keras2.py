@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from keras_xla.private.tf_keras import count_step
+
 
 def step_of(model, kind: str) -> Callable:
     """The train, test or predict step of a Keras 2 model, as a function of a batch."""
@@ -12,7 +14,7 @@ def step_of(model, kind: str) -> Callable:
 
     def counted(data):
         outputs = step(data)
-        getattr(model, f"_{kind}_counter").assign_add(1)
+        count_step(model, kind)
         return outputs
 
     return counted

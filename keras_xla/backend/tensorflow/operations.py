@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import keras
 import tensorflow as tf
-from tensorflow.python.util import pywrap_xla_ops
 
 from keras_xla.backend.blocking_op import BlockingOp
+from keras_xla.private.tensorflow import graph_of_function, xla_kernels
 
 # These carry no computation: XLA drops them or turns them into arguments, and the list of kernels has not all
 # of them.
@@ -26,9 +26,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 @functools.cache
 def compilable_ops() -> frozenset[str]:
     """The operation types that XLA has a kernel for on this machine's device."""
-    on_gpu = bool(tf.config.list_physical_devices("GPU"))
-    names = pywrap_xla_ops.get_gpu_kernel_names() if on_gpu else pywrap_xla_ops.get_cpu_kernel_names()
-    return frozenset(names) | _STRUCTURAL
+    return xla_kernels(on_gpu=bool(tf.config.list_physical_devices("GPU"))) | _STRUCTURAL
 
 
 def blocking_ops(function) -> list[BlockingOp]:
@@ -61,7 +59,7 @@ def operations_of(op, seen: set[str] | None = None) -> Iterator:
     for value in op.node_def.attr.values():
         names = [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]
         for name in names:
-            inner = getattr(op.graph._get_function(name), "graph", None) if name not in seen else None
+            inner = graph_of_function(op.graph, name) if name not in seen else None
             seen.add(name)
             if inner is not None:
                 yield from operations(inner, seen)

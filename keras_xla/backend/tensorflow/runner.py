@@ -4,22 +4,44 @@ import dataclasses
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.execution import Execution
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.new_shapes import NewShapes, WayFailed
 from keras_xla.backend.tensorflow.executable import Executable
 from keras_xla.backend.tensorflow.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.last_batch import ROWS, Shapes, fillable
+from keras_xla.backend.tensorflow.loops import collectable
 from keras_xla.backend.tensorflow.predict_outputs import Gathered, joined
-from keras_xla.backend.tensorflow.rows import collectable
-from keras_xla.backend.tensorflow.stream import Stream, streams
+from keras_xla.backend.tensorflow.sources import Batches, gathered, shapes_of, source_of
 from keras_xla.backend.tensorflow.trace import Trace, without_optionals
-from keras_xla.backend.tensorflow.ways import shapes_of
+from keras_xla.private.tensorflow import is_composite
+
+
+@dataclasses.dataclass
+class _Pass:
+    """An iterator that batches are taken from.
+
+    Attributes:
+        source: Of the batches.
+        key: Of the trace for them.
+        usual: Shapes of the batches that most are like.
+        executable: What runs those.
+        pending: An element of the iterator that goes before what it gives next; None if there is none.
+        stale: Whether to ask anew what the usual batches are run by.
+    """
+
+    source: Batches
+    key: str
+    usual: Shapes = ()
+    executable: Executable | None = None
+    pending: Any = None
+    stale: bool = False
 
 
 class Runner:
@@ -28,7 +50,8 @@ class Runner:
     Args:
         step: Takes a batch, returns a structure of tensors: the model's `train_step`, say.
         names: `names(batch)` names the tensors of a batch.
-        decide: Answers a `NewShapes` with the way to run batches of such shapes.
+        arrays: By the number that their row numbers carry, objects whose `batch` has all rows as tensors.
+        decide: Answers `NewShapes` with the way to run batches of such shapes.
         compiled: `compiled(leaves, seconds, way)` is told of every executable, with the `(name, shape, dtype)` of the
             batch that it is for.
         failed: `failed(new_shapes, way, reason, node) -> way` answers when a way that was not tried does not work, for
@@ -36,26 +59,27 @@ class Runner:
         again: `again(shapes)` is told of batches for whose shapes the plain graph was the answer, of each one beside
             the usual ones; whether to ask anew.
         before: `before(spec)` is called before the step is traced for batches of that structure.
-
-    Attributes:
-        way: In which the last batch ran.
-        settled: Whether the last run neither decided nor compiled anything.
         filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
             takes a `FilledBatch`, so that smaller batches run in the executable of full ones, or None for the usual
             step. Only where XLA runs every batch; else None.
     """
 
+    gathered = Gathered
+
     def __init__(
         self,
         step: Callable,
         names: Callable,
+        arrays: Mapping[int, Any],
         decide: Callable,
         compiled: Callable,
         failed: Callable,
         again: Callable,
         before: Callable | None = None,
+        filled_step: Callable | None = None,
     ):
-        self._step, self._names, self._before = step, names, before
+        self._step, self._names, self._arrays = step, names, arrays
+        self._before, self._filled_step = before, filled_step
         self._decide, self._compiled, self._failed, self._again = decide, compiled, failed, again
         self._specs: dict[str, Any] = {}
         self._opened: dict[str, str] = {}  # the specs but for the number of rows
@@ -63,181 +87,133 @@ class Runner:
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
         self._made: dict[tuple, Executable] = {}
         self._first_shapes: dict[str, Shapes] = {}
-        self._main: dict[str, Executable] = {}
-        self._usual: dict[str, Shapes] = {}  # for which those were chosen
-        self._iterator: tuple[Callable, str] = (lambda: None, "")
+        self._passes: weakref.WeakKeyDictionary[tf.data.Iterator, _Pass] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()  # several threads may predict
-        self.way, self.settled = "", False
-        self.filled_step: Callable | None = None
+        self._news = 0  # decisions, traces and compilations so far
 
-    def run(self, iterator: Iterator, count: int = 1) -> tuple[Any, int]:
-        """Train or test on the next batches.
+    def run(self, iterator: Iterator, count: int = 1, every: bool = False) -> Execution:
+        """Run the next batches of an iterator.
 
         Args:
-            iterator: A `tf.data` iterator, or any other of batches.
+            iterator: A `tf.data` iterator, of batches or of row numbers, or any other of batches.
             count: How many, unless the data end.
-
-        Returns:
-            The outputs of the last step, and how many were run.
+            every: Whether the outputs of all of them are wanted, joined along the first axis; then fewer may be run,
+                as few as one. Else those of the last one.
 
         Raises:
             StopIteration: There is no batch left.
         """
         if not isinstance(iterator, tf.data.Iterator):
             return self._run_batches(iterator, count)
-        self.settled = True
-        new = self._iterator[0]() is not iterator
-        key = self._key_of(iterator)
-        pending, outputs, ran = tf.experimental.Optional.empty(iterator.element_spec), None, 0
-        if new or key not in self._main or self._stale(key):  # a pass over data begins with batches of the usual shapes
-            pending = iterator.get_next_as_optional()
-            if not pending.has_value():
-                raise StopIteration
-            self._main[key] = self._choose(key, pending, iterator)
-            self._usual[key] = shapes_of(without_optionals(pending.get_value()))
+        news = self._news
+        this = self._pass_of(iterator)
+        if every and not collectable(this.executable.trace):
+            every, count = False, 1
+        outputs, ran, way = None, 0, this.executable.way
         while ran < count:
-            self.way = self._main[key].way
+            pending, this.pending = this.pending, None
+            if pending is None:
+                pending = tf.experimental.Optional.empty(iterator.element_spec)
             try:
-                made, done, pending = self._main[key].feed(iterator, count - ran, pending)
+                made, done, pending = this.executable.feed(this.source, iterator, count - ran, pending, every)
             except WayFailed as error:  # before it ran anything
-                self._main[key] = self._instead_of(self._main[key], error)
+                this.pending = pending if pending.has_value() else None
+                this.executable = self._instead_of(this.executable, error)
                 continue
             if done:
-                outputs, ran = made, ran + done
-            if ran == count or not pending.has_value():
+                outputs, ran, way = made, ran + done, this.executable.way
+            this.pending = pending if pending.has_value() else None
+            if ran == count or this.pending is None or (every and ran):
                 break
-            other = self._choose(key, pending, iterator)
-            if other.way == "graph":  # this batch only: those to come may have the usual shapes
-                outputs, done, pending = other.feed(iterator, 1, pending)
-                self.way, ran = (self.way if ran else other.way), ran + done
-            else:
-                self._main[key] = other
-                self._usual[key] = shapes_of(without_optionals(pending.get_value()))
+            made, done, other = self._run_other(this, iterator)
+            if done:
+                outputs, ran, way = made, ran + done, other
+            if every and ran:
+                break
         if not ran:
             raise StopIteration
-        return repack(self._main[key].trace.concrete.structured_outputs, outputs), ran
+        outputs = repack(this.executable.trace.concrete.structured_outputs, outputs)
+        return Execution(outputs, ran, way, self._news == news)
 
-    def run_batch(self, batch: Any) -> Any:
-        """The outputs of one step on a batch of arrays or tensors."""
-        self.settled = True
+    def run_batch(self, batch: Any) -> Execution:
+        """Run one step on a batch of arrays or tensors, or of row numbers."""
+        news = self._news
         batch = keras.tree.map_structure(_tensor, without_optionals(batch))
+        batch = gathered(batch, self._arrays)
         shapes = shapes_of(batch)
         key = self._key_of_tensors(batch, shapes)
-        chosen = self._for_batch(key, batch, shapes)
-        self.way = chosen.way
+        chosen = self._answer(key, shapes)
+        if chosen is None:
+            chosen = self._ask(key, batch, lambda executable: functools.partial(executable.run, batch))
         try:
-            return chosen.run(batch)
-        except WayFailed as error:
-            return self._instead_of(chosen, error).run(batch)
-
-    @staticmethod
-    def stream_of(data: Any) -> Stream | None:
-        """What takes several batches at a time out of data for `run_for_all`; None where only Keras can read them."""
-        return Stream(data) if streams(data) else None
-
-    def run_for_all(self, iterator: Iterator, count: int, like: Any) -> tuple[Any, int, Any] | None:
-        """The outputs of the step on the next batches of an iterator, joined along the first axis.
-
-        Args:
-            iterator: A `tf.data` iterator of dense tensors.
-            count: How many, unless the data end, or a batch has other shapes.
-            like: A batch of it, which has been run.
-
-        Returns:
-            The outputs, how many batches were run, and the next one as an `Optional`, if it has other shapes. None if
-            batches like that must be run one by one.
-        """
-        shapes = shapes_of(like)
-        key = self._key_of_tensors(like, shapes)
-        trace = self._traced(key)
-        if not collectable(trace) or not _knows(trace.spec, iterator.element_spec):
-            return None
-        self.settled = True
-        chosen = self._for_batch(key, like, shapes)
-        if not chosen.proven:
-            return None
-        self.way = chosen.way
-        outputs, ran, pending = chosen.feed_for_all(iterator, count, shapes)
-        return repack(trace.concrete.structured_outputs, outputs), ran, pending
-
-    def run_rows(self, arrays: Any, size: int, first: int, count: int) -> tuple[Any, int]:
-        """The outputs of the step on full batches of rows of tensors, joined along the first axis.
-
-        Args:
-            arrays: A batch's structure of dense tensors, with all their rows.
-            size: Rows of a batch.
-            first: Number of the first row.
-            count: How many batches, at most.
-
-        Returns:
-            The outputs, and how many batches were run: one, if outputs must not be joined.
-        """
-        shapes = _cut_shapes(arrays, size)
-        key = self._key_of_tensors(arrays, shapes)
-        if count == 1 or not collectable(self._traced(key)):
-            return self.run_batch(_cut(arrays, first, size)), 1
-        self.settled = True
-        return self._run_rows(key, shapes, arrays, None, size, first, count, joined=True), count
-
-    def run_rows_for_last(
-        self, arrays: Any, size: int, first: int, count: int, order: Any = None, alike: bool = False
-    ) -> tuple[Any, int]:
-        """Like `run_rows`, for the outputs of the last batch alone.
-
-        Args:
-            arrays: A batch's structure of dense tensors, with all their rows.
-            size: Rows of a batch.
-            first: Number of the first row.
-            count: How many batches.
-            order: `[rows]` int64: the numbers of the rows, one batch after the other; None for rows as they come.
-            alike: Whether all batches of the data have as many rows. Then the graph may know it, as plain Keras' does;
-                else one trace is for batches of all sizes.
-        """
-        self.settled = True
-        shapes, specs = _cut_shapes(arrays, size), keras.tree.map_structure(_open_spec, arrays)
-        key = self._key(_fixed(specs, shapes) if alike else specs)
-        return self._run_rows(key, shapes, arrays, order, size, first, count, joined=False), count
-
-    def _run_rows(self, key, shapes, arrays, order, size, first, count, joined) -> Any:
-
-        def once(executable):
-            return lambda: executable.rows(arrays, order, size, first, 1, joined)
-
-        chosen = self._answer(key, shapes) or self._ask(key, _cut(arrays, 0, size), once)
-        self.way = chosen.way
-        try:
-            outputs = chosen.rows(arrays, order, size, first, count, joined)
+            outputs, way = chosen.run(batch), chosen.way
         except WayFailed as error:
             chosen = self._instead_of(chosen, error)
-            outputs = chosen.rows(arrays, order, size, first, count, joined)
-        return repack(chosen.trace.concrete.structured_outputs, outputs)
+            outputs, way = chosen.run(batch), chosen.way
+        return Execution(outputs, 1, way, self._news == news)
 
     def reconsider(self) -> None:
         """Ask again about what runs as the plain graph."""
         self._chosen = {name: chosen for name, chosen in self._chosen.items() if chosen.way != "graph"}
-        self._main = {key: chosen for key, chosen in self._main.items() if chosen.way != "graph"}
+        for this in list(self._passes.values()):
+            this.stale = this.executable.way == "graph"
 
     @staticmethod
     def joined(outputs: list) -> Any:
         """The outputs of several batches, along the first axis."""
         return keras.tree.map_structure(lambda *parts: joined(parts), *outputs)
 
-    gathered = Gathered
-
-    def _run_batches(self, batches: Iterable, count: int) -> tuple[Any, int]:
-        outputs, ran = None, 0
-        for _, batch in zip(range(count), batches, strict=False):
-            outputs, ran = self.run_batch(batch), ran + 1
-        if not ran:
+    def _run_batches(self, batches: Iterable, count: int) -> Execution:
+        made = None
+        for ran, batch in zip(range(1, count + 1), batches, strict=False):
+            one = self.run_batch(batch)
+            made = dataclasses.replace(one, batches=ran, settled=one.settled and (made is None or made.settled))
+        if made is None:
             raise StopIteration
-        return outputs, ran
+        return made
 
-    def _key_of(self, iterator) -> str:
-        known, key = self._iterator
-        if known() is not iterator:
-            key = self._key(without_optionals(iterator.element_spec))
-            self._iterator = weakref.ref(iterator), key
-        return key
+    def _pass_of(self, iterator: tf.data.Iterator) -> _Pass:
+        """What is known of an iterator; of a new one, or where the usual batches are worth another question, anew.
+
+        Raises:
+            StopIteration: There is no batch left.
+        """
+        this = self._passes.get(iterator)
+        if this is not None and not this.stale and not (this.executable.way == "graph" and self._again(this.usual)):
+            return this
+        pending = this.pending if this and this.pending is not None else iterator.get_next_as_optional()
+        if not pending.has_value():
+            raise StopIteration
+        if this is None:
+            source = source_of(iterator.element_spec, pending.get_value(), self._arrays)
+            this = self._passes[iterator] = _Pass(source, self._key(source.spec))
+        else:
+            self._chosen.pop((this.key, this.usual), None)
+        this.pending, this.stale = pending, False
+        this.executable, this.usual = self._choose(this, iterator)
+        return this
+
+    def _run_other(self, this: _Pass, iterator) -> tuple[list, int, str]:
+        """Run the pending batch, which is not for the usual executable; or see that it becomes the usual one."""
+        chosen, shapes = self._choose(this, iterator)
+        if shapes == this.usual and chosen is this.executable:  # its values are not: plainly, it says what is wrong
+            chosen = self._executable(this.key, "graph", (), shapes)
+        elif chosen.way != "graph":
+            this.executable, this.usual = chosen, shapes
+            return [], 0, ""
+        pending, this.pending = this.pending, None
+        outputs, done, _ = chosen.feed(this.source, iterator, 1, pending)  # this one only: others may be usual again
+        return outputs, done, chosen.way
+
+    def _choose(self, this: _Pass, iterator) -> tuple[Executable, Shapes]:
+        """What the pending batch shall be run by, and its shapes."""
+        batch = this.source.example(this.pending.get_value())
+        shapes, pending = shapes_of(batch), this.pending
+
+        def once(executable):
+            return lambda: executable.feed(this.source, iterator, 1, pending)  # takes nothing from the iterator
+
+        return self._answer(this.key, shapes) or self._ask(this.key, batch, once), shapes
 
     def _key_of_tensors(self, batch: Any, shapes: Shapes) -> str:
         """As Keras traces batches that are tensors: the first shapes as they are, others with the batch axis open."""
@@ -260,24 +236,13 @@ class Runner:
                 spec = self._specs[key]
                 if self._before is not None:
                     self._before(spec)
-                filled = self.filled_step(spec) if self._may_fill(spec) else None
+                filled = self._filled_step(spec) if self._may_fill(spec) else None
+                self._news += 1
                 self._traces[key] = Trace(filled, FilledBatch(spec, ROWS)) if filled else Trace(self._step, spec)
             return self._traces[key]
 
     def _may_fill(self, spec: Any) -> bool:
-        return self.filled_step is not None and fillable(spec)
-
-    def _for_batch(self, key: str, batch: Any, shapes: Shapes) -> Executable:
-        answer = self._answer(key, shapes)
-        return answer or self._ask(key, batch, lambda executable: functools.partial(executable.run, batch))
-
-    def _choose(self, key: str, pending, iterator) -> Executable:
-        batch = without_optionals(pending.get_value())
-
-        def once(executable):
-            return lambda: executable.feed(iterator, 1, pending)  # takes nothing from the iterator
-
-        return self._answer(key, shapes_of(batch)) or self._ask(key, batch, once)
+        return self._filled_step is not None and fillable(spec)
 
     def _answer(self, key: str, shapes: Shapes) -> Executable | None:
         """What was decided for these shapes, unless nothing was, or it may be another thing by now."""
@@ -285,13 +250,6 @@ class Runner:
         if chosen is None or chosen.way == "graph":
             chosen = self._compiled_for(key, shapes) or chosen
         return None if chosen is not None and chosen.way == "graph" and self._again(shapes) else chosen
-
-    def _stale(self, key: str) -> bool:
-        """Whether to ask anew about the usual batches, which run in the plain graph."""
-        stale = self._main[key].way == "graph" and self._again(self._usual[key])
-        if stale:
-            self._chosen.pop((key, self._usual[key]), None)
-        return stale
 
     def _compiled_for(self, key: str, shapes: Shapes) -> Executable | None:
         """What is compiled for these shapes, by a trace that knows more or less than this one of how many rows come."""
@@ -311,18 +269,15 @@ class Runner:
             now = self._chosen.get((key, shapes))
             if now is not before:  # another thread has had it decided
                 return now
-            self._chosen[key, shapes] = chosen = self._decided(self._traced(key), key, batch, shapes, once)
+            self._chosen[key, shapes] = chosen = self._decided(self._traced(key), key, batch, once)
             return chosen
 
-    def _decided(self, trace: Trace, key: str, batch, shapes: Shapes, once: Callable) -> Executable:
-        self.settled = False
-        leaves = tuple(self._leaves(batch))
+    def _decided(self, trace: Trace, key: str, batch, once: Callable) -> Executable:
+        self._news += 1
+        leaves, shapes = tuple(self._leaves(batch)), shapes_of(batch)
 
         def executable(way):
-            name = (key, way, None if way == "graph" else shapes)
-            if name not in self._made:
-                self._made[name] = Executable(trace, way, name[2], lambda seconds: self._tell(leaves, seconds, way))
-            return self._made[name]
+            return self._executable(key, way, leaves, shapes)
 
         def trial(way, repeats, limit):
             return executable(way).trial(once(executable(way)), repeats, limit)
@@ -333,8 +288,16 @@ class Runner:
         chosen.instead = lambda error: executable(self._failed(answered, chosen.way, str(error), error.node))
         return chosen
 
-    def _tell(self, leaves, seconds, way):
-        self.settled = False
+    def _executable(self, key: str, way: str, leaves: tuple, shapes: Shapes) -> Executable:
+        """One way to run batches of these leaves and shapes; the plain graph is one for all shapes."""
+        name = key, way, None if way == "graph" else shapes
+        if name not in self._made:
+            told = functools.partial(self._tell, leaves, way)
+            self._made[name] = Executable(self._traced(key), way, name[2], told)
+        return self._made[name]
+
+    def _tell(self, leaves: tuple, way: str, seconds: float) -> None:
+        self._news += 1
         self._compiled(leaves, seconds, way)
 
     def _instead_of(self, executable: Executable, error: WayFailed) -> Executable:
@@ -356,22 +319,7 @@ class Runner:
 
 
 def _tensor(x):
-    composite = x is None or isinstance(x, tf.__internal__.CompositeTensor)
-    return x if composite else tf.convert_to_tensor(x)
-
-
-def _knows(spec: Any, given: Any) -> bool:
-    """Whether a trace for `spec` knows all that is known of the shapes of what is given; else it would be made anew."""
-    pairs = zip(leaves_of(spec), leaves_of(without_optionals(given)), strict=True)
-    return all(n is not None or m is None for a, b in pairs for n, m in zip(a.shape, b.shape, strict=True))
-
-
-def _cut(arrays: Any, first: int, size: int) -> Any:
-    return keras.tree.map_structure(lambda x: None if x is None else x[first : first + size], arrays)
-
-
-def _cut_shapes(arrays: Any, size: int) -> Shapes:
-    return tuple((size, *x.shape[1:]) for x in leaves_of(arrays))
+    return x if x is None or is_composite(x) else tf.convert_to_tensor(x)
 
 
 def _fixed(spec: Any, shapes: Shapes) -> Any:

@@ -12,6 +12,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.private.keras import flat_layers, symbolic_build
+from keras_xla.private.names import otherwise
+
 
 def state_maker(model: keras.Model) -> Callable[[Any], None] | None:
     """Makes what the train step of a built model would make; None for steps that are not Keras' own.
@@ -26,11 +29,12 @@ def state_maker(model: keras.Model) -> Callable[[Any], None] | None:
     if type(model).train_step is not keras.Model.train_step:
         return None
 
+    @otherwise(None)
     def make(spec: Any) -> None:
         leaves = [x for x in tf.nest.flatten(spec) if x is not None]
         dense = all(isinstance(x, tf.TensorSpec) and x.shape.rank for x in leaves)
-        if dense and all(layer.built for layer in model._flatten_layers()):
+        if dense and all(layer.built for layer in flat_layers(model)):
             with contextlib.suppress(Exception):
-                model._symbolic_build(data_batch=spec)
+                symbolic_build(model, spec)
 
     return make

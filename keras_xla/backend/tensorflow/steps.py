@@ -1,29 +1,35 @@
 """Step functions on TensorFlow: our own runner, and Keras' functions seen from outside where those have to run."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.row_numbers import are_numbers
+from keras_xla.backend.tensorflow import predict_data
 from keras_xla.backend.tensorflow.distribute.replica_step import symbolic_build
 from keras_xla.backend.tensorflow.distribute.replicas_runner import ReplicasRunner as make_replicas_runner
 from keras_xla.backend.tensorflow.distribute.replicas_runner import is_mirrored
-from keras_xla.backend.tensorflow.rows import orders
+from keras_xla.backend.tensorflow.operations import compilable_ops
 from keras_xla.backend.tensorflow.runner import Runner as make_runner
+from keras_xla.backend.tensorflow.sources import gathered
 from keras_xla.backend.tensorflow.state import state_maker
+from keras_xla.private.tensorflow import require_graphs
 
 __all__ = [
     "is_distributed",
     "is_mirrored",
     "make_replicas_runner",
     "make_runner",
-    "orders",
+    "predict_data",
     "replicas_of",
+    "require_private",
     "runs_eagerly",
     "state_maker",
     "symbolic_build",
+    "taking_rows",
     "watched_step",
 ]
 
@@ -36,6 +42,12 @@ def is_distributed(model) -> bool:
 def runs_eagerly() -> bool:
     """Whether `tf.config.run_functions_eagerly(True)` holds."""
     return tf.config.functions_run_eagerly()
+
+
+def require_private() -> None:
+    """Raise `Gone` unless this TensorFlow has what our own runners need of it."""
+    require_graphs()
+    compilable_ops()
 
 
 def replicas_of(model) -> int:
@@ -69,6 +81,24 @@ def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, sa
         outputs = function(argument)
         saw([("", _outside_view(batch, names)) for batch in batches], time.perf_counter() - start)
         return outputs
+
+    return run
+
+
+def taking_rows(function: Callable, arrays: Mapping[int, Any]) -> Callable:
+    """A function of Keras' own as one that row numbers may be given to, by a call that began with ours.
+
+    Args:
+        function: Takes an iterator, or a list of batches.
+        arrays: By the number that their row numbers carry, objects whose `batch` has all rows as tensors.
+    """
+
+    def run(batches):
+        if isinstance(batches, tf.data.Iterator) and are_numbers(batches.element_spec):
+            return function(iter([gathered(next(batches), arrays)]))
+        if isinstance(batches, list):
+            batches = [gathered(batch, arrays) for batch in batches]
+        return function(batches)
 
     return run
 

@@ -88,12 +88,6 @@ class Trace(Traced):
         """Whether it takes a `FilledBatch`."""
         return isinstance(self.spec, FilledBatch)
 
-    @property
-    def takes_any_size(self) -> bool:
-        """Whether the batch axis is open."""
-        leaves = [x for x in tf.nest.flatten(self.spec) if isinstance(x, tf.TensorSpec)]
-        return any(x.shape.rank and x.shape[0] is None for x in leaves)
-
 
 def without_optionals(batch: Any) -> Any:
     """The batch with None where Keras' generator adapters put an empty `Optional`."""

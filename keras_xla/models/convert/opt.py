@@ -3,6 +3,7 @@
 from keras_xla.models.convert.bart import block_modules
 from keras_xla.models.convert.common import Family, activation
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
+from keras_xla.private.transformers import removes_final_norm
 
 
 def _spec(config) -> DecoderSpec:
@@ -26,7 +27,7 @@ def _spec(config) -> DecoderSpec:
         position=LearnedPositions(config.max_position_embeddings, offset=2),
         norm=NormSpec("layer", 1e-5, placement="pre" if pre else "post", affine=config.layer_norm_elementwise_affine),
         mlp=MLPSpec(config.ffn_dim, activation(config.activation_function), gated=False, bias=config.enable_bias),
-        final_norm=pre and not config._remove_final_layer_norm,
+        final_norm=pre and not removes_final_norm(config),
         tied=config.tie_word_embeddings,
     )
 

@@ -13,6 +13,7 @@ from keras_xla.models.sources.keras_hub_layouts import LAYOUTS, Layout
 from keras_xla.models.sources.live import follow
 from keras_xla.models.spec import NormSpec
 from keras_xla.models.transformer import Transformer
+from keras_xla.private.keras_hub import query_norm_epsilon
 
 
 class TaskWeights:
@@ -118,6 +119,6 @@ def load_task(task: Any, layout: Layout) -> Transformer | EncoderDecoder:
     if isinstance(model, Transformer) and spec.attention.qk_norm:
         # KerasHub leaves these at its layer's default, whatever the backbone's epsilon.
         for theirs, ours in zip(task.backbone.transformer_layers, model.blocks, strict=True):
-            epsilon = theirs._self_attention_layer._query_dense_layer_norm.epsilon
+            epsilon = query_norm_epsilon(theirs)
             ours.attention.q_norm.spec = ours.attention.k_norm.spec = NormSpec("rms", epsilon)
     return model

@@ -8,6 +8,7 @@ from keras import ops
 
 from keras_xla.models.interface import Cache
 from keras_xla.models.recompute import Recompute, to_beginning
+from keras_xla.private.keras_hub import build_cache
 
 # B batch, P prompt slots, T cache slots, V vocabulary
 
@@ -35,7 +36,7 @@ class CachedTask:
         width = min(prompt, room)
         tokens = to_beginning(ids, starts, width)
         # What it computes behind a row's end is overwritten before it is seen.
-        _, kv = self.task._build_cache(tokens)  # [B, layers, 2, width, heads, head size]
+        kv = build_cache(self.task, tokens)  # [B, layers, 2, width, heads, head size]
         kv = ops.pad(kv, ((0, 0), (0, 0), (0, 0), (0, room - width), (0, 0), (0, 0)))
         # A row that only fills the bucket goes along with the longest, not to keep others from running together.
         origin = ops.where(starts >= prompt, ops.min(starts), starts)

@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_xla.backend.requirements import require
 from keras_xla.models.sources.tensorflow_names import as_pytorch, config_as_computed, flat
+from keras_xla.private.transformers import generation_config
 
 CLASSES: dict[str, tuple[str, ...]] = {
     "bart": ("TFBartForConditionalGeneration",),
@@ -45,7 +46,7 @@ class TransformersTF:
         if not model.built:
             model.build_in_name_scope()
         self.path = f"the live {type(model).__name__} {model.name!r}"
-        self.generation_config: dict[str, Any] = _generation_config(model).to_diff_dict()
+        self.generation_config: dict[str, Any] = generation_config(model).to_diff_dict()
         self._variables: dict[str, tuple[Any, tuple[int, ...] | None]] = {}
         for variable in model.weights:
             name, axes = as_pytorch(_own_name(variable, model.name), variable.shape)
@@ -86,12 +87,3 @@ def _own_name(variable: Any, model: str) -> str:
     """A variable's name from the scope of its model on: one built inside another has that one's scopes in front."""
     scopes = variable.name.split("/")
     return "/".join(scopes[scopes.index(model) :]) if model in scopes[:-1] else variable.name
-
-
-def _generation_config(model: Any) -> Any:
-    """What the model's own `generate` would go by."""
-    config = model.generation_config
-    # Made from the model's config, and as it was made: then changes to the model's config count.
-    if config._from_model_config and config._original_object_hash == hash(config):
-        return type(config).from_model_config(model.config)
-    return config

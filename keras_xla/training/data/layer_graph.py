@@ -7,12 +7,13 @@ import keras
 
 from keras_xla import backend
 from keras_xla.backend.steps import forward_blockers
+from keras_xla.private.keras import flat_layers, is_of_keras, nodes_of, takes_training
 
 
 def is_graph(model: Any) -> bool:
     """Whether a model is what its graph says: functional or a built Sequential, without a `call` of its own."""
     names = ("Functional", "Sequential")
-    kinds = [k for k in type(model).__mro__ if k.__name__ in names and k.__module__.startswith("keras.")]
+    kinds = [k for k in type(model).__mro__ if k.__name__ in names and is_of_keras(k)]
     return bool(kinds) and type(model).call is kinds[0].call and bool(getattr(model, "inputs", None))
 
 
@@ -21,12 +22,6 @@ def ends_of(model: keras.Model) -> tuple[Any, Any]:
     if isinstance(model, keras.Sequential):  # which has no structures
         return model.inputs[0], model.outputs[0]
     return model.input, model.output
-
-
-def nodes_of(inputs: Sequence[keras.KerasTensor], outputs: Sequence[keras.KerasTensor]) -> list:
-    """The calls of layers and operations between them, each behind what it needs."""
-    depths = keras.Function(inputs, outputs)._nodes_by_depth
-    return [node for depth in sorted(depths, reverse=True) for node in depths[depth] if not node.is_input]
 
 
 def run(nodes: Sequence, values: dict[int, Any], training: bool | None = None) -> None:
@@ -49,7 +44,7 @@ def _put(node, results: Any, values: dict[int, Any]) -> None:
 
 
 def _takes_training(operation: Any) -> bool:
-    return isinstance(operation, keras.Layer) and operation._call_has_training_arg
+    return isinstance(operation, keras.Layer) and takes_training(operation)
 
 
 def blocked(node, probe: bool) -> bool:
@@ -62,7 +57,7 @@ def blocked(node, probe: bool) -> bool:
     operation = node.operation
     if any(x.dtype == "string" for x in (*node.input_tensors, *node.outputs)):
         return True
-    layers = operation._flatten_layers() if isinstance(operation, keras.Layer) else []
+    layers = flat_layers(operation) if isinstance(operation, keras.Layer) else []
     if not all(layer.supports_jit for layer in layers):
         return True
 

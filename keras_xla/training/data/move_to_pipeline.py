@@ -10,10 +10,10 @@ from keras_xla import backend
 from keras_xla.backend.keras2 import require_model
 from keras_xla.diagnosis.advice import fix_for_layer
 from keras_xla.diagnosis.explain import explain, layer_blockers
-from keras_xla.training.data.layer_graph import blocked, ends_of, inlined, is_graph, match, nodes_of, run
+from keras_xla.private.keras import flat_layers, is_of_keras, maker_of, mask_of, nodes_of, runs_in_tf_data
+from keras_xla.training.data.layer_graph import blocked, ends_of, inlined, is_graph, match, run
 
 WHO = "keras_xla.move_to_pipeline"
-_IN_TF_DATA = "keras.src.layers.preprocessing."  # the layers that compute with TensorFlow there, on every backend
 
 
 def move_to_pipeline(model: keras.Model) -> tuple["Preprocess", keras.Model]:
@@ -139,7 +139,7 @@ class Preprocess:
 
 
 def _checked(name: str, x: Any, ref: keras.KerasTensor) -> Any:
-    if getattr(x, "_keras_mask", None) is not None:
+    if mask_of(x) is not None:
         raise ValueError(
             f"{WHO}: {name!r} carries a Keras mask, which cannot travel through a pipeline. Put the layer that masks "
             "behind the layers that XLA cannot compile."
@@ -174,7 +174,7 @@ def _check_leads(model: keras.Model, operation: Any, blocker: Any) -> None:
     problem = ""
     if getattr(operation, "weights", ()) and not hasattr(operation, "adapt"):
         problem = "has weights, which training changes"
-    elif backend.name != "tensorflow" and not _runs_in_tf_data(operation):
+    elif backend.name != "tensorflow" and not runs_in_tf_data(operation):
         problem = f"runs on {backend.name} only: in tf.data, that is for Keras' own preprocessing layers"
     if problem:
         needs = "it" if operation is blocker else f"it needs the result of {what}, which"
@@ -185,18 +185,14 @@ def _check_leads(model: keras.Model, operation: Any, blocker: Any) -> None:
         )
 
 
-def _runs_in_tf_data(operation: Any) -> bool:
-    return any(kind.__module__.startswith(_IN_TF_DATA) for kind in type(operation).__mro__)
-
-
 def _acting_in_training(operation: Any) -> list[keras.Layer]:
-    layers = operation._flatten_layers() if isinstance(operation, keras.Layer) else []
+    layers = flat_layers(operation) if isinstance(operation, keras.Layer) else []
     return [
         layer
         for layer in layers
         if "training" in inspect.signature(layer.call).parameters
         and not isinstance(layer, keras.Model)
-        and (hasattr(layer, "generator") or not type(layer).__module__.startswith("keras."))
+        and (hasattr(layer, "generator") or not is_of_keras(type(layer)))
     ]
 
 
@@ -235,7 +231,7 @@ def _inputs_of(crossing: Sequence, inputs: Sequence, front: Sequence, behind: Se
             continue
         (*_, name) = origins[id(x)]
         if len(origins[id(x)]) > 1 or reached.count(name) > 1:
-            name = x._keras_history.operation.name
+            name = maker_of(x).name
         while name in taken:
             name += "_moved"
         taken.add(name)
@@ -246,7 +242,7 @@ def _inputs_of(crossing: Sequence, inputs: Sequence, front: Sequence, behind: Se
 def _made(model: keras.Model, *arguments: Any) -> keras.Model:
     """A model of the same class: of layers, where that is a chain of them, or of inputs and outputs."""
     chain = len(arguments) == 1
-    if type(model).__module__.startswith("keras."):
+    if is_of_keras(type(model)):
         return (keras.Sequential if chain else keras.Model)(*arguments, name=model.name)
     problem: Exception | str = "the rest is no chain of layers"
     if isinstance(model, keras.Sequential) == chain:

@@ -20,11 +20,12 @@ from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import place_of, refuse_ops
 from keras_xla.training.decide.cost import estimated_cost
 from keras_xla.training.decide.decisions import Decisions, Key, Times
-from keras_xla.training.decide.progress import Progress, Session
+from keras_xla.training.decide.progress import Progress
 from keras_xla.training.decide.rare_shapes import RareShapes
 from keras_xla.training.decide.second_opinions import MOST_TRIALS, SecondOpinions
 from keras_xla.training.decide.trials import Trials
 from keras_xla.training.reports.journal import Decision, Journal
+from keras_xla.training.session import Session
 
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
 _NOW, _AGAIN = "measured", "measured again"
@@ -39,7 +40,7 @@ class Policy:
         jit_compile: True (XLA or an error), or `"auto"`.
         memory: What was measured before.
         journal: Takes the decisions down.
-        pace: Gives the call of `fit`, `evaluate` or `predict` that is going on, or None.
+        pace: Gives the `Session` of the call that is going on, or None.
     """
 
     model: keras.Model

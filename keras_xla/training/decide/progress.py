@@ -2,20 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from keras_xla.training.reports.journal import Journal
+from keras_xla.training.session import Session
 
 STEPS_OF_AN_UNKNOWN_EPOCH = 200  # of data that do not tell their length
-
-
-class Session(Protocol):
-    """A call of `fit`, `evaluate` or `predict`."""
-
-    epochs: int
-
-    def left(self) -> int | None:
-        """Steps that are still to come in all; None if nobody knows."""
 
 
 @dataclass(frozen=True)

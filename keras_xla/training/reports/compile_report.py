@@ -10,7 +10,7 @@ from absl import logging
 
 from keras_xla.backend.keras2 import AnyKeras
 from keras_xla.backend.tensorboard import Summaries
-from keras_xla.training.reports.model_report import report_of, require_observer
+from keras_xla.training.reports.model_report import report_of, require_attachment
 from keras_xla.training.reports.period import Period, Stretch, peak_memory
 
 FORMAT = 1
@@ -64,7 +64,7 @@ class CompileReport(AnyKeras):
             Summaries("CompileReport", pathlib.Path(log_dir) / "keras_xla") if log_dir is not None else None
         )
         self._json_path = pathlib.Path(json_path) if json_path is not None else None
-        self._reported, self._observer = None, None
+        self._reported, self._attachment = None, None
         self._call, self._calls = "", dict.fromkeys(("fit", "evaluate", "predict"), 0)
         self._whole, self._part = None, None
         self._unprinted: list[str] = []
@@ -81,7 +81,7 @@ class CompileReport(AnyKeras):
 
     def on_epoch_begin(self, epoch, logs=None):
         self._print_epoch()
-        self._part = Stretch(self._observer.journal)
+        self._part = Stretch(self._attachment.journal)
 
     def on_epoch_end(self, epoch, logs=None):
         period = self._end_period(self._part, epoch + 1)
@@ -111,10 +111,10 @@ class CompileReport(AnyKeras):
 
     def _begin(self, call: str) -> None:
         # Not in set_model: an XLACompile further down the list comes after it.
-        self._observer = require_observer("CompileReport", self._reported)
+        self._attachment = require_attachment("CompileReport", self._reported)
         self._call, self._unprinted = call, []
         self._calls[call] += 1
-        self._whole = Stretch(self._observer.journal)
+        self._whole = Stretch(self._attachment.journal)
         self._write_json()  # so that a wrong path is known before anything runs
 
     def _end_period(self, stretch: Stretch, number: int) -> Period:
@@ -133,7 +133,7 @@ class CompileReport(AnyKeras):
         self._call = ""
         text = whole.summary(whole.call)
         if whole.history.eventful:
-            text += f"\n{report_of(self._reported, self._observer, whole.history)}"
+            text += f"\n{report_of(self._reported, self._attachment, whole.history)}"
         if self._summaries:
             self._summaries.text(f"{whole.call}/report", _as_code(text), whole.number - 1)
             self._summaries.flush()
@@ -160,7 +160,7 @@ class CompileReport(AnyKeras):
             return
         content = {
             "format": FORMAT,
-            "report": report_of(self._reported, self._observer, self._observer.journal.snapshot()).to_dict(),
+            "report": report_of(self._reported, self._attachment, self._attachment.journal.snapshot()).to_dict(),
             "peak_memory_mib": peak_memory(),
             "periods": [period.to_dict() for period in self.periods],
         }

@@ -8,7 +8,7 @@ import keras
 
 from keras_xla import backend
 from keras_xla.backend.keras2 import require_model
-from keras_xla.training.attach import StepObserver, observer_of
+from keras_xla.training.attach import Attachment, attachment_of
 from keras_xla.training.reports.journal import ADVICE, KINDS, MANY, Compilation, Decision, Snapshot
 from keras_xla.training.reports.table import hanging, milliseconds, table
 
@@ -125,30 +125,30 @@ def model_report(model: keras.Model) -> ModelReport:
     ```
     """
     require_model("keras_xla.model_report", model)
-    observer = require_observer("keras_xla.model_report", model)
-    return report_of(model, observer, observer.journal.snapshot())
+    attachment = require_attachment("keras_xla.model_report", model)
+    return report_of(model, attachment, attachment.journal.snapshot())
 
 
-def report_of(model: keras.Model, observer: StepObserver, history: Snapshot) -> ModelReport:
+def report_of(model: keras.Model, attachment: Attachment, history: Snapshot) -> ModelReport:
     """The report of one stretch of a model's history."""
-    return ModelReport(model.name, observer.jit_compile, backend.name, bool(model.run_eagerly), history)
+    return ModelReport(model.name, attachment.jit_compile, backend.name, bool(model.run_eagerly), history)
 
 
-def require_observer(who: str, model: keras.Model) -> StepObserver:
-    """The observer that is installed on the model.
+def require_attachment(who: str, model: keras.Model) -> Attachment:
+    """What is attached to the model.
 
     Raises:
         ValueError: There is none.
     """
-    observer = observer_of(model)
-    if observer is None:
+    attachment = attachment_of(model)
+    if attachment is None:
         raise ValueError(
             f"{who} received the model {model.name!r}, which runs as plain Keras, so that there is nothing to report; "
             "it expects one that keras_xla has compiled. Call keras_xla.compile(model, ...) instead of "
             "model.compile(...), or pass callbacks=[keras_xla.callbacks.XLACompile()] to fit, evaluate or predict "
             '(with jit_compile="auto" or True: False makes the model plain Keras).'
         )
-    return observer
+    return attachment
 
 
 def snapshot_dict(history: Snapshot) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras_xla import backend
 from keras_xla.backend.compile_log import CompileLog, compile_log
-from keras_xla.training.attach import observer_of
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.decide.functions import CALLS_BEFORE_A_LOOK, SECONDS_BEFORE_A_LOOK, FunctionPolicy
 from keras_xla.training.enable import SeenModel, seen
 from keras_xla.training.reports.journal import Snapshot
@@ -40,10 +40,10 @@ def _report(seen_model: SeenModel) -> ModelReport | None:
     """How it ran; None if plain Keras ran it."""
     model, journal = seen_model.model(), seen_model.journal
     if seen_model.note:
-        observer = observer_of(model) if model is not None else None
-        if observer is None:
+        attachment = attachment_of(model) if model is not None else None
+        if attachment is None:
             return None
-        journal = observer.journal  # the script has called keras_xla.compile itself
+        journal = attachment.journal  # the script has called keras_xla.compile itself
     return ModelReport(
         seen_model.name, seen_model.jit_compile, backend.name, seen_model.run_eagerly, journal.snapshot()
     )

@@ -1,66 +1,132 @@
-"""`fit` on arrays without an input pipeline: batches are gathered in the graph that trains on them, in Keras' order."""
+"""Arrays that stay in memory: Keras' pipeline delivers the numbers of their rows, and the step gathers the rows."""
 
+import functools
+import itertools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_xla.backend.steps import orders
-from keras_xla.training.steps.arrays import Rows, takes
+from keras_xla.backend.row_numbers import numbered
+
+_OWNERS = itertools.count(1)
 
 
-class Feed:
-    """The rows of arrays as `fit` takes them, epoch by epoch.
+def takes(*arrays: Any) -> bool:
+    """Whether structures of arrays can stay in memory.
+
+    That is for dense numpy arrays of numbers, all with the same number of rows; Nones do not count.
+    """
+    leaves = [leaf for leaf in keras.tree.flatten(arrays) if leaf is not None]
+    if not all(isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fiub" for leaf in leaves):
+        return False
+    return bool(leaves) and len({len(leaf) for leaf in leaves}) == 1 and len(leaves[0]) > 0
+
+
+class ArrayRows:
+    """Arrays in memory, with the numbers of their rows.
 
     Args:
-        rows: The data.
-        shuffle: Whether every epoch has an order of its own: the one that it has in Keras.
+        x: Inputs.
+        y: Targets.
+        sample_weight: Weights.
+
+    Attributes:
+        owner: Number of these arrays, which their row numbers carry.
+        rows: How many rows there are.
     """
 
-    def __init__(self, rows: Rows, shuffle: bool):
-        self._rows, self._done, self._order = rows, 0, None
-        self._orders = orders(rows.rows) if shuffle else None
+    def __init__(self, x: Any, y: Any = None, sample_weight: Any = None):
+        self._data = x, y, sample_weight
+        self.owner = next(_OWNERS)
+        self.rows = len(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))
 
-    def begin(self) -> None:
-        """An epoch begins."""
-        self._done, self._order = 0, self._orders and next(iter(self._orders))
+    @functools.cached_property
+    def batch(self) -> Any:
+        """All rows as tensors in the structure of a batch, with the values that the arrays have at the first look.
 
-    def run(self, runner, count: int) -> tuple[Any, int]:
-        """Train on the next batches; the outputs of the last, and how many there were."""
-        rows, first = self._rows, self._done * self._rows.size
-        size, count = (rows.size, min(count, rows.full - self._done)) if self._done < rows.full else (rows.rest, 1)
-        outputs, ran = runner.run_rows_for_last(rows.batch, size, first, count, self._order, alike=not rows.rest)
-        self._done += ran
-        return outputs, ran
+        What is changed in them later does not count. Keras' own pipeline looks when it is made: as `fit` begins, and
+        for validation data at the first validation.
+        """
+        (x, y, sample_weight), self._data = self._data, None
+        x, y, sample_weight = (
+            keras.tree.map_structure(_as_keras_does, keras.tree.lists_to_tuples(each)) for each in (x, y, sample_weight)
+        )
+        return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+
+    def read(self) -> None:
+        """Look at the arrays now."""
+        self.batch  # noqa: B018
+
+    def numbers(self) -> dict[str, np.ndarray]:
+        """What Keras is given as `x` in place of all data."""
+        return numbered(self.rows, self.owner)
+
+    def numbers_of_full_batches(self, batch_size: int) -> dict[str, np.ndarray]:
+        """The same, with the last number repeated until the last batch is a full one."""
+        missing = -self.rows % batch_size
+        return {key: np.pad(array, (0, missing), "edge") for key, array in self.numbers().items()}
+
+    def batches(self, batch_size: int) -> int:
+        """How many batches they make."""
+        return math.ceil(self.rows / batch_size)
 
 
-def without_pipeline(given: dict[str, Any]) -> tuple[Rows, dict[str, Any]] | None:
-    """What `fit` shall be called with so that it makes no pipeline for the data, but numbers of rows that nobody reads.
+def array_rows(given: Mapping[str, Any]) -> ArrayRows | None:
+    """The `x`, `y` and `sample_weight` of a call as arrays in memory.
 
     Args:
-        given: All arguments of `fit`.
+        given: All arguments of `fit`, `evaluate` or `predict`.
 
     Returns:
-        The data, and arguments with which Keras calls its step function as often as with the given ones. None where
-        the data are not dense arrays, or Keras would do more than cut batches.
+        None where they are not dense arrays, or Keras makes sample weights of them.
     """
-    data = x, y, weights = given["x"], given["y"], given["sample_weight"]
-    several = weights is not None and (keras.tree.is_nested(y) or keras.tree.is_nested(weights))
-    if several or given["class_weight"] is not None or given["shuffle"] not in (True, False):
+    data = x, y, weights = given["x"], given.get("y"), given.get("sample_weight")
+    if weights is not None and (keras.tree.is_nested(y) or keras.tree.is_nested(weights)):
         return None
-    if not takes(*data, steps=given["steps_per_epoch"]):
+    if x is None or given.get("class_weight") is not None or not takes(*data):
         return None
-    rows = len(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))
-    given = {**given, "y": None, "sample_weight": None}
-    if given["validation_split"] and given["validation_data"] is None:
-        kept = math.floor(rows * (1 - given["validation_split"]))
-        if not 0 < kept < rows:
-            return None
-        given |= {"validation_data": _cut(data, slice(kept, None)), "validation_split": 0.0}
-        data, rows = _cut(data, slice(kept)), kept
-    return Rows(*data, given["batch_size"]), {**given, "x": np.arange(rows)}
+    return ArrayRows(*data)
 
 
-def _cut(data: tuple, where: slice) -> tuple:
-    return keras.tree.map_structure(lambda x: None if x is None else x[where], data)
+def in_place_of_data(given: Mapping[str, Any], rows: ArrayRows) -> dict[str, Any]:
+    """The arguments of a call with row numbers in place of the data."""
+    return {**given, "x": rows.numbers(), **{name: None for name in ("y", "sample_weight") if name in given}}
+
+
+def with_validation_cut_off(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arguments of `fit` with `validation_data` in place of `validation_split`; None where Keras would refuse.
+
+    Both parts are views of the arrays: like Keras, which reads the second one at the first validation.
+    """
+    if not given["validation_split"] or given["validation_data"] is not None:
+        return dict(given)
+    data = given["x"], given["y"], given["sample_weight"]
+    if not takes(*data):
+        return None
+    rows = len(next(leaf for leaf in keras.tree.flatten(data) if leaf is not None))
+    kept = math.floor(rows * (1 - given["validation_split"]))
+    if not 0 < kept < rows:
+        return None
+    first, second = (_cut(data, part) for part in (slice(kept), slice(kept, None)))
+    return {
+        **given,
+        **dict(zip(("x", "y", "sample_weight"), first, strict=True)),
+        "validation_data": second,
+        "validation_split": 0.0,
+    }
+
+
+def _cut(data: tuple, rows: slice) -> tuple:
+    return keras.tree.map_structure(lambda x: None if x is None else x[rows], data)
+
+
+def _as_keras_does(array: np.ndarray | None) -> Any:
+    """A tensor; floats of whatever width become Keras' float type, as its data adapters have it."""
+    if array is None:
+        return None
+    dtype = keras.config.floatx() if array.dtype.kind == "f" else array.dtype
+    with keras.device("cpu:0"):
+        return keras.ops.convert_to_tensor(array, dtype=dtype)

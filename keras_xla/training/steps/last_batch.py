@@ -13,7 +13,20 @@ import keras
 import numpy as np
 
 from keras_xla.backend.filled_batch import FilledBatch
-from keras_xla.training.steps.rowwise import rowwise_in_inference
+from keras_xla.private.keras import (
+    compiled_losses,
+    compiled_metrics,
+    flat_layers,
+    is_of_keras,
+    loss_options,
+    loss_tracker,
+    metric_function,
+    symbolic_build,
+    takes_single_batches,
+    users_losses,
+)
+from keras_xla.private.names import otherwise
+from keras_xla.training.steps.rowwise import is_keras_own, rowwise_in_inference
 
 # One number for each row (and position), of that row alone.
 _LOSSES = {
@@ -43,11 +56,13 @@ _MIX += ("RandAugment", "AutoContrast", "Masking")
 _COUNT_ROWS = ("R2Score", "PearsonCorrelation", "ConcordanceCorrelation")  # metrics that do so whatever the weights
 
 
+@otherwise(False)
 def fills(model: keras.Model, kind: str) -> bool:
     """Whether added rows leave the results of a model's train or test steps as they are.
 
     True for models of Keras' own layers, losses and metrics that treat every row alone, with Keras' own step.
     """
+    loss_tracker(model)  # which the step needs
     return _rows_alone(model, kind) and _metrics_count(model)
 
 
@@ -57,7 +72,7 @@ def _rows_alone(model: keras.Model, kind: str) -> bool:
     if not own or not rowwise_in_inference(model) or not _scale(model):
         return False
     # A loss of outputs with one axis takes the rows for classes.
-    return all(map(_alone, model._flatten_layers())) and all(len(x.shape) > 1 for x in model.outputs)
+    return all(map(_alone, flat_layers(model))) and all(len(x.shape) > 1 for x in model.outputs)
 
 
 def _alone(layer: keras.layers.Layer) -> bool:
@@ -72,13 +87,13 @@ def _alone(layer: keras.layers.Layer) -> bool:
 
 def _scale(model: keras.Model) -> str:
     """`"mean"` or `"sum"` over the rows, for all losses; empty where that is not known."""
-    losses = keras.tree.flatten(getattr(model._compile_loss, "_user_loss", None))
+    losses = keras.tree.flatten(users_losses(model))
     kinds = set()
     for loss in losses:
         loss = keras.losses.get(loss) if isinstance(loss, str) else loss
         fn, reduction = getattr(loss, "fn", loss), getattr(loss, "reduction", "sum_over_batch_size")
-        known = getattr(fn, "__module__", "").startswith("keras.") and getattr(fn, "__name__", "") in _LOSSES
-        how = getattr(loss, "_fn_kwargs", {})
+        known = is_of_keras(fn) and getattr(fn, "__name__", "") in _LOSSES
+        how = loss_options(loss)
         # A mean over what is not ignored is one over the added rows, too.
         known &= how.get("axis", -1) == -1 and how.get("ignore_class") is None
         kinds.add("mean" if known and reduction in _MEANS else "sum" if known and reduction in _SUMS else "")
@@ -86,15 +101,15 @@ def _scale(model: keras.Model) -> str:
 
 
 def _metrics_count(model: keras.Model) -> bool:
-    compiled = model._compile_metrics
+    compiled = compiled_metrics(model)
     if compiled is None:
         return True
     if not compiled.built:
         return False
     return all(
-        type(metric).__module__.startswith("keras.")
+        is_keras_own(metric, keras.metrics)
         and not type(metric).__name__.startswith(_COUNT_ROWS)
-        and getattr(getattr(metric, "_fn", None), "__module__", "keras.").startswith("keras.")
+        and ((function := metric_function(metric)) is None or is_of_keras(function))
         for metric in compiled.metrics
     )
 
@@ -137,7 +152,8 @@ def filling(model: keras.Model, kind: str, make: Callable[[], Callable]) -> Call
 
     def run(state, iterator):
         if not wanted:  # by now the metrics are there
-            wanted.append(fills(model, kind) and keras.distribution.distribution() is None)
+            whole = keras.distribution.distribution() is None and takes_single_batches(model)
+            wanted.append(whole and fills(model, kind))
         if not wanted[0]:
             return function(state, iterator)
         if held[0] is not iterator:
@@ -155,14 +171,15 @@ def filled_step(model: keras.Model, kind: str) -> Callable:
         kind: `"train"` or `"test"`.
     """
 
+    @otherwise(None)
     def answer(spec):
-        built = all(layer.built for layer in model._flatten_layers())  # else its outputs are not known
+        built = all(layer.built for layer in flat_layers(model))  # else its outputs are not known
         if f"{kind}_step" in vars(model) or not built or not _rows_alone(model, kind):
             return None
-        if not all(each is None or each.built for each in (model._compile_loss, model._compile_metrics)):
+        if not all(each is None or each.built for each in (compiled_losses(model), compiled_metrics(model))):
             # Their metrics must be there before the step is traced, as they are on JAX.
             try:
-                model._symbolic_build(data_batch=keras.tree.map_structure(_symbolic, spec))
+                symbolic_build(model, keras.tree.map_structure(_symbolic, spec))
             except Exception:  # tracing the usual step tells what is wrong, in Keras' words
                 return None
         return _step(model, kind) if fills(model, kind) else None
@@ -209,9 +226,12 @@ def _weighed(model: keras.Model, filled: FilledBatch):
     def weights(given, of=counts):
         return of if given is None else keras.ops.cast(given, of.dtype) * as_rank_of(of, given)
 
-    def for_loss(given, predicted):
+    def for_loss(given, labels, predicted):
         of = counts * factor
         if given is None and predicted is not None:  # one for each number that the loss gives
+            ranks = len(np.shape(labels)), len(predicted.shape)
+            if 1 < ranks[0] == ranks[1] - 1 and predicted.shape[-1] == 1:  # Keras drops that axis
+                predicted = keras.ops.squeeze(predicted, axis=-1)
             return keras.ops.broadcast_to(as_rank_of(of, predicted[..., 0]), keras.ops.shape(predicted)[:-1])
         return weights(given, of)
 
@@ -219,10 +239,10 @@ def _weighed(model: keras.Model, filled: FilledBatch):
         given = sample_weight
         if given is None and keras.tree.is_nested(y):
             given = keras.tree.map_structure(lambda _: None, y)
-        leaves, predicted = keras.tree.flatten(given), keras.tree.flatten(y_pred)
-        if len(predicted) != len(leaves):  # Keras says what it thinks of that
-            predicted = [None] * len(leaves)
-        made = keras.tree.pack_sequence_as(given, list(map(for_loss, leaves, predicted)))
+        leaves, labels, predicted = map(keras.tree.flatten, (given, y, y_pred))
+        if not len(leaves) == len(labels) == len(predicted):  # Keras says what it thinks of that
+            labels = predicted = [None] * len(leaves)
+        made = keras.tree.pack_sequence_as(given, list(map(for_loss, leaves, labels, predicted)))
         return type(model).compute_loss(model, x, y, y_pred, made, training=training)
 
     def of_rows(tracker):
@@ -234,8 +254,8 @@ def _weighed(model: keras.Model, filled: FilledBatch):
         update = metric.update_state
         return lambda y_true, y_pred, sample_weight=None: update(y_true, y_pred, sample_weight=weights(sample_weight))
 
-    trackers = [model._loss_tracker, *getattr(model._compile_loss, "metrics", [])]
-    metrics = getattr(model._compile_metrics, "metrics", [])
+    trackers = [loss_tracker(model), *getattr(compiled_losses(model), "metrics", [])]
+    metrics = getattr(compiled_metrics(model), "metrics", [])
     changed = [(tracker, of_rows(tracker)) for tracker in trackers] + [(each, weighted(each)) for each in metrics]
     model.compute_loss = compute_loss
     for each, update in changed:

@@ -1,70 +1,78 @@
-"""`predict` on a `tf.data` dataset: many batches in one graph, while Keras' own method counts groups of them."""
+"""`predict` where nobody watches its batches: many of them in one graph, while Keras' own method counts groups of them.
 
+Outputs are put where they belong as they come. Keras keeps those of each group until the end, so it is given a zero.
+"""
+
+import math
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_xla.training.session import Pace
-from keras_xla.training.steps.arrays import next_count
-from keras_xla.training.steps.run_ahead import PredictDriver, free
+from keras_xla.training.reports.journal import Journal
+from keras_xla.training.session import Session, free
+from keras_xla.training.steps.run_ahead import AHEAD_SECONDS, PredictFunction
+
+GROUP_BATCHES = 1024  # most batches of a group
+LARGE_OUTPUTS = 2**18  # numbers in a batch's outputs from which on joining them costs more than a call for each
 
 
-class Going:
-    """The calls of a model's `predict` that are going on, in whatever threads; a context for each of them.
-
-    They share the model's `stop_predicting`.
-    """
+class StopFlag:
+    """A model's `stop_predicting`, which the calls of `predict` in all threads share; a context for each of them."""
 
     def __init__(self):
-        self._lock, self._count = threading.Lock(), 0
+        self._lock, self._calls = threading.Lock(), 0
 
     def __enter__(self):
         with self._lock:
-            self._count += 1
+            self._calls += 1
         return self
 
     def __exit__(self, *_):
         with self._lock:
-            self._count -= 1
+            self._calls -= 1
 
-    def stop(self, model: keras.Model, stop: bool) -> None:
+    def set(self, model: keras.Model, stop: bool) -> None:
         """Set or reset the flag, unless other calls would take it for theirs."""
         with self._lock:
-            if self._count == 1:
+            if self._calls == 1:
                 model.stop_predicting = stop
 
 
-class Feed:
-    """The batches of a dataset for one call of `predict`, in groups that grow as far as the callbacks may wait.
+class Groups:
+    """The batches of one call of `predict`, in groups that grow as far as the callbacks may wait.
 
     Args:
-        stream: The runner's, of the dataset.
-        steps: How many batches are wanted; None for all.
-        pace: Of the call.
-        gathered: Makes what gathers the outputs of so many batches.
+        runner: The backend's.
+        iterator: Gives the batches, or the numbers of their rows.
+        batches: How many there are; None if that is not known. Not whole where the last one is smaller.
+        steps: How many of them are wanted; None for all.
+        session: Of the call.
+        journal: Is told how long steps took.
 
     Attributes:
         done: How many batches have run.
         made: Has their outputs.
     """
 
-    def __init__(self, stream: Any, steps: int | None, pace: Pace, gathered: Callable[[int | None], Any]):
-        self._stream, self._pace = stream, pace
-        total = steps or stream.length or -1  # as Keras understands it
+    def __init__(
+        self, runner: Any, iterator: Any, batches: float | None, steps: int | None, session: Session, journal: Journal
+    ):
+        self._runner, self._session, self._journal = runner, session, journal
+        self._held = [iterator]
+        total = steps or (batches and math.ceil(batches)) or -1  # as Keras understands it
         self._total = total if total > 0 else None
         self.done, self._count = 0, 1
-        lengths = [n for n in (self._total, stream.length) if n]
-        self.made, self._nothing = gathered(min(lengths, default=None)), keras.ops.zeros(())
+        lengths = [n for n in (self._total, batches) if n]
+        self.made, self._nothing = runner.gathered(min(lengths, default=None)), keras.ops.zeros(())
 
     @property
     def ended(self) -> bool:
         """Whether all batches that are wanted have run, as far as their number is known."""
         return self._total is not None and self.done >= self._total
 
-    def run(self, driver: PredictDriver) -> Any:
+    def run(self) -> Any:
         """Run the next group.
 
         Returns:
@@ -75,61 +83,84 @@ class Feed:
         """
         count = self._count if self._total is None else min(self._count, self._total - self.done)
         start = time.perf_counter()
-        outputs, ran = self._stream.run(driver.runner, count)
+        made = self._runner.run(self._held[0], count, every=True)
         seconds = time.perf_counter() - start
-        self.done += ran
-        self._pace.done = self.done
-        if driver.runner.settled:
-            driver.journal.ran("predict", driver.runner.way, ran, seconds)
-            self._count = next_count(ran, seconds, outputs)
-        self.made.add(outputs, ran)
+        self.done += made.batches
+        self._session.done = self.done
+        if made.settled:
+            self._journal.ran("predict", made.way, made.batches, seconds)
+            self._count = next_count(made.batches, seconds, made.outputs)
+        self.made.add(made.outputs, made.batches)
         return self._nothing
 
+    def let_go(self) -> None:
+        """Give up the iterator without waiting for it."""
+        held, self._held = self._held, []
+        free(held)
 
-class Shown(keras.callbacks.CallbackList):
+
+class GroupCallbacks(keras.callbacks.CallbackList):
     """Callbacks that are told the numbers of batches where Keras counts groups; says when there are no more."""
 
-    def __init__(self, feed: Feed, going: Going, *args, **kwargs):
-        self._feed, self._going = feed, going
+    def __init__(self, groups: Groups, flag: StopFlag, *args, **kwargs):
+        self._groups, self._flag = groups, flag
         super().__init__(*args, **kwargs)
 
     def on_predict_batch_begin(self, batch, logs=None):
-        super().on_predict_batch_begin(self._feed.done, logs)
+        super().on_predict_batch_begin(self._groups.done, logs)
 
     def on_predict_batch_end(self, batch, logs=None):
-        super().on_predict_batch_end(self._feed.done - 1, logs)
-        if self._feed.ended:  # else Keras asks for one more group, and warns that there is none
-            self._going.stop(self.model, True)
+        super().on_predict_batch_end(self._groups.done - 1, logs)
+        if self._groups.ended:  # else Keras asks for one more group, and warns that there is none
+            self._flag.set(self.model, True)
 
 
-def predict_stream(model: keras.Model, pace: Pace, going: Going, stream: Any, given: dict[str, Any]) -> Any:
-    """What `model.predict` returns for a dataset, or raises.
+def predict_groups(
+    model: keras.Model,
+    function: PredictFunction,
+    session: Session,
+    flag: StopFlag,
+    data: Any,
+    given: dict[str, Any],
+    journal: Journal,
+) -> Any:
+    """What `model.predict` returns, or raises.
 
     Args:
-        model: A built or unbuilt Keras model, whose predict function is a `PredictDriver`.
-        pace: Of this call.
-        going: Has this call among them.
-        stream: The runner's, of the dataset.
+        model: A built or unbuilt Keras model.
+        function: Its predict function.
+        session: Of this call.
+        flag: Has this call among its own.
+        data: Of the backend: gives an iterator, its length, and something without an end to count by.
         given: All arguments of `predict`; no callback of them watches batches.
+        journal: Is told how long steps took.
     """
-    verbose = given["verbose"]
-    feed = Feed(stream, given["steps"], pace, model.predict_function.runner.gathered)
-    shown = Shown(
-        feed,
-        going,
+    verbose, steps = given["verbose"], given["steps"]
+    groups = Groups(function.runner, iter(data.dataset), data.batches, steps, session, journal)
+    shown = GroupCallbacks(
+        groups,
+        flag,
         given["callbacks"],
         add_progbar=verbose != 0,
         verbose=verbose,
         epochs=1,
-        steps=given["steps"] or stream.length,
+        steps=steps or (data.batches and math.ceil(data.batches)),
         model=model,
     )
-    pace.feed = feed
+    session.group = groups
     try:
-        type(model).predict(model, **{**given, "x": stream.numbers(), "steps": None, "callbacks": shown})
-        return feed.made.result()
+        type(model).predict(model, **{**given, "x": data.counter(), "steps": None, "callbacks": shown})
+        return groups.made.result()
     finally:
-        pace.feed = None
-        if feed.ended:
-            going.stop(model, False)
-        free(stream.let_go())
+        session.group = None
+        if groups.ended:
+            flag.set(model, False)
+        groups.let_go()
+
+
+def next_count(ran: int, seconds: float, outputs: Any) -> int:
+    """How many batches the next group may have, after one of which it is known how long it took and what it gave."""
+    made = [x.shape for x in keras.tree.flatten(outputs) if x is not None]
+    if sum(math.prod(n or 1 for n in shape) for shape in made) > LARGE_OUTPUTS * ran:  # None: of ragged ones
+        return 1
+    return max(1, min(GROUP_BATCHES, int(ran * AHEAD_SECONDS / max(seconds, 1e-6))))

@@ -6,16 +6,17 @@ from typing import Any
 
 import keras
 
+from keras_xla.backend.execution import Execution
 from keras_xla.backend.keras2 import is_keras2, steps_per_execution
 from keras_xla.backend.new_shapes import NewShapes
 from keras_xla.backend.signature import Leaf, batch_names, describe
-from keras_xla.backend.steps import make_replicas_runner, symbolic_build
+from keras_xla.backend.steps import make_replicas_runner, require_private, symbolic_build
 from keras_xla.diagnosis.errors import XLAUnsupportedError
+from keras_xla.private.keras import replace_build, require_replica_steps, restore_build
+from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.policy import Policy
 from keras_xla.training.reports.journal import Decision, Journal
-from keras_xla.training.session import Pace
-
-_BUILD = "_maybe_symbolic_build"  # of Keras' trainer on TensorFlow
+from keras_xla.training.session import Session
 
 
 class ReplicasFunction:
@@ -27,26 +28,28 @@ class ReplicasFunction:
         runner: The backend's.
         kind: `"train"`, `"test"` or `"predict"`.
         steps: How many batches each call of a train or test function is for.
-        pace: Gives the `Pace` of the call that is going on, or None.
+        session: Gives the `Session` of the call that is going on, or None.
         journal: Is told how long steps took.
     """
 
-    def __init__(self, runner, kind: str, steps: int, pace: Callable[[], Pace | None], journal: Journal):
-        self._runner, self._kind, self._steps, self._pace, self._journal = runner, kind, steps, pace, journal
+    def __init__(self, runner, kind: str, steps: int, session: Callable[[], Session | None], journal: Journal):
+        self._runner, self._kind, self._steps, self._session, self._journal = runner, kind, steps, session, journal
 
     def __call__(self, batches) -> Any:
         """The outputs of the last of the next batches of an iterator; of all of a list, for `predict`."""
-        start = time.perf_counter()
         if self._kind == "predict":
-            outputs, ran = self._runner.joined([self._runner.run_batch(batch) for batch in batches]), len(batches)
-        else:
-            outputs, ran = self._runner.run(batches, self._steps)
-        if self._runner.settled:
-            self._journal.ran(self._kind, self._runner.way, ran, time.perf_counter() - start)
-        pace = self._pace()
-        if pace is not None:
-            pace.done += ran
-        return outputs
+            return self._runner.joined([self._timed(self._runner.run_batch, batch).outputs for batch in batches])
+        return self._timed(self._runner.run, batches, self._steps).outputs
+
+    def _timed(self, run: Callable, *arguments: Any) -> Execution:
+        start = time.perf_counter()
+        made = run(*arguments)
+        if made.settled:
+            self._journal.ran(self._kind, made.way, made.batches, time.perf_counter() - start)
+        session = self._session()
+        if session is not None:
+            session.done += made.batches
+        return made
 
 
 def replicas_function(
@@ -93,22 +96,27 @@ def replicas_function(
     custom = f"make_{kind}_function" if own else _custom(model, kind)
     if custom:
         return None, plainly(f"{custom} is the model's own", "write what is special into call or compute_loss")
+    try:
+        require_private()
+        require_replica_steps(model)
+    except Gone as gone:
+        return None, plainly(str(gone), "install a version that keras_xla was tested with")
     answers = policy.decide, saw, policy.failed, policy.again, note, plainly
     runner = make_replicas_runner(model, kind, policy.jit_compile is True, batch_names, *answers)
     return runner, ReplicasFunction(runner, kind, steps_per_execution(model), policy.pace, policy.journal)
 
 
+@otherwise(None)
 def prepare(model: Any) -> None:
     """Let Keras build the model where several workers train it, which it cannot do by itself."""
     build = None if is_keras2(model) else symbolic_build(model)
     if build is not None:
-        setattr(model, _BUILD, build)
+        replace_build(model, build)
 
 
 def restore(model: Any) -> None:
     """Undo `prepare`."""
-    if _BUILD in vars(model):
-        delattr(model, _BUILD)
+    restore_build(model)
 
 
 def _custom(model: keras.Model, kind: str) -> str:

@@ -1,6 +1,11 @@
 """Models in which every row of a batch is on its own, as far as Keras' own layers let one know."""
 
+from types import ModuleType
+
 import keras
+
+from keras_xla.private.keras import flat_layers, is_of_keras
+from keras_xla.private.names import otherwise
 
 _OF_USERS = ("Lambda", "JaxLayer", "FlaxLayer", "TFSMLayer", "TorchModuleWrapper")  # Keras', around any code
 _ELEMENTWISE = {  # operations without a layer that look at every number alone
@@ -10,20 +15,30 @@ _ELEMENTWISE = {  # operations without a layer that look at every number alone
 }
 
 
+@otherwise(False)
 def rowwise_in_inference(model: keras.Model) -> bool:
     """Whether the outputs of a row depend on no other row of its batch, when the model does not train.
 
     True for models of Keras' own layers and of operations on single numbers; what else there is might mix rows.
     """
-    return all(map(_known, model._flatten_layers()))
+    return all(map(_known, flat_layers(model)))
+
+
+def is_keras_own(thing: object, module: ModuleType) -> bool:
+    """Whether the class of something is one that Keras exports there, as `keras.layers.Dense` is.
+
+    Where a class was written does not tell: Keras' source has classes of tests and tools that do as they like.
+    """
+    return getattr(module, type(thing).__name__, None) is type(thing)
 
 
 def _known(layer: keras.layers.Layer) -> bool:
     kind, activation = type(layer), getattr(layer, "activation", None)
+    functional = kind.__name__ == "Functional" and is_of_keras(kind)  # not exported
     operations = getattr(layer, "operations", None) or ()  # of a functional model
     return (
-        kind.__module__.startswith("keras.")
+        (functional or kind is keras.Sequential or is_keras_own(layer, keras.layers))
         and kind.__name__ not in _OF_USERS
-        and (activation is None or getattr(activation, "__module__", "").startswith("keras."))
+        and (activation is None or is_of_keras(activation))
         and all(isinstance(op, keras.layers.Layer) or type(op).__name__ in _ELEMENTWISE for op in operations)
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_xla.backend.new_shapes import Timing
-from keras_xla.training.attach import observer_of
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.callbacks import XLACompile
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
@@ -211,7 +211,7 @@ def test_a_fit_of_the_users_own(way):
 def test_what_runs_eagerly_runs_eagerly():
     log, model = Log(), auto(classifier(), run_eagerly=True)
     model.fit(X, Y, verbose=0)
-    assert log.new() == [] and observer_of(model).journal.decisions == []
+    assert log.new() == [] and attachment_of(model).journal.decisions == []
 
 
 def test_ctrl_c_in_a_trial_leaves_the_model_as_it_was(way, monkeypatch):
@@ -259,11 +259,11 @@ def test_xla_whose_first_trial_was_disturbed_runs_after_the_second(data, monkeyp
     log, ours, theirs = Log(), auto(classifier(dropout=0.3)), plain(classifier(dropout=0.3))
     options = {"epochs": 40, "verbose": 0, "steps_per_epoch": 32 if data == "generator" else None}
     made, expected = (model.fit(**feed(), **options).history for model in (ours, theirs))
-    decisions = observer_of(ours).journal.decisions
+    decisions = attachment_of(ours).journal.decisions
     assert [decision.way for decision in decisions] == ["graph", "xla"]
     assert decisions[1].reason.startswith("measured again") and decisions[1].measured == {"graph": 10.0, "xla": 1.0}
     assert log.kinds() == ["train"]  # compiled once, for both trials and the steps after them
-    tallies = observer_of(ours).journal.tallies
+    tallies = attachment_of(ours).journal.tallies
     assert 100 < tallies["train", "graph"].steps < 300 and tallies["train", "xla"].steps > 900
     assert_same("xla", made["loss"][:8], expected["loss"][:8])
     assert "for a trial" not in str(model_report(ours))
@@ -278,7 +278,7 @@ def test_predict_that_is_called_again_and_again_comes_to_be_compiled(monkeypatch
         assert np.allclose(model.predict(X, batch_size=24, verbose=0), expected, atol=1e-5)
         if log.kinds():
             break
-    ways = [decision.way for decision in observer_of(model).journal.decisions]
+    ways = [decision.way for decision in attachment_of(model).journal.decisions]
     assert ways[0] == "graph" and ways[-1] == "xla"
     assert len(ways) < 10  # it does not ask at every call
 
@@ -312,7 +312,7 @@ def test_a_compile_of_the_users_own():
 
     model = compile(Pair([keras.Input((20,)), keras.layers.Dense(3)]), "sgd", extra=3)
     model.fit(X, X[:, :3], verbose=0)
-    assert model.extra == 3 and observer_of(model).journal.decisions
+    assert model.extra == 3 and attachment_of(model).journal.decisions
 
 
 def test_noise_of_the_batchs_shape_is_that_of_plain_keras(way):

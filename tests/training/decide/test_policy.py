@@ -12,7 +12,7 @@ from keras_xla.training.decide import cost, decisions, second_opinions, trials
 from keras_xla.training.decide.decisions import Decisions
 from keras_xla.training.decide.policy import Policy
 from keras_xla.training.reports.journal import Journal
-from keras_xla.training.session import Pace
+from keras_xla.training.session import Session
 from tests.training.helpers import classifier
 
 DENSE = StepProfile(400, 0, 8, 0, 0, (), (), "CPU", "f00d")
@@ -24,7 +24,7 @@ def make(tmp_path, monkeypatch):
     monkeypatch.setattr(cost.os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # nobody else is at work
 
     def build(steps=100_000, jit_compile="auto", kind="train"):
-        pace = Pace(kind, steps=steps)
+        pace = Session(kind, steps=steps)
         return Policy(classifier(), kind, jit_compile, Decisions(tmp_path / "memory"), Journal(), lambda: pace)
 
     return build

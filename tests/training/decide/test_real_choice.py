@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.training.attach import observer_of
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 
 if keras.backend.backend() != "tensorflow":
@@ -31,7 +31,7 @@ def chosen(model, x, epochs):
     """The way of the train step, and why."""
     compile(model, "sgd", "mse")
     model.fit(x, np.zeros((len(x), 1)), batch_size=32, epochs=epochs, verbose=0, callbacks=[OneEpoch()])
-    (decision,) = observer_of(model).journal.decisions
+    (decision,) = attachment_of(model).journal.decisions
     return decision.way, decision.reason, decision
 
 

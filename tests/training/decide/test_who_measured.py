@@ -8,7 +8,7 @@ import sys
 import keras
 import pytest
 
-from keras_xla.training.attach import observer_of
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
 from keras_xla.training.decide.decisions import decisions
@@ -25,7 +25,7 @@ def reason(units):
     model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(units), keras.layers.Dense(3)], name="same_name")
     compile(model, "sgd", LOSS)
     model.fit(X, Y, batch_size=24, verbose=0)
-    return observer_of(model).journal.decisions[0].reason
+    return attachment_of(model).journal.decisions[0].reason
 
 
 def test_a_model_of_another_width_is_measured_on_its_own(monkeypatch):

@@ -1,14 +1,14 @@
-"""`fit` on arrays without a pipeline: batch by batch what plain Keras trains on, in the same order."""
+"""`fit`, `evaluate` and `predict` on arrays in memory: batch by batch what plain Keras runs on, in the same order."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_xla.training import attach as steps
-from keras_xla.training.attach import array_rows as feed
+from keras_xla.backend.row_numbers import MARK
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
-from keras_xla.training.steps.array_rows import without_pipeline
+from keras_xla.training.reports.model_report import model_report
+from keras_xla.training.steps.array_rows import ArrayRows, array_rows, takes, with_validation_cut_off
 from tests.training.helpers import LOSS, X, Y, classifier
 
 if keras.backend.backend() != "tensorflow":
@@ -29,16 +29,10 @@ WEIGHTS = np.linspace(0, 2, len(X))
 
 
 @pytest.fixture
-def fed(monkeypatch):
-    """The feeds that were made."""
-    made = []
-
-    class Noted(feed.Feed):
-        def __init__(self, *args):
-            super().__init__(*args)
-            made.append(self)
-
-    monkeypatch.setattr(steps, "Feed", Noted)
+def kept(monkeypatch):
+    """The arrays that were kept in memory."""
+    made, init = [], ArrayRows.__init__
+    monkeypatch.setattr(ArrayRows, "__init__", lambda self, *args: made.append(self) or init(self, *args))
     return made
 
 
@@ -68,9 +62,9 @@ def order(compile_, **options):
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 8}, {"batch_size": 10}, {"batch_size": 8, "shuffle": False}])
-def test_the_rows_come_in_keras_order(options, fed):
+def test_the_rows_come_in_keras_order(options, kept):
     assert order(compile, **options) == order(keras.Model.compile, **options)
-    assert len(fed) == 1
+    assert len(kept) == 1
 
 
 @pytest.mark.parametrize(
@@ -86,7 +80,7 @@ def test_the_rows_come_in_keras_order(options, fed):
     ],
     ids=lambda options: ", ".join(options),
 )
-def test_histories_and_weights_are_those_of_plain_keras(options, fed):
+def test_histories_and_weights_are_those_of_plain_keras(options, kept):
     results = []
     for compile_ in (keras.Model.compile, compile):
         model = classifier(dropout=0.2)
@@ -94,11 +88,11 @@ def test_histories_and_weights_are_those_of_plain_keras(options, fed):
         history = model.fit(**{"x": X, "y": Y, "verbose": 0, **options}).history
         results.append([history, model.get_weights()])
     keras.tree.map_structure(np.testing.assert_array_equal, *results)
-    assert len(fed) == 1
+    assert len(kept) == 1 + ("validation_split" in options)
 
 
 @pytest.mark.parametrize("rows", [40, 30], ids=["as many in every batch", "fewer in the last batch"])
-def test_bit_for_bit_where_the_graph_knows_how_many_rows_there_are(rows, fed, monkeypatch):
+def test_bit_for_bit_where_the_graph_knows_how_many_rows_there_are(rows, kept, monkeypatch):
     monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 1e9)  # the plain graph it shall be
     images = np.random.default_rng(0).normal(size=(rows, 8, 8, 3)).astype("float32")
     results = []
@@ -113,7 +107,7 @@ def test_bit_for_bit_where_the_graph_knows_how_many_rows_there_are(rows, fed, mo
     keras.tree.map_structure(np.testing.assert_array_equal, *results)
 
 
-def test_several_inputs_and_outputs(fed):
+def test_several_inputs_and_outputs(kept):
     results = []
     for compile_ in (keras.Model.compile, compile):
         keras.utils.set_random_seed(0)
@@ -124,10 +118,10 @@ def test_several_inputs_and_outputs(fed):
         history = model.fit([X, X[:, :1]], {"c": Y, "d": X[:, 0]}, batch_size=16, epochs=2, verbose=0).history
         results.append([history, model.get_weights()])
     keras.tree.map_structure(np.testing.assert_array_equal, *results)
-    assert len(fed) == 1
+    assert len(kept) == 1
 
 
-def test_a_model_that_is_not_built_and_has_a_step_of_its_own(fed):
+def test_a_model_that_is_not_built_and_has_a_step_of_its_own(kept):
     class Net(keras.Model):
         def __init__(self):
             super().__init__()
@@ -146,10 +140,10 @@ def test_a_model_that_is_not_built_and_has_a_step_of_its_own(fed):
         compile_(model, "sgd", "mse")
         results.append([model.fit(X, batch_size=16, epochs=2, verbose=0).history, model.get_weights()])
     keras.tree.map_structure(np.testing.assert_array_equal, *results)
-    assert len(fed) == 1
+    assert len(kept) == 1
 
 
-def test_a_second_fit_that_resumes_at_an_epoch(fed):
+def test_a_second_fit_that_resumes_at_an_epoch(kept):
     results = []
     for compile_ in (keras.Model.compile, compile):
         model = classifier()
@@ -162,25 +156,230 @@ def test_a_second_fit_that_resumes_at_an_epoch(fed):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"class_weight": {0: 1.0}},
-        {"shuffle": "batch"},
-        {"steps_per_epoch": 2},
-        {"x": X.tolist()},
-        {"y": Y[:-1]},
-        {"validation_split": 1.5},
-        {"y": {"a": Y}, "sample_weight": WEIGHTS},
-    ],
+    [{"class_weight": {0: 1.0}}, {"x": X.tolist()}, {"y": Y[:-1]}, {"y": {"a": Y}, "sample_weight": WEIGHTS}],
     ids=lambda options: ", ".join(options),
 )
 def test_what_is_left_to_keras(options):
-    assert without_pipeline(ARGUMENTS)
-    assert without_pipeline({**ARGUMENTS, **options}) is None
+    assert array_rows(ARGUMENTS)
+    assert array_rows({**ARGUMENTS, **options}) is None
 
 
-def test_callbacks_that_look_at_every_batch_keep_the_pipeline(fed):
+def test_what_is_taken():
+    assert takes(X, Y) and takes({"a": X, "b": [X, Y]}, None)
+    assert not takes(None) and not takes(X, Y[:-1]) and not takes(X[:0])
+    assert not takes(X.tolist()) and not takes(np.array(["a"])) and not takes(np.float32(1)) and not takes(iter([X]))
+
+
+def test_where_validation_is_cut_off():
+    cut = with_validation_cut_off({**ARGUMENTS, "validation_split": 0.3})
+    assert len(cut["x"]) == 50 and len(cut["validation_data"][1]) == 22 and np.shares_memory(cut["x"], X)
+    assert with_validation_cut_off({**ARGUMENTS, "validation_split": 1.5}) is None
+
+
+def test_numbers_tell_whose_rows_they_are():
+    first, second = ArrayRows(X, Y), ArrayRows(X)
+    assert first.numbers()[MARK].shape == (len(X),) and not set(first.numbers()[MARK]) & set(second.numbers()[MARK])
+    full = first.numbers_of_full_batches(50)[MARK]
+    assert full.shape == (100,) and set(full[72:]) == {full[71]}
+
+
+@pytest.mark.parametrize("options", [{"shuffle": "batch"}, {"steps_per_epoch": 2}, {"steps_per_epoch": 7}], ids=repr)
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_other_passes_over_the_data_are_keras_own(options, kept):
+    results = []
+    for compile_ in (keras.Model.compile, compile):
+        model = classifier(dropout=0.2)
+        compile_(model, "adam", LOSS)
+        results.append([model.fit(X, Y, batch_size=16, epochs=3, verbose=0, **options).history, model.get_weights()])
+    keras.tree.map_structure(np.testing.assert_array_equal, *results)
+    assert len(kept) == 1
+
+
+def test_callbacks_that_look_at_every_batch(kept):
+    results = []
+    for compile_ in (keras.Model.compile, compile):
+        model, seen = classifier(), []
+        compile_(model, "sgd", LOSS)
+        look = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs, seen=seen: seen.append((batch, logs))
+        )
+        model.fit(X, Y, batch_size=16, verbose=0, callbacks=[look])
+        results.append(seen)
+    assert results[0] == results[1] and len(kept) == 1
+
+
+class Trains(keras.callbacks.Callback):
+    """Trains on other data when a hook is called."""
+
+    def __init__(self, hook):
+        super().__init__()
+        setattr(self, hook, lambda *_, **__: self.model.train_on_batch(X[:16] * 3 + 2, Y[:16]))
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_batch_end"])
+def test_a_callback_that_trains_on_other_data(hook):
+    results = []
+    for compile_ in (keras.Model.compile, compile):
+        model = classifier()
+        compile_(model, "sgd", LOSS)
+        history = model.fit(X, Y, batch_size=8, epochs=4, callbacks=[Trains(hook)], verbose=0).history
+        results.append([history, model.get_weights()])
+    keras.tree.map_structure(np.testing.assert_array_equal, *results)
+
+
+class ChangesArrays(keras.callbacks.Callback):
+    """Changes arrays in place when a hook is called."""
+
+    def __init__(self, hook, *arrays):
+        super().__init__()
+        setattr(self, hook, lambda *_, **__: [np.multiply(array, 2, out=array) for array in arrays])
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end", "on_test_begin"])
+@pytest.mark.parametrize("split", [False, True])
+def test_arrays_that_are_changed_in_place(hook, split):
+    results = []
+    for compile_ in (keras.Model.compile, compile):
+        x, held_back = X.copy(), X[:20].copy()
+        model = classifier()
+        compile_(model, "sgd", LOSS)
+        options = {"validation_split": 0.3} if split else {"validation_data": (held_back, Y[:20])}
+        change = ChangesArrays(hook, x, held_back)
+        history = model.fit(x, Y, batch_size=8, epochs=3, callbacks=[change], verbose=0, **options).history
+        results.append([history, model.evaluate(x, Y, verbose=0), model.predict(held_back, verbose=0)])
+        x *= 2
+        results[-1].append(model.evaluate(x, Y, verbose=0))
+    keras.tree.map_structure(np.testing.assert_array_equal, *results)
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", False])
+def test_a_model_compiled_again_in_the_middle_of_a_fit(jit_compile):
+    class Again(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.layers[0].trainable = False
+            self.model.compile("sgd", LOSS, jit_compile=jit_compile)
+            self.model.make_train_function()
+
+    results = []
+    for compile_ in (keras.Model.compile, compile):
+        model = classifier()
+        compile_(model, "sgd", LOSS)
+        data = {"batch_size": 16, "epochs": 3, "validation_data": (X[:30], Y[:30])}
+        history = model.fit(X, Y, callbacks=[Again()], verbose=0, **data).history
+        results.append([history, model.get_weights(), model.evaluate(X, Y, verbose=0)])
+    keras.tree.map_structure(np.testing.assert_array_equal, *results)
+
+
+def test_nothing_outlives_a_call_however_it_ends():
+    class Raises(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise KeyboardInterrupt
+
     model = compile(classifier(), "sgd", LOSS)
+    attachment = model.fit.attachment
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y, validation_data=(X, Y), callbacks=[Raises()], verbose=0)
+    assert not attachment.busy
+    model.fit(X, Y, validation_data=(X, Y), verbose=0)
+    assert not attachment.busy
+
+
+@pytest.fixture
+def models():
+    """The same model, plain and ours."""
+    made = [classifier(), classifier()]
+    made[0].compile("sgd", LOSS, metrics=["accuracy"], weighted_metrics=["accuracy"])
+    compile(made[1], "sgd", LOSS, metrics=["accuracy"], weighted_metrics=["accuracy"])
+    return made
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 16}, {"batch_size": 1000}, {"batch_size": 1}], ids=repr)
+def test_evaluate(models, options, kept):
+    weights = np.linspace(0, 2, len(X))
+    for given in ({}, {"return_dict": True}, {"sample_weight": weights}):
+        expected, made = (model.evaluate(X, Y, verbose=0, **options, **given) for model in models)
+        assert made == expected
+        assert keras.tree.map_structure(type, made) == keras.tree.map_structure(type, expected)
+    assert len(kept) == 3
+
+
+def test_sizes_of_batches_one_after_the_other(models):
+    for size in (8, 16, 32, 24, 8):
+        expected, made = (model.evaluate(X, Y, batch_size=size, verbose=0) for model in models)
+        assert made == expected
+        expected, made = (model.predict(X, batch_size=size, verbose=0) for model in models)
+        np.testing.assert_array_equal(made, expected)
+
+
+def test_evaluate_with_several_inputs_and_outputs():
+    def make(compile_):
+        keras.utils.set_random_seed(0)
+        a, b = keras.Input((20,), name="a"), keras.Input((1,), name="b")
+        hidden = keras.layers.Dense(4, "relu")(keras.layers.Concatenate()([a, b]))
+        outputs = {"c": keras.layers.Dense(3, name="c")(hidden), "d": keras.layers.Dense(1, name="d")(hidden)}
+        model = keras.Model({"a": a, "b": b}, outputs)
+        compile_(model, "sgd", {"c": LOSS, "d": "mse"}, metrics={"c": ["accuracy"], "d": ["mae"]})
+        return model
+
+    x, y = {"a": X, "b": X[:, :1]}, {"c": Y, "d": X[:, 0]}
+    expected, made = (
+        make(each).evaluate(x, y, batch_size=16, verbose=0, return_dict=True) for each in (keras.Model.compile, compile)
+    )
+    assert made == expected
+
+
+def test_validation_in_fit_makes_its_tensors_once(models, kept):
+    expected, made = (
+        model.fit(X, Y, epochs=3, batch_size=16, validation_data=(X[:40], Y[:40]), verbose=0).history
+        for model in models
+    )
+    assert {name: made[name] for name in ("val_loss", "val_accuracy")} == {
+        name: expected[name] for name in ("val_loss", "val_accuracy")
+    }
+    assert len(kept) == 2
+    assert model_report(models[1]).to_dict()["test"]["ran"]["graph"]["steps"] > 0
+
+
+class FromBeginToEnd(keras.callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        self.begun = True
+
+    def on_test_end(self, logs=None):
+        self.logs = logs
+
+
+def test_callbacks_and_the_progress_bar(models, capsys):
+    told = []
+    for model in models:
+        callback = FromBeginToEnd()
+        model.evaluate(X, Y, batch_size=16, callbacks=[callback], verbose=2)
+        assert callback.begun
+        told.append((callback.logs, capsys.readouterr().out.split("step - ")[1]))
+    assert told[0] == told[1]
+
+
+class EveryBatch(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.seen.append((batch, logs["loss"]))
+
+
+def test_who_looks_at_every_batch_of_evaluate(models):
     seen = []
-    look = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(batch))
-    model.fit(X, Y, batch_size=16, verbose=0, callbacks=[look])
-    assert seen == [0, 1, 2, 3, 4] and not fed
+    for model in models:
+        callback = EveryBatch()
+        model.evaluate(X, Y, batch_size=16, callbacks=[callback], verbose=0)
+        seen.append(callback.seen)
+    assert [batch for batch, _ in seen[0]] == [batch for batch, _ in seen[1]] == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose([float(x) for _, x in seen[0]], [float(x) for _, x in seen[1]])
+
+
+def test_wrong_arguments_are_keras_errors(models):
+    for model in models:
+        with pytest.raises(ValueError, match="not recognized"):
+            model.evaluate(X, Y, nonsense=1)
+        with pytest.raises(ValueError, match="cardinality"):
+            model.evaluate(X, Y[:-1], verbose=0)

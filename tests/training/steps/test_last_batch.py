@@ -139,6 +139,24 @@ def test_losses_with_a_number_for_each_position(reduction):
         np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("positions", [4, STEPS])
+def test_labels_without_the_last_axis_that_the_outputs_have(positions):
+    """Keras drops that axis, so that its loss gives a number for each row, not for each position."""
+    x, y = np.resize(X, (20, positions, 4)), np.resize(Y, (20, positions)) % 2
+    histories = []
+    for wrap in (keras.Model.compile, compile):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((positions, 4)), keras.layers.Dense(1)])
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        wrap(model, "sgd", loss, metrics=["binary_accuracy"], jit_compile=True)
+        log = Log()
+        history = model.fit(x, y, batch_size=STEPS, epochs=2, shuffle=False, verbose=0).history
+        histories.append([*history.values(), *model.get_weights()])
+    assert log.kinds() == ["train"]
+    for made, expected in zip(histories[1], histories[0], strict=True):
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-6)
+
+
 def two_outputs():
     keras.utils.set_random_seed(0)
     a = keras.Input((20,))

@@ -17,7 +17,7 @@ import glob, json, os, sys
 import keras, numpy as np, tensorflow as tf
 from keras_xla import XLAUnsupportedError, compile, compile_log, model_report
 from keras_xla.training.decide import policy
-from keras_xla.training.attach import observer_of
+from keras_xla.training.attach import attachment_of
 
 layers = keras.layers
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -35,7 +35,7 @@ def same(made, expected):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 def ways(model):
-    return [(d.kind, d.way) for d in observer_of(model).journal.decisions]
+    return [(d.kind, d.way) for d in attachment_of(model).journal.decisions]
 
 class New:
     # the kinds of the compilations since it was made; executables that XLA made since then must be as many
@@ -89,7 +89,7 @@ for options in ({}, {"jit_compile": True}):
     assert ways(model) == [(kind, "xla") for kind in ("train", "test", "predict")], ways(model)
     kinds = new.kinds()
     assert kinds == ["train"] * 2 + ["test"] * 2 + ["predict"] * 2, kinds  # once in each replica, trials included
-    assert observer_of(model).journal.tallies["train", "xla"].steps == 7  # of 8, the first one with its trial
+    assert attachment_of(model).journal.tallies["train", "xla"].steps == 7  # of 8, the first one with its trial
 assert "argument replica: 0 -> 1" in str(model_report(model))
 
 force(0.0)
@@ -170,8 +170,8 @@ same(*([m.train_on_batch(X[:8], Y[:8]), m.test_on_batch(X, Y), m.predict_on_batc
 assert new.kinds() == ["train"] * 2 + ["test"] * 2 + ["predict"] * 2, new.kinds()
 same(made, expected)
 model.fit(X[:64], Y[:64], batch_size=32, epochs=2, verbose=0)
-asked = [d.shapes.split(",")[0] for d in observer_of(model).journal.decisions if (d.kind, d.way) == ("train", "xla")]
-assert {"x: (8", "x: (16"} <= set(asked), observer_of(model).journal.decisions
+asked = [d.shapes.split(",")[0] for d in attachment_of(model).journal.decisions if (d.kind, d.way) == ("train", "xla")]
+assert {"x: (8", "x: (16"} <= set(asked), attachment_of(model).journal.decisions
 assert "(16, 8)" in compile_log()[-1].shapes
 
 # What fails at run time fails in the trial, or before anything else has run.
@@ -185,7 +185,7 @@ def varying():
 
 model, made = fit(compile, varying, X[:64], Y[:64])
 same(made, fit(plain, varying, X[:64], Y[:64])[1])
-first = observer_of(model).journal.decisions[0]
+first = attachment_of(model).journal.decisions[0]
 assert first.way == "graph" and "failed" in first.reason, first
 try:
     fit(compile, varying, X[:64], Y[:64], jit_compile=True)
@@ -215,7 +215,7 @@ for kind, told in ((Own, "train_step is the model's own"), (Hidden, "AssignAddVa
     before = len(compile_log("train"))
     model, made = fit(compile, build, X[:64], Y[:64])
     same(made, fit(plain, build, X[:64], Y[:64])[1])
-    first = observer_of(model).journal.decisions[0]
+    first = attachment_of(model).journal.decisions[0]
     assert first.way == "graph" and told in first.reason, first
     assert len(compile_log("train")) == before
     try:

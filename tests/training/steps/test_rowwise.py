@@ -23,7 +23,31 @@ def centered(x):
     return x - keras.ops.mean(x, axis=0, keepdims=True)
 
 
+class InKerasSource(keras.layers.Layer):
+    """A layer that Keras does not export, though it is written where Keras' own are."""
+
+    __module__ = "keras.src.layers.some_test"
+
+    def call(self, x):
+        return centered(x)
+
+
+class ModelInKerasSource(keras.Model):
+    """A model of that kind, such as Keras' own tests have; it knows no outputs."""
+
+    __module__ = "keras.src.trainers.some_test"
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(4)
+
+    def call(self, x):
+        return centered(self.dense(x))
+
+
 MIXED = {
+    "layer in Keras' source": lambda: keras.Sequential([keras.Input((4,)), InKerasSource()]),
+    "model in Keras' source": ModelInKerasSource,
     "operation": lambda: functional(centered),
     "operation inside": lambda: keras.Sequential([keras.Input((4,)), functional(centered)]),
     "lambda": lambda: keras.Sequential([keras.Input((4,)), keras.layers.Lambda(centered, output_shape=(4,))]),
@@ -39,3 +63,18 @@ def test_others_may_mix_rows_and_predict_gives_what_plain_keras_gives(name):
     expected = model.predict(x, batch_size=8, verbose=0)
     compile(model, "sgd", "mse", jit_compile=True)
     np.testing.assert_allclose(model.predict(x, batch_size=8, verbose=0), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+def test_a_model_in_keras_source_trains_on_a_smaller_last_batch_as_in_plain_keras(jit_compile):
+    x, y = (np.random.default_rng(seed).normal(size=(11, 4)).astype("float32") for seed in (1, 2))
+    losses = {}
+    for ours in (False, True):
+        keras.utils.set_random_seed(0)
+        model = ModelInKerasSource()
+        if ours:
+            compile(model, "sgd", "mse", jit_compile=jit_compile)
+        else:
+            model.compile("sgd", "mse")
+        losses[ours] = model.fit(x, y, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
+    np.testing.assert_allclose(losses[True], losses[False], rtol=1e-5)

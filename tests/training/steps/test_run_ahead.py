@@ -5,15 +5,14 @@ import time
 import keras
 import pytest
 
+from keras_xla.backend.execution import Execution
 from keras_xla.training.reports.journal import Journal
-from keras_xla.training.session import Pace, watched
-from keras_xla.training.steps.run_ahead import Driver
+from keras_xla.training.session import Session, watched
+from keras_xla.training.steps.run_ahead import StepFunction
 
 
 class Runner:
     """Runs batches of an iterator of numbers; each takes no time that a test could measure."""
-
-    way, settled = "graph", True
 
     def __init__(self):
         self.counts = []
@@ -23,22 +22,27 @@ class Runner:
         if not ran:
             raise StopIteration
         self.counts.append(len(ran))
-        return {"loss": ran[-1]}, len(ran)
+        return Execution({"loss": ran[-1]}, len(ran), "graph", settled=True)
 
 
-def drive(pace, batches, calls=None, steps=1, runner=None):
+def drive(session, batches, calls=None, steps=1, runner=None):
+    """Call as Keras' loop does; how many batches each call of the runner was for, and what the loop saw."""
     runner = runner or Runner()
-    driver, iterator, seen = Driver(runner, "train", steps, lambda: pace, Journal()), iter(batches), []
+    function, iterator, seen = StepFunction(runner, "train", steps, lambda: session, Journal()), iter(batches), []
     try:
-        for _ in range(calls or 1000):
-            seen.append(driver(iterator)["loss"])
+        for batch in range(calls or 1000):
+            if session is not None:
+                session.on_train_batch_begin(batch)
+            seen.append(function(iterator)["loss"])
+            if session is not None:
+                session.on_train_batch_end(batch)
     except StopIteration:
         pass
     return runner.counts, seen
 
 
 def test_the_first_call_runs_one_batch_and_the_later_ones_many():
-    counts, seen = drive(Pace("train", ahead=True), range(100))
+    counts, seen = drive(Session("train", ahead=True), range(100))
     assert counts[0] == 1 and max(counts) > 1 and sum(counts) == 100
     assert len(seen) == 100  # Keras calls once a batch, whatever runs
     assert seen[-1] == 99
@@ -50,35 +54,55 @@ def test_slow_steps_run_several_at_once_too(monkeypatch):
 
     class Slow(Runner):
         def run(self, iterator, count):
-            outputs, ran = super().run(iterator, count)
-            clock[0] += 0.04 * ran
-            return outputs, ran
+            made = super().run(iterator, count)
+            clock[0] += 0.04 * made.batches
+            return made
 
-    counts, _ = drive(Pace("train", ahead=True, steps=12), range(12), calls=12, runner=Slow())
+    counts, _ = drive(Session("train", ahead=True, steps=12), range(12), calls=12, runner=Slow())
     assert len(counts) < 5 and sum(counts) == 12
 
 
 def test_no_step_runs_beyond_the_epoch():
-    counts, seen = drive(Pace("train", ahead=True, steps=10), range(1000), calls=10)
+    counts, seen = drive(Session("train", ahead=True, steps=10), range(1000), calls=10)
     assert sum(counts) == 10 == len(seen)
 
 
 def test_one_at_a_time_if_somebody_looks():
-    assert drive(Pace("train", ahead=False), range(5))[0] == [1] * 5
+    assert drive(Session("train", ahead=False), range(5))[0] == [1] * 5
     assert drive(None, range(5))[0] == [1] * 5
 
 
 def test_steps_per_execution_is_the_callers():
-    assert drive(Pace("train", ahead=True), range(10), steps=4)[0] == [4, 4, 2]
+    assert drive(Session("train", ahead=True), range(10), steps=4)[0] == [4, 4, 2]
+
+
+def begun(session):
+    session.on_train_batch_begin(0)
+    return session
 
 
 def test_an_epoch_that_was_left_early_leaves_nothing_behind():
-    pace, runner = Pace("train", ahead=True), Runner()
-    driver = Driver(runner, "train", 1, lambda: pace, Journal())
+    session, runner = Session("train", ahead=True), Runner()
+    function = StepFunction(runner, "train", 1, lambda: begun(session), Journal())
     first = iter(range(100))
-    driver(first), driver(first)
-    pace.begin()
-    assert driver(iter(range(500, 600)))["loss"] >= 500
+    function(first), function(first)
+    session.begin_epoch()
+    assert function(iter(range(500, 600)))["loss"] >= 500
+
+
+def test_who_calls_between_the_batches_of_the_loop_gets_a_step_on_the_own_batch():
+    session, runner = Session("train", ahead=True), Runner()
+    function = StepFunction(runner, "train", 1, lambda: session, Journal())
+    loop, own = iter(range(100)), iter(range(500, 600))
+    for batch in range(2):
+        session.on_train_batch_begin(batch)
+        function(loop)
+        session.on_train_batch_end(batch)
+    assert runner.counts[1] > 1
+    assert [function(own)["loss"] for _ in range(3)] == [500, 501, 502]
+    assert runner.counts[2:] == [1, 1, 1]
+    session.on_train_batch_begin(2)
+    assert function(loop)["loss"] < 500 and len(runner.counts) == 5
 
 
 class EveryBatch(keras.callbacks.Callback):
@@ -99,7 +123,7 @@ class EveryBatch(keras.callbacks.Callback):
         ([keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)], True),
         ([EveryBatch()], True),
         (EveryBatch(), True),
-        ([Pace("train")], False),
+        ([Session("train")], False),
     ],
 )
 def test_which_callbacks_look_at_every_batch(callbacks, answer):
@@ -122,8 +146,8 @@ def test_no_iterator_outlives_the_fit(monkeypatch):
 
     model, seen = compile(classifier(), **OPTIONS), []
     model.fit(X, Y, batch_size=8, verbose=0)
-    call = Driver.__call__
-    monkeypatch.setattr(Driver, "__call__", lambda self, data: seen.append(weakref.ref(data)) or call(self, data))
+    call = StepFunction.__call__
+    monkeypatch.setattr(StepFunction, "__call__", lambda self, data: seen.append(weakref.ref(data)) or call(self, data))
     model.fit(X, Y, batch_size=8, epochs=2, verbose=0)
     deadline = time.monotonic() + 100
     while any(ref() is not None for ref in seen) and time.monotonic() < deadline:

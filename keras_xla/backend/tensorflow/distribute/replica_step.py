@@ -22,6 +22,9 @@ from keras_xla.backend.tensorflow.last_batch import Shapes
 from keras_xla.backend.tensorflow.operations import operations
 from keras_xla.backend.tensorflow.trace import Trace, without_optionals
 from keras_xla.backend.tensorflow.ways import make
+from keras_xla.private.keras import loss_of, loss_tracker, mask_of, set_mask, step_function, takes_training
+from keras_xla.private.keras import symbolic_build as keras_build
+from keras_xla.private.tensorflow import spec_of_replica
 
 _WRITES = ("Assign", "ResourceApply", "ResourceScatter")
 _unconverted = tf.autograph.experimental.do_not_convert
@@ -46,7 +49,7 @@ def symbolic_build(model: keras.Model) -> Callable | None:
             _, _, batches = next(iter(iterator))
             data_batch = keras.tree.map_structure(lambda x: _of_replica(x, 0), next(batches))
         with model.distribute_strategy.scope():
-            model._symbolic_build(data_batch=data_batch)
+            keras_build(model, data_batch)
 
     return build
 
@@ -107,13 +110,13 @@ class Part:
         predictions = made["predictions"]
         for x, mask in zip(keras.tree.flatten(predictions), made["masks"], strict=True):
             if mask is not None:
-                x._keras_mask = mask  # metrics look at it
+                set_mask(x, mask)  # metrics look at it
         if self._kind == "predict":
             return predictions
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
         loss, replicas = made["loss"], tf.distribute.get_strategy().num_replicas_in_sync
         rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
-        model._loss_tracker.update_state(
+        loss_tracker(model).update_state(
             keras.ops.multiply(loss, keras.ops.cast(replicas, loss.dtype)) if replicas > 1 else loss, sample_weight=rows
         )
         if self._kind == "train":
@@ -127,13 +130,11 @@ class Part:
         model, training = self._model, self._kind == "train"
         x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
         with _Recorder(model) as recorder, tf.GradientTape() if training else contextlib.nullcontext() as tape:
-            predictions = model(x, training=training) if model._call_has_training_arg else model(x)
-            masks = [getattr(each, "_keras_mask", None) for each in keras.tree.flatten(predictions)]
+            predictions = model(x, training=training) if takes_training(model) else model(x)
+            masks = [mask_of(each) for each in keras.tree.flatten(predictions)]
             made = {"predictions": predictions, "masks": masks}
             if self._kind != "predict":
-                made["loss"] = scaled = model._compute_loss(
-                    x=x, y=y, y_pred=predictions, sample_weight=weights, training=training
-                )
+                made["loss"] = scaled = loss_of(model, x, y, predictions, weights, training)
             if training and model.optimizer is not None:
                 scaled = model.optimizer.scale_loss(scaled)
         if training:
@@ -191,7 +192,7 @@ class Replicas:
         @_unconverted
         def trace():
             here = self._here()
-            self.parts[here] = Part(model, kind, keras.tree.map_structure(lambda x: _share(x, here), spec))
+            self.parts[here] = Part(model, kind, keras.tree.map_structure(lambda x: spec_of_replica(x, here), spec))
 
         def in_each():
             self._strategy.run(trace)
@@ -281,10 +282,6 @@ class Replicas:
         return int(number) % len(self._strategy.extended.worker_devices)
 
 
-def _share(spec: Any, replica: int) -> Any:
-    return spec._value_specs[replica] if hasattr(spec, "_value_specs") else spec
-
-
 class _StandIn:
     """Takes the model's place where Keras makes a function of a step: eager, of one step, with this step."""
 
@@ -302,6 +299,4 @@ class _StandIn:
 
 def _keras_function(model: keras.Model, kind: str, step: Callable) -> Callable:
     """Runs a step in all replicas for the one batch in a list, and brings the outputs together as Keras does."""
-    stand_in = _StandIn(model, kind, step)
-    getattr(keras.Model, f"make_{kind}_function")(stand_in, force=True)
-    return getattr(stand_in, f"{kind}_function")
+    return step_function(_StandIn(model, kind, step), kind, keras.Model)

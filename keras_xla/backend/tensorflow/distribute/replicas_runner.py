@@ -8,15 +8,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.execution import Execution
 from keras_xla.backend.new_shapes import NewShapes, WayFailed
 from keras_xla.backend.tensorflow.distribute.replica_step import Replicas, is_multi_worker, local_batches
 from keras_xla.backend.tensorflow.executable import failure
 from keras_xla.backend.tensorflow.graph import leaves_of
 from keras_xla.backend.tensorflow.partial.split import NotSplittable
 from keras_xla.backend.tensorflow.runner import Runner
+from keras_xla.backend.tensorflow.sources import shapes_of
 from keras_xla.backend.tensorflow.trace import without_optionals
 from keras_xla.backend.tensorflow.trial import timed_runs
-from keras_xla.backend.tensorflow.ways import shapes_of
+from keras_xla.private.tensorflow import is_composite
 
 _OF_XLA = (
     tf.errors.InvalidArgumentError,
@@ -49,10 +51,6 @@ class ReplicasRunner:
         again: As `Runner` has it.
         note: `note(new_shapes, reason)` is told of shapes for which the plain graph is taken without asking.
         plainly: `plainly(reason, fix)` gives Keras' own function, where the step cannot be divided; may raise.
-
-    Attributes:
-        way: In which the last batch ran, if its shapes were the usual ones.
-        settled: Whether the last run neither decided nor compiled anything.
     """
 
     joined = staticmethod(Runner.joined)
@@ -80,29 +78,29 @@ class ReplicasRunner:
         self._functions: dict[tuple, Callable] = {}
         self._seen: set[tuple] = set()
         self._plain: Callable | None = None
-        self.way, self.settled = "", False
+        self._news = 0  # decisions and traces so far
 
-    def run(self, iterator: Iterator, count: int = 1) -> tuple[Any, int]:
+    def run(self, iterator: Iterator, count: int = 1) -> Execution:
         """Train or test on the next batches, `count` unless the data end; see `Runner.run`."""
-        self.settled, outputs, ran, spec = True, None, 0, None
+        news, outputs, ran, spec = self._news, None, 0, None
         if isinstance(iterator, tf.distribute.DistributedIterator):
             spec = without_optionals(iterator.element_spec)
             self._replicas_of(spec)
         if self._plain is not None:
-            return self._plainly_run(iterator), count
+            return self._plainly_run(iterator, count)
         for _ in range(count):
             try:
                 batch = next(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
                 break
-            outputs, ran = self._run(batch, spec), ran + 1
+            made = self._run(batch, spec)
+            outputs, ran = made.outputs, ran + 1
         if not ran:
             raise StopIteration
-        return outputs, ran
+        return Execution(outputs, ran, made.way, self._news == news)
 
-    def run_batch(self, batch: Any) -> Any:
-        """The outputs of one step on a batch of tensors, or of such values for each replica."""
-        self.settled = True
+    def run_batch(self, batch: Any) -> Execution:
+        """Run one step on a batch of tensors, or of such values for each replica."""
         return self._run(batch, None)
 
     def reconsider(self) -> None:
@@ -110,24 +108,26 @@ class ReplicasRunner:
         if self._one_process:
             self._ways = {key: way for key, way in self._ways.items() if way != "graph"}
 
-    def _run(self, batch: Any, spec: Any) -> Any:
+    def _run(self, batch: Any, spec: Any) -> Execution:
+        news = self._news
         batch = keras.tree.map_structure(_tensor, without_optionals(batch))
         spec = keras.tree.map_structure(_open, batch) if spec is None else spec
         replicas = self._replicas_of(spec)
         if replicas is None:
-            return self._plainly_run([batch])
+            return self._plainly_run([batch], 1)
         local, key = local_batches(self._model, batch), repr(spec)
         shapes = tuple(shapes_of(each) for each in local)
-        self.way = self._ways.get((key, shapes), "")
-        if not self.way or (self.way == "graph" and self._one_process and self._again(shapes[0])):
-            self.way = self._ways[key, shapes] = self._ask(replicas, key, shapes, local, batch)
-        return self._function(replicas, key, shapes)(*leaves_of(batch))
+        way = self._ways.get((key, shapes), "")
+        if not way or (way == "graph" and self._one_process and self._again(shapes[0])):
+            way = self._ways[key, shapes] = self._ask(replicas, key, shapes, local, batch)
+        outputs = self._function(replicas, key, shapes, way)(*leaves_of(batch))
+        return Execution(outputs, 1, way, self._news == news)
 
     def _replicas_of(self, spec: Any) -> Replicas | None:
         """The steps for such batches; None if Keras' own function has to run them."""
         key = repr(spec)
         if self._plain is None and key not in self._replicas:
-            self.settled = False
+            self._news += 1
             if not self._model.built:
                 fix = "call build, or fit or evaluate it first"
                 self._plain = self._plainly("the model is not built yet", fix)
@@ -140,17 +140,16 @@ class ReplicasRunner:
             self._replicas[key] = replicas
         return self._replicas.get(key)
 
-    def _plainly_run(self, batches: Iterable) -> Any:
-        self.way, self.settled = "graph", False
-        return self._plain(batches)
+    def _plainly_run(self, batches: Iterable, count: int) -> Execution:
+        return Execution(self._plain(batches), count, "graph", settled=False)
 
-    def _function(self, replicas: Replicas, key: str, shapes: tuple) -> Callable:
+    def _function(self, replicas: Replicas, key: str, shapes: tuple, way: str) -> Callable:
         """The whole step, built for the usual shapes, where these can be run by it, too."""
-        if key not in self._current or (self._one_process and self.way != "graph"):
-            self._current[key] = self._known(replicas, shapes), self.way
+        if key not in self._current or (self._one_process and way != "graph"):
+            self._current[key] = self._known(replicas, shapes), way
         usual, way = self._current[key]
         if (key, usual, way) not in self._functions:
-            self.settled = False
+            self._news += 1
             others = "graph" if not self._strict else None if self._one_process else way
             self._functions[key, usual, way] = replicas.whole(way, usual, others)
         return self._functions[key, usual, way]
@@ -161,7 +160,7 @@ class ReplicasRunner:
 
     def _ask(self, replicas: Replicas, key: str, shapes: tuple, local: list, batch: Any) -> str:
         """Have it decided how batches of these shapes run, and make sure that it works."""
-        self.settled = False
+        self._news += 1
         trace, flat = replicas.parts[0].trace, leaves_of(batch)
         leaves = tuple(self._leaves(local[0]))
         mark = f"{trace.facts.fingerprint} on {self._model.distribute_strategy.num_replicas_in_sync} replicas"
@@ -234,8 +233,7 @@ class ReplicasRunner:
 
 
 def _tensor(x: Any) -> Any:
-    composite = x is None or isinstance(x, tf.__internal__.CompositeTensor)
-    return x if composite else tf.convert_to_tensor(x)
+    return x if x is None or is_composite(x) else tf.convert_to_tensor(x)
 
 
 def _open(x: Any) -> Any:

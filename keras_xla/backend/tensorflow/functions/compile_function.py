@@ -6,6 +6,9 @@ import tensorflow as tf
 
 from keras_xla.backend.blocking_op import BlockingOp
 from keras_xla.backend.tensorflow.operations import blocking_ops
+from keras_xla.private.names import otherwise
+
+_blockers = otherwise([])(blocking_ops)  # then XLA itself says what it cannot compile
 
 
 def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Callable) -> Callable:
@@ -21,7 +24,7 @@ def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Calla
     """
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
     trace = tf.function(call, jit_compile=True, autograph=False).get_concrete_function(specs)
-    if blockers := blocking_ops(trace):
+    if blockers := _blockers(trace):
         refuse(blockers)
     return lambda tensors: trace(list(tensors))
 
@@ -34,7 +37,7 @@ def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:
         inputs: A structure of tensors, or of `keras.KerasTensor` with None for unknown sizes.
     """
     specs = tf.nest.map_structure(_spec, inputs)
-    return blocking_ops(tf.function(call, autograph=False).get_concrete_function(specs))
+    return _blockers(tf.function(call, autograph=False).get_concrete_function(specs))
 
 
 def _spec(x):

@@ -14,9 +14,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from tensorflow.python.eager import record
 
 from keras_xla.backend.tensorflow.functions.watch import Plain, Watch
+from keras_xla.private.names import otherwise
+from keras_xla.private.tensorflow import may_be_recorded
 
 _PLAIN: Callable = tf.function
 _PACKAGE = os.path.dirname(os.path.abspath(sys.modules["keras_xla"].__file__))
@@ -98,11 +99,12 @@ def _watch_of(python_function: Callable) -> Watch:
     return Watch(name.replace("<locals>.", ""), lambda name: _POLICY_OF[0](name))
 
 
+@otherwise(False)
 def _outermost() -> bool:
     """Whether a call from here runs a graph at once, with nobody who wants its gradient, on one device."""
     return (
         tf.executing_eagerly()
-        and not record.could_possibly_record()
+        and not may_be_recorded()
         and not tf.distribute.has_strategy()
         and not tf.config.functions_run_eagerly()
     )

@@ -1,0 +1,46 @@
+"""What a raw line tells of the machine and of the code that was measured."""
+
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).parent
+sys.path.append(str(HERE.parent))
+
+from bandwidth import read_bandwidth  # noqa: E402  (a script in the folder above)
+
+
+def facts() -> dict:
+    """The commit, the CPU and Python, which stay the same during a command."""
+    return dict(
+        commit=_git("rev-parse", "--short=10", "HEAD"),
+        changed=bool(_git("status", "--porcelain", "--", ":/keras_xla", ":/benchmarks/fit_suite")),
+        cpu=_cpu(),
+        cores=os.cpu_count(),
+        python=platform.python_version(),
+    )
+
+
+def bandwidth() -> float:
+    """Bytes a second that two threads read, right now."""
+    return read_bandwidth(megabytes=128)
+
+
+def load() -> float:
+    """Processes that wanted a core during the last minute."""
+    return os.getloadavg()[0]
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True)
+    return done.stdout.strip() if not done.returncode else "unknown"
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

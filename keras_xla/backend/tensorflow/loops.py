@@ -1,0 +1,93 @@
+"""The loop around a step, in one graph: batch after batch, without coming back to Python."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_xla.backend.tensorflow.graph import leaves_of, repack
+from keras_xla.backend.tensorflow.last_batch import Shapes
+from keras_xla.backend.tensorflow.loop_outputs import All, Last
+from keras_xla.backend.tensorflow.sources import Batches
+from keras_xla.backend.tensorflow.trace import Trace
+
+
+def loop(
+    trace: Trace,
+    step: Callable,
+    shapes: Shapes | None,
+    source: Batches,
+    joined: bool = False,
+    holds: Callable | None = None,
+) -> Callable:
+    """Feeds a step from an iterator, as long as the batches are for it.
+
+    Args:
+        trace: The traced step.
+        step: As `ways.make` gives it, or as `last_batch.filling` does for a trace that fills.
+        shapes: The shapes that it takes; None for any. Where the trace fills, smaller batches have them, too.
+        source: Of a batch, given what comes from the iterator.
+        joined: Whether the outputs of all batches are wanted, or those of the last one.
+        holds: `holds(tensors of a batch) -> bool tensor`: whether the values are such that the step may run this way;
+            None if they always are.
+
+    Returns:
+        `run(iterator, count, pending, tensors) -> outputs, ran, pending`. `pending` is an `Optional` element of the
+        iterator that goes first, `tensors` those of the source. `outputs` are those of the last of `ran` batches, or of
+        all of them, joined along the first axis. Fewer than `count` were run if the data ended, when the `Optional`
+        returned is empty, or if a batch is not for this step, which is then in it.
+    """
+    made = leaves_of(trace.concrete.structured_outputs)
+    specs = leaves_of(trace.spec.batch if trace.fills else trace.spec)
+    known = shapes or [x.shape for x in specs]
+
+    def mine(pending, tensors):
+        element = pending.get_value()
+        fit = source.fits(element, shapes, trace.fills)
+        if holds is None:
+            return fit
+        return tf.cond(fit, lambda: holds(source.leaves(element, tensors, alike=True)), lambda: tf.constant(False))
+
+    def ready(pending, tensors):
+        return tf.cond(pending.has_value(), lambda: mine(pending, tensors), lambda: tf.constant(False))
+
+    def one(pending, tensors):
+        leaves = source.leaves(pending.get_value(), tensors, alike=shapes is not None)
+        if not trace.fills and (shapes or source.gathers):
+            leaves = map(tf.ensure_shape, leaves, known)
+        return leaves_of(step(repack(source.spec, leaves)))
+
+    def run(iterator, count, pending, tensors):
+        first = tf.cond(pending.has_value(), lambda: pending, iterator.get_next_as_optional)
+
+        keeper = All(made) if joined else Last(made)
+
+        def more(ran, _kept, pending):
+            return tf.logical_and(ran < count, ready(pending, tensors))
+
+        def body(ran, kept, pending):
+            kept = keeper.added(kept, ran, one(pending, tensors))
+            # A batch fetched beyond the last step would have to be handed on.
+            rest = tf.cond(
+                ran + 1 < count,
+                iterator.get_next_as_optional,
+                lambda: tf.experimental.Optional.empty(iterator.element_spec),
+            )
+            return ran + 1, kept, rest
+
+        ran, kept, rest = tf.while_loop(
+            more,
+            body,
+            (tf.constant(0), keeper.start, first),
+            shape_invariants=(tf.TensorShape([]), keeper.invariants, tf.OptionalSpec(iterator.element_spec)),
+            parallel_iterations=1,
+        )
+        return keeper.result(kept), ran, rest
+
+    return tf.function(run, autograph=False)
+
+
+def collectable(trace: Trace) -> bool:
+    """Whether the outputs of several batches can be joined in the graph."""
+    made = leaves_of(trace.concrete.structured_outputs)
+    outputs = tf.nest.flatten(trace.concrete.structured_outputs)
+    return len(made) == len(outputs) and all(x.shape.rank and x.shape[1:].is_fully_defined() for x in made)

@@ -1,0 +1,129 @@
+"""Where the loop around a step gets its batches from: an iterator gives them, or the numbers of their rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of, rows_of
+from keras_xla.backend.tensorflow.graph import leaves_of, repack
+from keras_xla.backend.tensorflow.last_batch import Shapes, fits
+from keras_xla.backend.tensorflow.trace import without_optionals
+
+
+def shapes_of(batch: Any) -> Shapes:
+    """The shapes of a batch's tensors, as the key of an executable."""
+    return tuple(tuple(x.shape.as_list()) for x in leaves_of(batch))
+
+
+class Batches:
+    """Batches as an iterator gives them.
+
+    Attributes:
+        spec: The structure of `tf.TypeSpec` of a batch.
+        tensors: What the loop takes beside the iterator, flat: nothing.
+    """
+
+    gathers = False
+
+    def __init__(self, element_spec: Any):
+        self.spec = without_optionals(element_spec)
+        self.tensors: list[tf.Tensor] = []
+
+    def leaves(self, element: Any, tensors: Sequence[tf.Tensor], alike: bool) -> list[tf.Tensor]:
+        """The tensors of a batch, flat."""
+        return leaves_of(without_optionals(element))
+
+    def fits(self, element: Any, shapes: Shapes | None, filled: bool) -> tf.Tensor:
+        """Whether a batch has these shapes, or can be filled up to them."""
+        leaves = leaves_of(without_optionals(element))
+        if filled:
+            return fits(leaves, shapes)
+        checks = [tf.constant(True)]
+        for x, shape in zip(leaves, shapes or (), strict=bool(shapes)):
+            if not x.shape.is_fully_defined():
+                checks.append(tf.reduce_all(tf.equal(tf.shape(x), tf.constant(shape, tf.int32))))
+        return tf.reduce_all(tf.stack(checks))
+
+    def example(self, element: Any) -> Any:
+        """A batch, as far as its structure, shapes and dtypes go."""
+        return without_optionals(element)
+
+
+class Rows(Batches):
+    """Batches gathered from arrays in memory, by the row numbers that an iterator gives.
+
+    Args:
+        arrays: Tensors in the structure of a batch, with all rows.
+        element_spec: Of the iterator of row numbers.
+    """
+
+    gathers = True
+
+    def __init__(self, arrays: Any, element_spec: Any):
+        self.tensors = leaves_of(arrays)
+        self._arrays = arrays
+        self.spec = self._spec(element_spec[MARK].shape[0])
+
+    def _spec(self, rows: int | None) -> Any:
+        specs = [tf.TensorSpec([rows, *x.shape[1:]], x.dtype) for x in self.tensors]
+        return repack(self._arrays, specs)
+
+    def leaves(self, element: Any, tensors: Sequence[tf.Tensor], alike: bool) -> list[tf.Tensor]:
+        """The tensors of a batch, flat.
+
+        Args:
+            element: The row numbers.
+            tensors: The arrays, flat.
+            alike: Whether the graph may know that all parts have as many rows. TensorFlow's optimizer adds in another
+                order where it does, and plain Keras' graph does not know unless the pipeline tells how many.
+        """
+        numbers = rows_of(element[MARK])
+        with tf.device("CPU:0"):  # where the arrays are: they may not fit anywhere else
+            parts = tuple(tf.gather(x, numbers) for x in tensors)
+        if not alike and numbers.shape[0] is None:
+            parts = tf.experimental.Optional.from_value(parts).get_value()
+        return list(parts)
+
+    def fits(self, element: Any, shapes: Shapes | None, filled: bool) -> tf.Tensor:
+        numbers = element[MARK]
+        if shapes is None or numbers.shape.is_fully_defined():
+            return tf.constant(True)
+        rows, size = tf.size(numbers), shapes[0][0]
+        return tf.logical_and(rows > 0, rows <= size) if filled else tf.equal(rows, size)
+
+    def example(self, element: Any) -> Any:
+        return self._spec(int(element[MARK].shape[0]))
+
+
+def source_of(element_spec: Any, first: Any, arrays: Mapping[int, Any]) -> Batches:
+    """Where the batches of an iterator come from.
+
+    Args:
+        element_spec: The iterator's.
+        first: Its first element.
+        arrays: By the number that their row numbers carry, objects whose `batch` has all rows as tensors.
+    """
+    if not are_numbers(element_spec):
+        return Batches(element_spec)
+    return Rows(_arrays_of(first, arrays), element_spec)
+
+
+def gathered(batch: Any, arrays: Mapping[int, Any]) -> Any:
+    """A batch of tensors: the same, or the rows that it has the numbers of."""
+    if not are_numbers(batch):
+        return batch
+    numbers, arrays = rows_of(batch[MARK]), _arrays_of(batch, arrays)
+    with tf.device("CPU:0"):
+        return keras.tree.map_structure(lambda x: None if x is None else tf.gather(x, numbers), arrays)
+
+
+def _arrays_of(batch: dict, arrays: Mapping[int, Any]) -> Any:
+    owner = owner_of(batch[MARK][0])
+    if owner not in arrays:
+        raise RuntimeError(
+            "keras_xla received row numbers of arrays whose call of fit, evaluate or predict has ended: an iterator of "
+            "that call was kept. Call the method again with the data."
+        )
+    return arrays[owner].batch

@@ -1,0 +1,306 @@
+"""Names of Keras 3 that it does not promise."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from keras_xla.private.names import Name, otherwise
+
+_SEEN = "Keras 3.12 to 3.15.1 and 3.16.0.dev2026102704"
+
+FLATTEN = Name(
+    "keras.Layer",
+    "_flatten_layers",
+    "a layer and all those inside of it, at any depth; `layers` has the direct ones only",
+    "smaller batches are not filled up, explain does not know layers, and move_to_pipeline does not work",
+    _SEEN,
+)
+BUILD = Name(
+    "keras.Model",
+    "_symbolic_build",
+    "makes the variables of optimizer, losses and metrics from symbolic tensors",
+    "TensorFlow makes the state in the trace of the first step, which takes longer",
+    _SEEN,
+    ("data_batch",),
+)
+BUILD_BEFORE_FIT = Name(
+    "keras.Model",
+    "_maybe_symbolic_build",
+    "what `fit` and `evaluate` on TensorFlow call to build a model; fails among several workers (keras#20585)",
+    "a model must be built by hand where several workers train it",
+    _SEEN,
+    ("iterator", "data_batch"),
+)
+LOSSES = Name(
+    "keras.Model", "_compile_loss", "all that `compile` got as losses", "smaller batches are not filled up", _SEEN
+)
+USERS_LOSSES = Name(
+    "keras.CompileLoss", "_user_loss", "those losses as the user gave them", "smaller batches are not filled up", _SEEN
+)
+METRICS = Name(
+    "keras.Model", "_compile_metrics", "all that `compile` got as metrics", "smaller batches are not filled up", _SEEN
+)
+LOSS_OPTIONS = Name(
+    "keras.Loss",
+    "_fn_kwargs",
+    "the options of a loss, such as its axis, which change what a row's loss is",
+    "smaller batches are not filled up",
+    _SEEN,
+)
+METRIC_FUNCTION = Name(
+    "keras.metrics.MeanMetricWrapper",
+    "_fn",
+    "the function that a metric takes the mean of: Keras' own or the user's",
+    "smaller batches are not filled up",
+    _SEEN,
+)
+LOSS_TRACKER = Name(
+    "keras.Model",
+    "_loss_tracker",
+    "the metric that is shown as `loss`",
+    "smaller batches are not filled up, and the steps under tf.distribute are plain Keras'",
+    _SEEN,
+)
+LOSS = Name(
+    "keras.Model",
+    "_compute_loss",
+    "`compute_loss` for classes that have it with or without `training`",
+    "the steps under tf.distribute are plain Keras'",
+    _SEEN,
+    ("x", "y", "y_pred", "sample_weight", "training"),
+)
+TAKES_TRAINING = Name(
+    "keras.Layer",
+    "_call_has_training_arg",
+    "whether `call` takes `training`",
+    "the steps under tf.distribute are plain Keras', and move_to_pipeline does not work",
+    _SEEN,
+)
+LAST_LOGS = Name(
+    "keras.Model",
+    "_get_metrics_result_or_logs",
+    "what `evaluate` makes of the logs of the last step",
+    "`evaluate` on arrays goes through Keras' own pipeline",
+    _SEEN,
+)
+LOGS_IN_ORDER = Name(
+    "keras.Model",
+    "_flatten_metrics_in_order",
+    "the list that `evaluate` returns without `return_dict`",
+    "`evaluate` on arrays goes through Keras' own pipeline",
+    _SEEN,
+)
+MASK = Name(
+    "keras.KerasTensor",
+    "_keras_mask",
+    "the mask that a layer has put on its output, for the layers, losses and metrics behind it",
+    "masks are lost; the tests find that, nothing else can",
+    _SEEN,
+)
+HISTORY = Name(
+    "keras.KerasTensor",
+    "_keras_history",
+    "the layer that a symbolic tensor comes from",
+    "move_to_pipeline does not work",
+    _SEEN,
+)
+NODES = Name(
+    "keras.Function", "_nodes_by_depth", "the calls of layers in a model", "move_to_pipeline does not work", _SEEN
+)
+TRACES = Name(
+    "keras.callbacks.TensorBoard",
+    "_should_trace",
+    "whether TensorBoard's callback profiles batches, so that it must see each of them",
+    "steps do not run ahead of TensorBoard's callback",
+    _SEEN,
+)
+INITIALIZE = Name(
+    "keras.Variable",
+    "_initialize",
+    "takes a tf.Variable as it is, so that both stand on the same memory",
+    "weights of a live TensorFlow model are copied rather than shared",
+    _SEEN,
+)
+MAKE_FUNCTIONS = tuple(
+    Name(
+        "keras.Model",
+        f"make_{kind}_function",
+        f"builds `{kind}_function`, which `fit`, `evaluate` and `predict` call once for `steps_per_execution` batches",
+        "models run as plain Keras runs them",
+        _SEEN,
+        ("force",),
+    )
+    for kind in ("train", "test", "predict")
+)
+
+MAKE_FUNCTION = Name(
+    "keras.Model",
+    "_make_function",
+    "builds those functions; since 3.16 its parameters tell that on JAX several steps take a stack of batches at once",
+    "with steps_per_execution, smaller batches are not filled up on JAX",
+    _SEEN,
+)
+
+CACHED_EVALUATION = "_use_cached_eval_dataset"  # the keyword with which `fit` calls `evaluate` of its validation data
+_IN_TF_DATA = "keras.src.layers.preprocessing."  # layers that compute with TensorFlow there, on every backend
+
+
+def flat_layers(layer: Any) -> list:
+    """The layer and all those inside of it; of either Keras."""
+    return list(FLATTEN.of(layer)())
+
+
+def symbolic_build(model: keras.Model, batch: Any) -> None:
+    """Make the variables that the first batch of `fit` would make.
+
+    Args:
+        model: A compiled model.
+        batch: A batch's structure of whatever has a shape and a dtype.
+    """
+    BUILD.of(model)(data_batch=batch)
+
+
+def replace_build(model: keras.Model, build: Callable) -> None:
+    """Have `fit` and `evaluate` call `build(iterator=, data_batch=)` in place of Keras' own."""
+    BUILD_BEFORE_FIT.of(model)
+    setattr(model, BUILD_BEFORE_FIT.name, build)
+
+
+def restore_build(model: Any) -> None:
+    """Undo `replace_build`."""
+    if BUILD_BEFORE_FIT.name in vars(model):
+        delattr(model, BUILD_BEFORE_FIT.name)
+
+
+def compiled_losses(model: keras.Model) -> Any:
+    """What has `built`, and once that is true the `metrics` that track the losses of several outputs; or None."""
+    return LOSSES.of(model)
+
+
+def users_losses(model: keras.Model) -> Any:
+    """The losses as the user gave them to `compile`, in their structure; None without."""
+    losses = LOSSES.of(model)
+    return None if losses is None else USERS_LOSSES.of(losses)
+
+
+def compiled_metrics(model: keras.Model) -> Any:
+    """What has `built`, and once that is true the user's `metrics`; or None."""
+    return METRICS.of(model)
+
+
+def loss_options(loss: Any) -> dict[str, Any]:
+    """What a loss passes to its function besides targets and outputs."""
+    return LOSS_OPTIONS.of(loss) if hasattr(loss, "fn") else {}
+
+
+def metric_function(metric: keras.metrics.Metric) -> Callable | None:
+    """The function that a metric takes the mean of."""
+    return METRIC_FUNCTION.of(metric) if isinstance(metric, keras.metrics.MeanMetricWrapper) else None
+
+
+def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
+    """The metric that is shown as `loss`."""
+    return LOSS_TRACKER.of(model)
+
+
+def loss_of(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool) -> Any:
+    """The loss as the model's own step computes it."""
+    return LOSS.of(model)(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+
+
+def require_replica_steps(model: keras.Model) -> None:
+    """Raise `Gone` unless the step of a model can be divided as that of one replica among others is."""
+    for name in (LOSS_TRACKER, LOSS, TAKES_TRAINING):
+        name.of(model)
+
+
+def takes_training(layer: keras.Layer) -> bool:
+    """Whether the layer's `call` takes `training`."""
+    return TAKES_TRAINING.of(layer)
+
+
+def last_logs(model: keras.Model, logs: Any) -> Any:
+    """What `evaluate` makes of the logs of the last step."""
+    return LAST_LOGS.of(model)(logs)
+
+
+def logs_in_order(model: keras.Model, logs: dict) -> Any:
+    """What `evaluate` returns of logs without `return_dict`."""
+    return LOGS_IN_ORDER.of(model)(logs)
+
+
+def mask_of(x: Any) -> Any:
+    """The mask on a tensor; None without."""
+    return getattr(x, MASK.name, None)
+
+
+def set_mask(x: Any, mask: Any) -> None:
+    """Put a mask on a tensor."""
+    setattr(x, MASK.name, mask)
+
+
+def maker_of(x: keras.KerasTensor) -> Any:
+    """The layer or operation that a symbolic tensor comes from."""
+    return HISTORY.of(x).operation
+
+
+def nodes_of(inputs: Sequence[keras.KerasTensor], outputs: Sequence[keras.KerasTensor]) -> list:
+    """The calls of layers and operations between tensors, each behind what it needs.
+
+    A node has `operation`, `input_tensors`, `outputs` and `arguments`, whose `fill_in({id(tensor): value})` gives
+    `(args, kwargs)`.
+    """
+    depths = NODES.of(keras.Function(inputs, outputs))
+    return [node for depth in sorted(depths, reverse=True) for node in depths[depth] if not node.is_input]
+
+
+def profiles_batches(callback: keras.callbacks.Callback) -> bool:
+    """Whether TensorBoard's callback profiles batches; true where nobody knows."""
+    return bool(getattr(callback, TRACES.name, True))
+
+
+def stand_on(variable: keras.Variable, source: Any) -> None:
+    """Let a variable stand on the memory of a `tf.Variable` of the same shape and dtype."""
+    INITIALIZE.of(variable)(source)
+
+
+def step_function(model: Any, kind: str, model_class: type | None = None) -> Callable:
+    """Keras' own function of one kind of step, made anew; the model has it from now on.
+
+    Args:
+        model: A compiled model, or what stands in for one.
+        kind: `"train"`, `"test"` or `"predict"`.
+        model_class: Whose method makes it; the model's class by default.
+    """
+    (name,) = (name for name in MAKE_FUNCTIONS if name.name == f"make_{kind}_function")
+    name.of(model_class or type(model))(model, force=True)  # it returns it, or None, by the version
+    return getattr(model, f"{kind}_function")
+
+
+def require_step_functions(model_class: type) -> None:
+    """Raise `Gone` unless a Keras' `Model` builds the functions of its steps in the methods that are known."""
+    for name in MAKE_FUNCTIONS:
+        name.of(model_class)
+
+
+@otherwise(False)
+def takes_single_batches(model: keras.Model) -> bool:
+    """Whether on JAX each item that a step function takes from its iterator is one batch.
+
+    Keras 3.16 stacks those of one execution, or lists the last of them.
+    """
+    if model.steps_per_execution == 1:
+        return True
+    return "out_shardings" not in inspect.signature(MAKE_FUNCTION.of(model)).parameters
+
+
+def is_of_keras(thing: Any) -> bool:
+    """Whether a class or function is Keras' own, so that what it does is known."""
+    return (getattr(thing, "__module__", "") or "").startswith("keras.")
+
+
+def runs_in_tf_data(layer: Any) -> bool:
+    """Whether a layer is one of Keras' own that run in `tf.data`, whatever the backend."""
+    return any(kind.__module__.startswith(_IN_TF_DATA) for kind in type(layer).__mro__)

@@ -1,0 +1,134 @@
+"""Names of TensorFlow that it does not promise."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import tensorflow as tf
+
+from keras_xla.private.names import Gone, Name
+
+_SEEN = "TensorFlow 2.20 and 2.21"
+_PLAIN = "steps run as plain Keras runs them"
+_NOT_WATCHED = "functions that a script decorates with tf.function run plainly"
+
+KERNELS = {
+    device: Name(
+        "tensorflow.python.util.pywrap_xla_ops",
+        f"get_{device}_kernel_names",
+        "the types of operations that XLA can compile",
+        "nobody knows what XLA cannot compile before it has failed",
+        _SEEN,
+    )
+    for device in ("cpu", "gpu")
+}
+FUNCTION = Name("tensorflow.Graph", "_get_function", "a function that a graph calls, by its name", _PLAIN, _SEEN)
+CAPTURES = Name("tensorflow.FuncGraph", "captures", "the values from outside that a traced graph uses", _PLAIN, _SEEN)
+CAPTURE = Name("tensorflow.FuncGraph", "capture", "lets a graph under construction use such a value", _PLAIN, _SEEN)
+EFFECTS = Name("tensorflow.FuncGraph", "control_outputs", "what must run though nobody uses it", _PLAIN, _SEEN)
+VARIABLES = Name("tensorflow.FuncGraph", "variables", "the variables that a traced graph uses", _PLAIN, _SEEN)
+CONCRETE = tuple(
+    Name("tensorflow.ConcreteFunction", name, f"the {what} of a traced function", _PLAIN, _SEEN)
+    for name, what in (
+        ("graph", "graph"),
+        ("inputs", "flat inputs, with those that are captured"),
+        ("outputs", "flat outputs"),
+        ("captured_inputs", "values of what is captured"),
+        ("structured_outputs", "outputs in their structure"),
+    )
+)
+RECORDS = Name(
+    "tensorflow.python.eager.record",
+    "could_possibly_record",
+    "whether a GradientTape, or another thing that records operations, is on in this thread",
+    _NOT_WATCHED,
+    _SEEN,
+)
+DEFAULTS = Name(
+    "tensorflow.Function", "_default_values", "the defaults of a function's parameters", _NOT_WATCHED, _SEEN
+)
+TYPE = Name("tensorflow.Function", "function_type", "binds arguments to a function's parameters", _NOT_WATCHED, _SEEN)
+COMPOSITE = Name(
+    "tensorflow.__internal__", "CompositeTensor", "the class of ragged, sparse and other composite tensors", "", _SEEN
+)
+VALUE_SPECS = Name(
+    "tensorflow.PerReplicaSpec",
+    "_value_specs",
+    "what each replica's share of a distributed batch is like",
+    "the steps under tf.distribute are plain Keras'",
+    _SEEN,
+)
+
+Function = type(tf.function(lambda: None))  # what `tf.function` makes, which has no public name
+
+
+def xla_kernels(on_gpu: bool) -> frozenset[str]:
+    """The types of operations that XLA has a kernel for."""
+    name = KERNELS["gpu" if on_gpu else "cpu"]
+    try:
+        from tensorflow.python.util import pywrap_xla_ops
+    except ImportError:
+        raise name.gone() from None
+    return frozenset(name.of(pywrap_xla_ops)())
+
+
+def may_be_recorded() -> bool:
+    """Whether something, such as a `tf.GradientTape`, may record what runs now in this thread."""
+    try:
+        from tensorflow.python.eager import record
+    except ImportError:
+        raise RECORDS.gone() from None
+    return RECORDS.of(record)()
+
+
+def graph_of_function(graph: tf.Graph, name: str) -> tf.Graph | None:
+    """The graph of a function that operations of a graph call; None for one that is not known as a graph."""
+    return getattr(FUNCTION.of(graph)(name), "graph", None)
+
+
+def captures(graph: tf.Graph) -> list[tuple[Any, tf.Tensor]]:
+    """The values from outside that a traced graph uses, each with the tensor that stands for it inside."""
+    return list(CAPTURES.of(graph))
+
+
+def capture(graph: tf.Graph, x: Any) -> tf.Tensor:
+    """What stands for a value from outside in a graph under construction."""
+    return CAPTURE.of(graph)(x)
+
+
+def effects(graph: tf.Graph) -> Collection[tf.Operation]:
+    """The operations that must run though nobody uses what they give."""
+    return EFFECTS.of(graph)
+
+
+def variables(graph: tf.Graph) -> tuple[tf.Variable, ...]:
+    """The variables that a traced graph uses."""
+    return tuple(VARIABLES.of(graph))
+
+
+def require_graphs() -> None:
+    """Raise `Gone` unless a traced function can be taken apart and put together again."""
+    concrete = tf.function(lambda: tf.constant(0), autograph=False).get_concrete_function()
+    for name in CONCRETE:
+        name.of(concrete)
+    for name in (FUNCTION, CAPTURES, CAPTURE, EFFECTS, VARIABLES):
+        name.of(concrete.graph)
+
+
+def flat_arguments(function: Callable, concrete: Callable, args: tuple, kwargs: dict) -> list:
+    """The tensors among the arguments of a `tf.function`, as one of its traces takes them."""
+    bound = TYPE.of(function).bind_with_defaults(args, kwargs, DEFAULTS.of(function))
+    bound = TYPE.of(concrete).bind(*bound.args, **bound.kwargs)
+    return TYPE.of(concrete).unpack_inputs(bound)
+
+
+def is_composite(x: Any) -> bool:
+    """Whether `x` is a ragged or sparse tensor, or another one that is made of several."""
+    try:
+        return isinstance(x, COMPOSITE.of(tf.__internal__))
+    except (AttributeError, Gone):
+        return isinstance(x, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices))
+
+
+def spec_of_replica(spec: Any, replica: int) -> Any:
+    """The share of one replica in the `tf.TypeSpec` of a distributed batch; the spec itself of what all have whole."""
+    return VALUE_SPECS.of(spec)[replica] if type(spec).__name__ == "PerReplicaSpec" else spec

@@ -1,0 +1,61 @@
+"""The compilations of one step function, each written to the compile log with its cause."""
+
+import threading
+import warnings
+from typing import Any
+
+from keras_xla.backend.compile_log import record
+from keras_xla.backend.signature import Leaf, describe, describe_change
+from keras_xla.training.reports.journal import ADVICE, MANY, Journal
+
+
+class Ledger:
+    """What one step function has compiled so far; writes what is new to the compile log."""
+
+    def __init__(self, name: str, kind: str, first_cause: str, compiled_kinds: set[str], journal: Journal):
+        self._name, self._kind, self._cause = name, kind, first_cause
+        self._compiled_kinds, self._journal = compiled_kinds, journal
+        self._seen: set[tuple] = set()
+        self._last: tuple | None = None
+        self._events = 0
+        self._lock = threading.Lock()
+
+    def compiled(self, leaves: tuple[tuple, ...], seconds: float, way: str) -> None:
+        """Take note of a new executable for batches of `(name, shape, dtype)` leaves."""
+        self.saw([(way, leaves)], seconds, compiled=True)
+
+    def saw(self, batches: list[tuple[str, Any]], seconds: float, compiled: bool = False) -> None:
+        """Take note of the batches of one execution.
+
+        Args:
+            batches: For each batch the trace that ran it and its `(name, shape, dtype)` leaves.
+            seconds: Wall-clock seconds of the execution; shared equally by what it compiled.
+            compiled: Whether each batch is known to have compiled; else one with a new trace or new shapes
+                has.
+        """
+        new = []
+        with self._lock:
+            for trace, leaves in batches:
+                signature = tuple(Leaf(*leaf) for leaf in leaves)
+                if compiled or (trace, signature) not in self._seen:
+                    new.append((signature, self._why(signature)))
+                    self._seen.add((trace, signature))
+                self._last = signature
+        for signature, cause in new:
+            event = record(self._name, self._kind, describe(signature), cause, seconds / len(new))
+            self._journal.compiled(event)
+            self._compiled_kinds.add(self._kind)
+            self._events += 1
+            if self._events == MANY + 1:
+                warnings.warn(
+                    f"{self._name} has been compiled {self._events} times, each for batches of other shapes, the last "
+                    f"because of {cause}. {ADVICE}",
+                    stacklevel=2,
+                )
+
+    def _why(self, signature) -> str:
+        if self._last is None:
+            return self._cause
+        if any(signature == seen for _, seen in self._seen):
+            return "traced again: shapes as before, another structure of the batch or other types of the model's state"
+        return describe_change(self._last, signature)

@@ -1,0 +1,101 @@
+"""What keras_xla uses of TensorFlow without a promise."""
+
+import keras
+import numpy as np
+import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("of the TensorFlow backend", allow_module_level=True)
+import tensorflow as tf
+
+from keras_xla.private import tensorflow as private
+from keras_xla.private.names import Name
+from tests.private.helpers import names_of
+
+
+@tf.function
+def scaled(x, factor=2.0):
+    return private_scale(x) * factor + OFFSET
+
+
+@tf.function
+def private_scale(x):
+    return x * 3.0
+
+
+OFFSET = tf.Variable(1.0)
+CONCRETE = scaled.get_concrete_function(tf.TensorSpec([2]))
+
+
+def owner_of(name: Name):
+    package, _, kind = name.owner.rpartition(".")
+    if package == "tensorflow.python.util":
+        from tensorflow.python.util import pywrap_xla_ops
+
+        return pywrap_xla_ops
+    if package == "tensorflow.python.eager":
+        from tensorflow.python.eager import record
+
+        return record
+    spec = type("PerReplicaSpec", (), {})
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    if kind == "PerReplicaSpec":
+        value = strategy.experimental_distribute_values_from_function(lambda _: tf.constant(0.0))
+        with_values = next(k for k in all_kinds(tf.TypeSpec) if k.__name__ == kind)
+        spec = with_values(tf.type_spec_from_value(value if tf.is_tensor(value) else value.values[0]))
+    return {
+        "Graph": CONCRETE.graph,
+        "FuncGraph": CONCRETE.graph,
+        "ConcreteFunction": CONCRETE,
+        "Function": scaled,
+        "__internal__": getattr(tf, "__internal__", None),
+        "PerReplicaSpec": spec,
+    }[kind]
+
+
+def all_kinds(kind):
+    return {kind}.union(*map(all_kinds, kind.__subclasses__()))
+
+
+@pytest.mark.parametrize("name", names_of(private), ids=str)
+def test_name(name):
+    assert name.of(owner_of(name)) is not None
+
+
+def test_graphs_can_be_taken_apart():
+    private.require_graphs()
+    (handle, inner), *_ = private.captures(CONCRETE.graph)
+    assert handle is OFFSET.handle and inner.graph is CONCRETE.graph
+    assert private.variables(CONCRETE.graph) == (OFFSET,)
+    assert "ReadVariableOp" in {op.type for op in private.effects(CONCRETE.graph)}
+    calls = [op for op in CONCRETE.graph.get_operations() if "PartitionedCall" in op.type]
+    inside = private.graph_of_function(CONCRETE.graph, calls[0].get_attr("f").name)
+    assert "Mul" in {op.type for op in inside.get_operations()}
+
+
+def test_the_ops_that_xla_knows():
+    kernels = private.xla_kernels(on_gpu=False)
+    assert {"MatMul", "Conv2D", "ResourceApplyAdam"} <= kernels and "StringUpper" not in kernels
+
+
+def test_a_tape_is_seen():
+    assert not private.may_be_recorded()
+    with tf.GradientTape():
+        assert private.may_be_recorded()
+
+
+def test_arguments_as_a_trace_takes_them():
+    x = tf.constant([1.0, 2.0])
+    (only,) = private.flat_arguments(scaled, CONCRETE, (), {"x": x})
+    assert only is x
+
+
+def test_composite_tensors():
+    assert private.is_composite(tf.ragged.constant([[1], [2, 3]]))
+    assert private.is_composite(tf.sparse.from_dense([[0, 1]]))
+    assert not private.is_composite(tf.constant(1)) and not private.is_composite(np.ones(2))
+
+
+def test_the_class_of_functions_can_be_derived_from():
+    assert isinstance(scaled, private.Function)
+    assert scaled.python_function is not None and callable(private.Function.__getstate__)

@@ -1,0 +1,58 @@
+"""What the README says of speed was measured: its tables are in the results, and those are made of raw lines."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+from tests.benchmarks.lines import block, rounds
+from tests.test_examples import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results"
+REPORT = ROOT / "benchmarks" / "fit_suite" / "report.py"
+README = (ROOT / "README.md").read_text()
+
+
+def quoted(text: str) -> list[tuple[str, str]]:
+    """The file that a comment in front of a table names, and the table."""
+    return re.findall(r"<!-- table of (\S+) -->\n\n((?:\|.*\n)+)", text)
+
+
+def test_the_tables_that_the_readme_quotes_are_in_the_results():
+    tables = quoted(README)
+    assert tables
+    for path, table in tables:
+        assert table in (ROOT / path).read_text(), f"{path} has another table: copy it into README.md"
+
+
+def test_the_other_figures_of_training_are_in_the_results():
+    section = re.search(r"### Training\n(.*?)\n### ", README, re.DOTALL)[1]
+    figures = set(re.findall(r"\d+\.\d+x", section))
+    assert figures
+    missing = figures - set(re.findall(r"\d+\.\d+x", (RESULTS / "fit_suite.md").read_text()))
+    assert not missing
+
+
+def not_made_of_their_lines(folder: pathlib.Path) -> list[str]:
+    """The results beside whose raw lines the report says something else."""
+    found = []
+    for raw in sorted(folder.glob("*.jsonl")):
+        made = subprocess.run([sys.executable, REPORT, raw], capture_output=True, text=True, check=True).stdout
+        if raw.with_suffix(".md").read_text() != made:
+            found.append(raw.stem)
+    return found
+
+
+def test_results_are_what_the_report_makes_of_the_raw_lines_beside_them():
+    assert not_made_of_their_lines(RESULTS) == []
+
+
+def test_a_figure_changed_by_hand_is_found(tmp_path):
+    raw = tmp_path / "suite.jsonl"
+    raw.write_text("".join(json.dumps(line) + "\n" for line in rounds("mlp", block(10, 5))))
+    made = subprocess.run([sys.executable, REPORT, raw], capture_output=True, text=True, check=True).stdout
+    (tmp_path / "suite.md").write_text(made)
+    assert not_made_of_their_lines(tmp_path) == []
+    (tmp_path / "suite.md").write_text(made.replace("2.00x", "2.10x", 1))
+    assert not_made_of_their_lines(tmp_path) == ["suite"]
