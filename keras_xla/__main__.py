@@ -5,18 +5,22 @@ Nothing is imported but the standard library until the script imports Keras or T
 """
 
 import argparse
+import contextlib
 import importlib.machinery
-import importlib.util
 import io
+import itertools
 import json
 import os
 import pathlib
 import runpy
 import sys
+import threading
 import time
 import types
 import zipfile
+from collections.abc import Callable
 
+_LIBRARIES = {"keras": "Model", "tensorflow": "function"}  # what each has once all of it has run
 SWITCHES = {"auto": "auto", "on": True, "off": False}
 _OURS = (__file__, runpy.__file__, "<frozen runpy>")
 
@@ -27,6 +31,11 @@ def main() -> None:
     options = parser.parse_args()
     module = options.module[0] if options.module else None
     command = options.module if module else options.script
+    if options.decisions or options.clear_decisions:
+        if command:
+            parser.error(f"--decisions and --clear-decisions run no script; they received {' '.join(command)!r}")
+        _tell_decisions(options.clear_decisions)
+        return
     if not command:
         parser.error("a script to run is missing: python -m keras_xla [options] script.py [arguments]")
     if module is None and not os.path.exists(command[0]):
@@ -53,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m keras_xla",
         allow_abbrev=False,
-        usage="%(prog)s [options] (script.py | -m module) [arguments]",
+        usage="%(prog)s [options] (script.py | -m module) [arguments] | --decisions | --clear-decisions",
         description="Run a Keras script as it is, with XLA where that is faster, and tell at the end what was done.",
     )
     parser.add_argument(
@@ -64,45 +73,75 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--report", metavar="FILE.json", help="write the summary to this file, too, and all numbers")
     parser.add_argument("--quiet", action="store_true", help="print no summary")
+    parser.add_argument("--decisions", action="store_true", help="list what earlier runs have measured")
+    parser.add_argument("--clear-decisions", action="store_true", help="list it, and forget it")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("script", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 
 class Switch:
-    """Turns `keras_xla.enable` on as soon as the script has imported Keras or TensorFlow."""
+    """Turns `keras_xla.enable` on as soon as the script has imported Keras or TensorFlow.
+
+    Python asks it for the loader of each module. Who asks need not import: what counts is that a loader has run.
+    """
 
     def __init__(self, jit_compile: bool | str):
         self.on, self.problem = False, ""
         self.jit_compile = jit_compile
-        self._waiting = ["keras", "tensorflow"]
+        self._lock = threading.Lock()  # held for a moment, never while something is imported
+        self._running: list[str] = []
+        self._enabling = False
         sys.meta_path.insert(0, self)
-        self._imported()
+        self._enable_if_ready()
 
     def find_spec(self, name, path=None, target=None):
-        """Called by Python before every import of something new."""
-        if name.startswith("keras_xla.") and "keras" not in sys.modules:
-            importlib.import_module("keras")  # or it would be imported, and this turned on, in the middle of ours
-        if name not in self._waiting:
-            return None
-        self._waiting.remove(name)
-        spec = importlib.util.find_spec(name)
-        if spec is None or not hasattr(spec.loader, "exec_module"):
-            return spec
-        run = spec.loader.exec_module
+        """Called by Python before every import of something new, by a reload, and by whoever asks what there is."""
+        if name in _LIBRARIES:
+            return self._watched(name, self._run_library, path, target)
+        if name.startswith("keras_xla."):
+            return self._watched(name, self._run_ours, path, target)
+        self._enable_if_ready()  # if a library was imported past this
+        return None
 
-        def exec_module(module):
-            run(module)
-            self._imported(name)
+    def _watched(self, name: str, run: Callable, path, target):
+        """What the other finders find, but for how it is run."""
+        rest = itertools.islice(itertools.dropwhile(lambda finder: finder is not self, list(sys.meta_path)), 1, None)
+        found = (finder.find_spec(name, path, target) for finder in rest if hasattr(finder, "find_spec"))
+        spec = next(filter(None, found), None)
+        loader = getattr(spec, "loader", None)
+        if hasattr(loader, "exec_module"):
+            exec_module = loader.exec_module
 
-        spec.loader.exec_module = exec_module
+            def watched(module):
+                run(name, lambda: exec_module(module))
+                with contextlib.suppress(AttributeError):
+                    del loader.exec_module  # it is as it was
+
+            with contextlib.suppress(AttributeError):  # a loader that is a class, or has slots
+                loader.exec_module = watched
         return spec
 
-    def _imported(self, done: str = "") -> None:
-        here = [name for name in ("keras", "tensorflow") if name in sys.modules]
-        ready = all(name == done or not _is_half_imported(name) for name in here)
-        if self.on or self.problem or not here or not ready:
-            return
+    def _run_library(self, name: str, run: Callable[[], None]) -> None:
+        with self._lock:
+            self._running.append(name)
+        try:
+            run()
+        finally:
+            with self._lock:
+                self._running.remove(name)
+        self._enable_if_ready(name)
+
+    def _run_ours(self, name: str, run: Callable[[], None]) -> None:
+        importlib.import_module("keras")  # or it would be imported, and this turned on, in the middle of ours
+        run()
+
+    def _enable_if_ready(self, done: str = "") -> None:
+        with self._lock:
+            here = any(name == done or _is_imported(name) for name in _LIBRARIES)
+            if not here or self._running or self._enabling:
+                return
+            self._enabling = True
         try:
             from keras_xla.training.enable import enable
 
@@ -112,8 +151,13 @@ class Switch:
             self.problem = str(error)
 
 
-def _is_half_imported(name: str) -> bool:
-    return getattr(getattr(sys.modules[name], "__spec__", None), "_initializing", False)
+def _is_imported(name: str) -> bool:
+    """Whether all of it has run. A module that is loaded lazily is not looked at in a way that would load it."""
+    module = sys.modules.get(name)
+    if not isinstance(module, types.ModuleType):
+        return False
+    known = object.__getattribute__(module, "__dict__")
+    return _LIBRARIES[name] in known and not getattr(known.get("__spec__"), "_initializing", False)
 
 
 def _run_script(command: list[str]) -> None:
@@ -160,6 +204,15 @@ def _hide_frames() -> None:
         shown(kind, error.with_traceback(traceback), traceback)
 
     sys.excepthook = excepthook
+
+
+def _tell_decisions(clear: bool) -> None:
+    from keras_xla.training.decide.decisions import decisions
+    from keras_xla.training.reports.decision_list import listed
+
+    memory = decisions()
+    print(listed(memory.all()))
+    print(f"removed {memory.clear()} from {memory.folder}" if clear else f"in {memory.folder}")
 
 
 def _tell(switch: Switch, command: list[str], seconds: float, report: pathlib.Path | None, quiet: bool) -> None:

@@ -1,5 +1,6 @@
 """python -m keras_xla: a script runs as Python would run it, and a summary says what XLA did."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -7,9 +8,12 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 
 import keras
 import pytest
+
+from keras_xla.training.decide.decisions import Decisions, Key, Times
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -202,3 +206,118 @@ def test_the_page_shows_what_the_command_prints_and_every_option(python, tmp_pat
     assert described == set(
         re.findall(r"^  (--?[a-z-]+)", python("-m", "keras_xla", "--help").stdout, re.MULTILINE)
     ) - {"-h"}
+
+
+KERAS_AT_LAST = {
+    "asked whether it is there": """
+        import importlib.util
+        for name in ("keras", "tensorflow", "keras"):
+            assert importlib.util.find_spec(name) is not None
+        assert not {"keras", "tensorflow"} & set(sys.modules)  # asking imports nothing
+        import keras
+    """,
+    "asked for a part of it": """
+        import importlib.util
+        assert importlib.util.find_spec("keras.layers") is not None
+        import keras
+    """,
+    "loaded again": """
+        import importlib
+        import keras
+        keras = importlib.reload(importlib.reload(keras))
+    """,
+    "imported in a thread, while others ask": """
+        import importlib, importlib.util, threading
+        threads = [threading.Thread(target=importlib.import_module, args=("keras",)) for _ in range(2)]
+        threads += [threading.Thread(target=importlib.util.find_spec, args=("keras",)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        import keras
+    """,
+    "loaded lazily": """
+        import importlib.util
+        def lazily(name):
+            spec = importlib.util.find_spec(name)
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+            sys.modules[name] = module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+        keras = lazily("keras")
+        import colorsys  # which does not load it
+        os.environ["KERAS_BACKEND"] = "jax"
+    """,
+    "made of its spec": """
+        import importlib.util
+        spec = importlib.util.find_spec("keras")
+        sys.modules["keras"] = keras = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(keras)
+        assert "exec_module" not in vars(spec.loader)  # as it was
+    """,
+    "imported after it failed once": """
+        sys.modules["keras.layers"] = None
+        try:
+            import keras
+        except ImportError:
+            pass
+        for name in [name for name in sys.modules if name.split(".")[0] == "keras"]:
+            del sys.modules[name]
+        import keras
+    """,
+    "found by a finder of the script's own": """
+        import importlib.machinery, importlib.util
+        class First:
+            asked = False
+            def find_spec(self, name, path=None, target=None):
+                if name != "keras" or self.asked:
+                    return None
+                self.asked = True
+                return importlib.util.find_spec(name)
+        sys.meta_path.insert(0, First())
+        import keras
+    """,
+    "imported past every finder but one": """
+        import importlib.machinery
+        sys.meta_path.insert(0, importlib.machinery.PathFinder)
+        import keras
+        del sys.meta_path[0]
+        import colorsys
+    """,
+}
+
+
+@pytest.mark.parametrize("name", KERAS_AT_LAST)
+def test_keras_may_be_imported_in_any_way(name, python, tmp_path):
+    last = "keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)], name='line').compile('sgd', 'mse')"
+    script = textwrap.dedent(KERAS_AT_LAST[name])
+    (tmp_path / "script.py").write_text(f"import os, sys\n{script}\n{last}")
+    backend = "" if "KERAS_BACKEND" in script else "jax"  # which is imported faster
+    done = python("-m", "keras_xla", "script.py", KERAS_BACKEND=backend)
+    assert done.returncode == 0, done.stderr
+    assert "line: compiled, and never run" in done.stderr
+
+
+def test_asking_alone_is_no_import(python, tmp_path):
+    (tmp_path / "script.py").write_text("import importlib.util; print(importlib.util.find_spec('keras').name)")
+    done = python("-m", "keras_xla", "script.py")
+    assert done.stdout == "keras\n"
+    assert "the script imported neither Keras nor TensorFlow" in done.stderr
+
+
+def test_decisions_are_listed_and_removed(python, tmp_path):
+    empty = python("-m", "keras_xla", "--decisions")
+    assert (empty.returncode, empty.stderr) == (0, "")
+    assert empty.stdout.startswith("nothing has been measured yet")
+    memory = Decisions(tmp_path / "cache" / "decisions")
+    key = Key("f00d", "train", "x: (8, 4) float32", "2 cores of a CPU", "keras 3", "threads=(0, 0)")
+    memory.put(key, Times(0.01, "xla", 0.004, 1.5, time=time.time() - 7200), "line.train_step", "xla")
+    failed = Times(0.01, "xla", failed="no kernel for Tangle")
+    memory.put(dataclasses.replace(key, graph="beef"), failed, "knot.train_step", "graph")
+    for option in ("--decisions", "--clear-decisions"):
+        told = python("-m", "keras_xla", option, COLUMNS="200").stdout
+        assert re.search(r"line\.train_step +xla +10\.00 +4\.00 +1\.5 +2 h +x: \(8, 4\) float32", told)
+        assert re.search(r"knot\.train_step +graph +10\.00 +failed +- +\d+ s", told)
+        assert "no kernel for Tangle" in told and "2 cores of a CPU" in told
+    assert "removed 2 from" in told and memory.all() == []
+    assert python("-m", "keras_xla", "--decisions", "script.py").returncode == 2

@@ -20,4 +20,4 @@ jit = _module.jit
 run_eagerly = _module.run_eagerly
 matmul_transposed = _module.matmul_transposed
 share = _module.share
-versions = _module.versions
+machine = _module.machine

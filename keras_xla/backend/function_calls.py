@@ -54,5 +54,11 @@ class CallPolicy(Protocol):
     def compiled(self, calls: Calls, seconds: float) -> None:
         """Take note of a compilation, with the call that it was for."""
 
-    def failed(self, calls: Calls | None, reason: str) -> None:
-        """Take note that XLA cannot run it, or that the function could not be looked into (no `calls`)."""
+    def failed(self, calls: Calls | None, reason: str, lasting: bool = True) -> None:
+        """Take note that XLA cannot run it, or that the function could not be looked into (no `calls`).
+
+        Args:
+            calls: That it is about.
+            reason: Why, in words.
+            lasting: Whether the next run would fail, too: a lack of memory may be due to another process.
+        """

@@ -18,7 +18,7 @@ class StepProfile:
         blocked: Types of the operations that XLA cannot compile.
         unsafe: Types of operations whose effects a trial could not undo, or that XLA computes otherwise.
         device: Of what type the device is: `"CPU"`, `"GPU"` or `"TPU"`.
-        fingerprint: Equal for equal graphs, and hardly ever for others.
+        fingerprint: Equal for graphs that cost the same, in every process; another one for all others.
     """
 
     ops: int
@@ -64,7 +64,7 @@ class NewShapes:
         blockers: The `BlockingOp`s in it.
         leaves: `(name, shape, dtype)` of the batch's tensors.
         trial: `trial(way, repeats, limit) -> Timing` runs this batch without a trace of it left in the model; raises
-            `WayFailed`. None once the question is answered.
+            `WayFailed` or `TrialImpossible`. None once the question is answered.
     """
 
     facts: StepProfile
@@ -83,8 +83,13 @@ class WayFailed(Exception):
 
     Attributes:
         node: The operation that failed, with the name scopes of the layers that it is in; empty when unknown.
+        lasting: Whether it will fail the next time, too: a lack of memory may be due to another process.
     """
 
-    def __init__(self, message: str, node: str = ""):
+    def __init__(self, message: str, node: str = "", lasting: bool = True):
         super().__init__(message)
-        self.node = node
+        self.node, self.lasting = node, lasting
+
+
+class TrialImpossible(Exception):
+    """A step that cannot be run for a trial now, in whatever way; the message says why."""

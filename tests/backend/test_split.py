@@ -203,7 +203,7 @@ MODELS = [norms, separable, transposed, patches, recurrent]
 @pytest.fixture
 def chosen(monkeypatch):
     """Whatever was measured, it is in parts."""
-    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 0.0)
+    monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 0.0)
     monkeypatch.setattr(policy, "MARGIN", float("inf"))
 
 

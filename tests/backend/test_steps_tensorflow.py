@@ -119,7 +119,7 @@ def test_datasets_of_several_shapes():
     [("auto", 64, 1), ("auto", 70, 1), (True, 70, 1), (True, 64, 2)],  # 2: the other one fills smaller batches up
 )
 def test_data_with_and_without_a_smaller_last_batch_share_executables(jit_compile, first, expected, monkeypatch):
-    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 0.0)
+    monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 0.0)
     monkeypatch.setattr(policy, "MARGIN", float("inf"))
     model, log = compile(classifier(), "sgd", LOSS, jit_compile=jit_compile), Log()
     for rows in (first, 134 - first, 71, 64):

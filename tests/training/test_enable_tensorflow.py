@@ -3,7 +3,6 @@
 import collections
 import functools
 import inspect
-import json
 import re
 import types
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_xla.training.decide import functions as function_policy
-from keras_xla.training.decide.decisions import decisions
+from keras_xla.training.decide.decisions import THIS_RUN, Times, decisions
 from keras_xla.training.enable import disable, enable, seen
 from tests.training.helpers import Log
 
@@ -28,7 +27,8 @@ GENERATOR = tf.random.Generator.from_seed(1)
 @pytest.fixture(autouse=True)
 def enabled(monkeypatch, empty_memory):
     """Enabled, with decisions after three calls, and in favour of XLA."""
-    for name, value in {"FEWEST": 2, "LEAST": 0, "MARGIN": float("inf"), "estimated_compile": lambda facts: 0}.items():
+    quickly = {"CALLS_BEFORE_A_LOOK": 2, "SECONDS_BEFORE_A_LOOK": 0, "estimated_compile": lambda facts: 0}
+    for name, value in {**quickly, "MARGIN": float("inf")}.items():
         monkeypatch.setattr(function_policy, name, value)
     enable()
     yield
@@ -85,15 +85,17 @@ def test_the_plain_graph_stays_where_xla_is_not_faster(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("xla", "expected", "compilations"),
-    [(0.1, "xla: measured in an earlier run", 1), (2.0, "graph: measured in an earlier run: XLA is not faster", 0)],
+    ("xla", "run", "expected", "compilations"),
+    [
+        (0.1, "earlier", "xla: measured in an earlier run", 1),
+        (2.0, "earlier", "graph: measured in an earlier run: XLA is not faster", 0),
+        (0.1, THIS_RUN, "xla: measured before in this run", 1),
+    ],
 )
-def test_the_next_run_knows_what_this_one_measured(monkeypatch, xla, expected, compilations):
+def test_the_next_run_knows_what_this_one_measured(monkeypatch, xla, run, expected, compilations):
     call_often(tf.function(lambda x: x * x), X)
-    file = decisions().path
-    known = json.loads(file.read_text())
-    (key,) = known["entries"]
-    file.write_text(json.dumps(known | {"entries": {key: {"graph": 1.0, "xla": xla, "compile": 3.0}}}))
+    (known,) = decisions().all()
+    decisions().put(known.key, Times(1.0, "xla", xla, 3.0, run=run), known.name, known.chosen)
     monkeypatch.setattr(function_policy, "MARGIN", 0.97)
     log = Log()
     call_often(tf.function(lambda x: x * x), X)
@@ -187,7 +189,7 @@ def test_it_is_a_tf_function_in_every_other_respect(tmp_path):
     for scaler in (two, three):
         call_often(scaler.scale, X)
         np.testing.assert_allclose(scaler.scale(X), X * scaler.factor)
-        decisions().path.unlink()
+        decisions().clear()
         assert reason() == "xla: measured" and record().name.endswith("Scaler.scale")
     assert isinstance(two.scale, (tf.types.experimental.PolymorphicFunction, type(PLAIN(lambda: 0))))
     assert (Scaler.scale.__name__, Scaler.scale.__doc__) == ("scale", "Scales.")
@@ -327,7 +329,7 @@ def test_values_that_become_shapes_are_seen_by_the_time_they_take(monkeypatch):
     zeros = tf.function(lambda n: tf.zeros([n, n]) + 1)
     call_often(zeros, tf.constant(4))
     assert reason() == "xla: measured"
-    monkeypatch.setattr(function_policy, "SLOW", 0.005)  # it compiles in no time
+    monkeypatch.setattr(function_policy, "SECONDS_TO_COMPILE", 0.005)  # it compiles in no time
     results = [zeros(tf.constant(n)) for n in range(5, 25)]
     assert [len(y) for y in results] == list(range(5, 25))
     assert record().journal.decisions[-1].reason == "it compiled again and again, for arguments of the same shapes"

@@ -20,7 +20,7 @@ WAYS = ["graph", "xla", "forced"] if keras.backend.backend() == "tensorflow" els
 
 @pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
-    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 0.0)
+    monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 0.0)
     monkeypatch.setattr(policy, "MARGIN", float("inf") if request.param == "xla" else 0.0)
     return request.param
 

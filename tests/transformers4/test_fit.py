@@ -125,7 +125,7 @@ def test_an_operation_that_xla_does_not_have_is_named_before_anything_runs():
 def test_auto_gives_what_keras_2_gives(new_events, monkeypatch):
     from keras_xla.training.decide import policy
 
-    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 0.0)
+    monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 0.0)
     monkeypatch.setattr(policy, "MARGIN", float("inf"))  # XLA, however slow it is here
     ours, plain = keras_xla.compile(classifier(), optimizer="adam", loss="mse"), classifier()
     plain.compile("adam", "mse")

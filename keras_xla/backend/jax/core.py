@@ -55,6 +55,8 @@ def host_call(fn: Callable, inputs: Any, outputs: Sequence[tuple[tuple, str]]) -
     )
 
 
-def versions() -> str:
-    """Keras and the compiler that measurements hold for."""
-    return f"keras {keras.__version__} jax {jax.__version__}"
+def machine() -> dict[str, str]:
+    """What a measured time holds for, apart from what was run: `"device"`, `"versions"` and `"settings"`."""
+    devices = ", ".join(device.device_kind for device in jax.devices())
+    versions = f"keras {keras.__version__} jax {jax.__version__}"
+    return {"device": devices, "versions": versions, "settings": ""}

@@ -6,8 +6,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.tensorflow.machine import machine
 from keras_xla.private.keras import stand_on
 from keras_xla.private.names import otherwise
+
+__all__ = ["host_call", "is_string", "is_traced", "jit", "machine", "matmul_transposed", "run_eagerly", "share"]
 
 
 def matmul_transposed(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -76,8 +79,3 @@ def host_call(fn: Callable, inputs: Any, outputs: Sequence[tuple[tuple, str]]) -
     for result, (shape, _) in zip(results, outputs, strict=True):
         result.set_shape(shape)
     return list(results)
-
-
-def versions() -> str:
-    """Keras and the compiler that measurements hold for."""
-    return f"keras {keras.__version__} tensorflow {tf.__version__}"

@@ -9,13 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.backend.new_shapes import Timing, WayFailed
+from keras_xla.backend.new_shapes import Timing, TrialImpossible, WayFailed
 from keras_xla.backend.tensorflow.checks.find import early_checks
 from keras_xla.backend.tensorflow.last_batch import Shapes, filling
 from keras_xla.backend.tensorflow.loops import loop
 from keras_xla.backend.tensorflow.partial.split import NotSplittable
 from keras_xla.backend.tensorflow.sources import Batches
 from keras_xla.backend.tensorflow.trace import Trace
+from keras_xla.backend.tensorflow.trial import lacks_memory, timed_runs, undone
 from keras_xla.backend.tensorflow.ways import make
 
 _NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
@@ -107,21 +108,20 @@ class Executable:
 
         Raises:
             WayFailed: XLA cannot compile it, or it failed.
+            TrialImpossible: There is no memory for a trial, or the plain graph failed. The step is to be run plainly
+                then: it raises what it raises in plain Keras, or nothing, as a trial runs the batch several times.
         """
-        variables = self.trace.changed
-        kept = [variable.read_value() for variable in variables]
-        seconds = []
         try:
-            for _ in range(1 + repeats):
-                if len(seconds) > 1 and sum(seconds[1:]) > limit:
-                    break
-                start = time.perf_counter()
-                run()
-                seconds.append(time.perf_counter() - start)
-        finally:
-            for variable, value in zip(variables, kept, strict=True):
-                variable.assign(value)
-        return Timing(seconds[0], tuple(seconds[1:]))
+            with undone(self.trace.changed):
+                return timed_runs(run, repeats, limit)
+        except TrialImpossible:
+            raise
+        except Exception as error:
+            if self.way == "graph":
+                raise TrialImpossible(f"the plain graph failed in a trial: {message_of(error)}") from error
+            failed = error if isinstance(error, WayFailed) else failure(error)
+            failed.lasting = not lacks_memory(error.__cause__ or error)
+            raise failed from error.__cause__ or error
 
     def _feed(self, source: Batches, iterator, count: int, pending, joined: bool) -> tuple[list, int, Any]:
         def run():

@@ -307,8 +307,10 @@ class Runner:
         """One way to run batches of these leaves and shapes; the plain graph is one for all shapes."""
         name = key, way, None if way == "graph" else shapes
         if name not in self._made:
-            told = functools.partial(self._tell, leaves, way)
-            self._made[name] = Executable(self._traced(key), way, name[2], told)
+            told, trace = functools.partial(self._tell, leaves, way), self._traced(key)
+            if trace.fills and way == "graph":  # nothing is filled up for it
+                self._news, trace = self._news + 1, Trace(self._step, self._specs[key])
+            self._made[name] = Executable(trace, way, name[2], told)
         return self._made[name]
 
     def _tell(self, leaves: tuple, way: str, seconds: float) -> None:

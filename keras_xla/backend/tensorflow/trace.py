@@ -1,7 +1,6 @@
 """A step traced once, for batches of one structure, and what is in it."""
 
 import functools
-import hashlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -12,16 +11,15 @@ import tensorflow as tf
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.new_shapes import StepProfile
 from keras_xla.backend.tensorflow.checks.find import Checks
+from keras_xla.backend.tensorflow.effects import Effects
+from keras_xla.backend.tensorflow.fingerprint import fingerprint
 from keras_xla.backend.tensorflow.graph import leaves_of
 from keras_xla.backend.tensorflow.last_batch import Shapes
+from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
 
 _LOOPS = ("While", "StatelessWhile")
-# Random numbers from a kernel's own state, Python and output; a list that grows, which XLA gives a wrong shape.
-_UNSAFE = ("Random", "TruncatedNormal", "Multinomial", "Rng", "PyFunc", "EagerPyFunc", "Print", "Queue", "WriteSummary")
-_UNSAFE += ("LookupTableInsert", "LookupTableImport", "MutableHashTable", "TensorListResize")
-_READ = ("ResourceGather",)  # of the operations on variables that are not called Assign... or ReadVariableOp
 
 
 class Traced:
@@ -39,12 +37,14 @@ class Traced:
         """Every variable that the step reads or changes."""
         return self.concrete.graph.variables
 
-    @functools.cached_property
+    @property
     def changed(self) -> tuple[tf.Variable, ...]:
-        """The variables, if the step changes any: which one is not looked for."""
-        kinds = {op.type for op in operations(self.concrete.graph)}
-        writes = any(kind.startswith(("Assign", "Resource")) and not kind.startswith(_READ) for kind in kinds)
-        return tuple(self.variables) if writes else ()
+        """The variables that the step may write."""
+        return self._effects.changed
+
+    @functools.cached_property
+    def _effects(self) -> Effects:
+        return Effects(self.concrete.graph)
 
     @functools.cached_property
     def blockers(self) -> list:
@@ -59,8 +59,6 @@ class Traced:
         def count(beginnings):
             return sum(n for kind, n in kinds.items() if kind.startswith(beginnings))
 
-        shapes = [f"{x.dtype.name}{x.shape}" for x in self.concrete.inputs]
-        told = repr((sorted(kinds.items()), shapes)).encode()
         return StepProfile(
             ops=kinds.total(),
             convolutions=count(CONVOLUTIONS),
@@ -68,9 +66,9 @@ class Traced:
             loops=count(_LOOPS),
             random=sum(n for kind, n in kinds.items() if kind in RANDOM),
             blocked=tuple(sorted({blocker.op for blocker in self.blockers})),
-            unsafe=tuple(sorted(kind for kind in kinds if kind.startswith(_UNSAFE))),
-            device="GPU" if tf.config.list_physical_devices("GPU") else "CPU",
-            fingerprint=hashlib.sha256(told).hexdigest()[:16],
+            unsafe=self._effects.lasting,
+            device="GPU" if on_gpu() else "CPU",
+            fingerprint=fingerprint(self.concrete),
         )
 
 

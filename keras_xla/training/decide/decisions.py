@@ -1,13 +1,107 @@
-"""What earlier runs measured, kept on disk so that the next run starts decided."""
+"""What was measured, kept on disk so that the next run starts decided.
 
+Each answer is a file of its own, named by what it holds for, and put in place whole: processes that write at the same
+time lose nothing, and one that is killed leaves nothing half written. A disk that is full or read-only costs a warning.
+"""
+
+import contextlib
+import hashlib
 import json
+import math
 import os
 import pathlib
 import tempfile
+import time
+import uuid
 import warnings
-from typing import Any
+from dataclasses import asdict, dataclass, field
 
-FORMAT = 1
+FORMAT = 2
+MOST_KEPT = 1000  # decisions on disk; the oldest ones go
+SECONDS_FAILURES_COUNT = 24 * 3600  # for a failure may be due to what the key does not tell: a driver, a full disk
+SECONDS_A_WRITER_LIVES = 3600  # at most; a file that is not in place by then never will be
+THIS_RUN = uuid.uuid4().hex
+_warned: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a measurement holds for.
+
+    Attributes:
+        graph: The fingerprint of the traced step.
+        kind: `"train"`, `"test"`, `"predict"` or `"function"`.
+        batch: Shapes and dtypes.
+        device: Names and numbers of processors.
+        versions: Of Keras and TensorFlow.
+        settings: Threads, flags of XLA and the like.
+    """
+
+    graph: str
+    kind: str
+    batch: str
+    device: str
+    versions: str
+    settings: str
+
+    @property
+    def digest(self) -> str:
+        """Names its file."""
+        return hashlib.sha256(json.dumps([FORMAT, asdict(self)], sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a step, or of a call, in the plain graph and in another way.
+
+    Attributes:
+        graph: In the plain graph.
+        way: The other way, `"xla"` or `"partial"`; empty if none was tried.
+        tried: In that way; None if it was not tried, or failed.
+        compile: Of the first step in that way, which compiles.
+        failed: Why that way does not work; empty if it does.
+        trials: How often both were compared.
+        run: Names the run of Python that measured.
+        time: `time.time()` when it did.
+    """
+
+    graph: float
+    way: str = ""
+    tried: float | None = None
+    compile: float = 0.0
+    failed: str = ""
+    trials: int = 1
+    run: str = THIS_RUN
+    time: float = field(default_factory=time.time)
+
+    def __post_init__(self):
+        numbers = (self.graph, self.compile, self.time, *(() if self.tried is None else (self.tried,)))
+        texts = (self.way, self.failed, self.run)
+        right = all(isinstance(x, (int, float)) and math.isfinite(x) and x >= 0 for x in numbers)
+        if not (right and all(isinstance(x, str) for x in texts) and isinstance(self.trials, int)):
+            raise ValueError(f"Times received {asdict(self)}; it expects texts and finite numbers from 0 on.")
+
+    @property
+    def source(self) -> str:
+        """Who has measured, in words."""
+        return "measured before in this run" if self.run == THIS_RUN else "measured in an earlier run"
+
+
+@dataclass(frozen=True)
+class Known:
+    """An entry of the disk.
+
+    Attributes:
+        name: Of what was run, such as `"sequential.train_step"`.
+        key: What the times hold for.
+        times: What was measured.
+        chosen: The faster way.
+    """
+
+    name: str
+    key: Key
+    times: Times
+    chosen: str
 
 
 def cache_folder() -> pathlib.Path:
@@ -15,47 +109,111 @@ def cache_folder() -> pathlib.Path:
     chosen = os.environ.get("KERAS_XLA_CACHE")
     if chosen:
         return pathlib.Path(chosen)
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "keras_xla"
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return pathlib.Path(cache) / "keras_xla"
+    try:
+        return pathlib.Path.home() / ".cache" / "keras_xla"
+    except RuntimeError:  # a container's user without a home
+        return pathlib.Path(tempfile.gettempdir()) / f"keras_xla_{os.getuid()}"
 
 
 class Decisions:
-    """A dictionary on disk, read at the first look and written whole at every change.
-
-    A file that cannot be read counts as empty, and one that cannot be written is left as it is; both with a warning.
+    """Measurements by key, on disk.
 
     Args:
-        path: The JSON file.
+        folder: Where their files are; it need not exist.
     """
 
-    def __init__(self, path: pathlib.Path):
-        self.path = path
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
 
-    def get(self, key: str) -> dict[str, Any] | None:
-        """What is known under this key."""
-        return self._read().get(key)
+    def get(self, key: Key) -> Times | None:
+        """What is known for this key. A failure of some time ago does not count."""
+        known = self._read(self._path(key))
+        if known is None or known.key != key:
+            return None
+        expired = known.times.failed and time.time() - known.times.time > SECONDS_FAILURES_COUNT
+        return None if expired else known.times
 
-    def put(self, key: str, value: dict[str, Any]) -> None:
-        """Remember it."""
-        entries = {**self._read(), key: value}
+    def put(self, key: Key, times: Times, name: str, chosen: str) -> None:
+        """Remember it; `name` and `chosen` are for people who look at the list."""
+        entry = {"format": FORMAT, "name": name, "chosen": chosen, "key": asdict(key), "times": asdict(times)}
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self.path.parent, suffix=".json", delete=False) as file:
-                json.dump({"format": FORMAT, "entries": entries}, file, indent=1)
-            os.replace(file.name, self.path)  # another process sees the old file or the new one
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write(self._path(key), json.dumps(entry, indent=1))
+            self._let_go_of_the_oldest()
         except OSError as error:
-            warnings.warn(f"keras_xla could not remember a decision in {self.path}: {error}", stacklevel=2)
+            self._warn("write", f"keras_xla cannot remember in {self.folder} what it measures: {error}")
 
-    def _read(self) -> dict[str, dict]:
+    def all(self) -> list[Known]:
+        """Everything, newest first."""
+        found = [self._read(path) for path in self._files()]
+        return sorted((known for known in found if known is not None), key=lambda known: -known.times.time)
+
+    def clear(self) -> int:
+        """Remove everything; how many decisions that were."""
+        files = self._files()
+        for path in [*files, *self._files("*.new"), self.folder.with_suffix(".json")]:  # the latter of older versions
+            path.unlink(missing_ok=True)
+        return len(files)
+
+    def _path(self, key: Key) -> pathlib.Path:
+        return self.folder / f"{key.digest}.json"
+
+    def _files(self, pattern: str = "*.json") -> list[pathlib.Path]:
+        return list(self.folder.glob(pattern))
+
+    def _read(self, path: pathlib.Path) -> Known | None:
         try:
-            content = json.loads(self.path.read_text())
-            return content["entries"] if content["format"] == FORMAT else {}
+            entry = json.loads(path.read_text())
+            if entry["format"] != FORMAT:
+                return None
+            return Known(str(entry["name"]), Key(**entry["key"]), Times(**entry["times"]), str(entry["chosen"]))
         except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            warnings.warn(f"keras_xla could not read {self.path} and starts without it: {error!r}", stacklevel=2)
-            return {}
+            return None
+        except OSError as error:
+            self._warn("read", f"keras_xla cannot read {path}, and measures again: {error}")
+        except (ValueError, KeyError, TypeError) as error:
+            self._warn("damaged", f"keras_xla drops {path}, which is damaged, and measures again: {error!r}")
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        return None
+
+    def _let_go_of_the_oldest(self) -> None:
+        files = self._files()
+        if len(files) > MOST_KEPT:
+            for path in sorted(files, key=_age, reverse=True)[: len(files) - MOST_KEPT]:
+                path.unlink(missing_ok=True)
+        for path in self._files("*.new"):
+            if _age(path) > SECONDS_A_WRITER_LIVES:
+                path.unlink(missing_ok=True)
+
+    def _warn(self, what: str, message: str) -> None:
+        if (what, str(self.folder)) not in _warned:
+            _warned.add((what, str(self.folder)))
+            warnings.warn(message, stacklevel=3)
 
 
 def decisions() -> Decisions:
     """The decisions of `jit_compile="auto"` on this machine."""
-    return Decisions(cache_folder() / "decisions.json")
+    return Decisions(cache_folder() / "decisions")
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    """Put a file in place whole: another process sees the old one or the new one."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".new")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _age(path: pathlib.Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:  # another process has removed it
+        return math.inf

@@ -4,24 +4,25 @@ Nobody knows how often a function will be called. So XLA is compiled only when t
 it would have paid off already; then the time lost is never more than a fraction of what the script takes anyway.
 """
 
-import os
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
-from keras_xla.backend import versions
+from keras_xla.backend import machine
 from keras_xla.backend.compile_log import record
 from keras_xla.backend.function_calls import Calls
 from keras_xla.backend.new_shapes import StepProfile
 from keras_xla.backend.signature import Leaf, Signature, describe, describe_change
-from keras_xla.training.decide.decisions import Decisions
-from keras_xla.training.decide.policy import BEST, MARGIN, estimated_compile
+from keras_xla.training.decide.cost import HOPED_SHARE_SAVED, estimated_compile
+from keras_xla.training.decide.decisions import Decisions, Key, Times
+from keras_xla.training.decide.policy import MARGIN
 from keras_xla.training.reports.journal import Decision, Journal
 
 KIND = "function"
-FEWEST = 10  # calls before a function is looked into
-LEAST = 0.8  # seconds of them
-MOST = 8  # compilations of one function
-SLOW = 0.05  # seconds, and more, that a call takes if it compiles
-AGAIN = "it compiled again and again, for arguments of the same shapes"
+CALLS_BEFORE_A_LOOK, SECONDS_BEFORE_A_LOOK = 10, 0.8  # that a function must have run before it is looked into
+MOST_COMPILATIONS = 8  # of one function
+SECONDS_TO_COMPILE = 0.05  # and more, that a call takes if it compiles
+COMPILES_AGAIN = "it compiled again and again, for arguments of the same shapes"
 
 
 class FunctionPolicy:
@@ -51,48 +52,51 @@ class FunctionPolicy:
         tally = self.journal.tallies.get((KIND, "graph"))
         if tally is None:
             return False  # the first call traces, and may create variables
-        return self.jit_compile is True or (tally.steps >= FEWEST and tally.seconds >= LEAST)
+        often = tally.steps >= CALLS_BEFORE_A_LOOK and tally.seconds >= SECONDS_BEFORE_A_LOOK
+        return self.jit_compile is True or often
 
     def decide(self, calls: Calls) -> str:
         """See `keras_xla.backend.function_calls.CallPolicy`."""
         if calls.refusal:
             return self._decided(calls, "graph", calls.refusal)
-        if calls.executables >= MOST:
-            return self._decided(calls, "this", f"{MOST} compilations for other arguments are enough")
+        if calls.executables >= MOST_COMPILATIONS:
+            return self._decided(calls, "this", f"{MOST_COMPILATIONS} compilations for other arguments are enough")
         if self.jit_compile is True:
             return self._decided(calls, "xla", "jit_compile=True")
         if against := _known_loss(calls.facts):
             return self._decided(calls, "graph", against)
         times = self._memory.get(self._key(calls))
         if times is None:
-            worth = (1 - BEST) * calls.seconds >= estimated_compile(calls.facts)
+            worth = HOPED_SHARE_SAVED * calls.seconds >= estimated_compile(calls.facts)
             return "measure" if worth else "later"
-        if "failed" in times:
-            return self._decided(calls, "graph", f"xla failed: {times['failed']}")
-        if times["xla"] > MARGIN * times["graph"]:
-            return self._decided(calls, "graph", "measured in an earlier run: XLA is not faster", times)
-        if (times["graph"] - times["xla"]) * calls.count < times["compile"]:
+        if times.failed:
+            return self._decided(calls, "graph", f"xla failed: {times.failed}")
+        if not _is_faster(times):
+            return self._decided(calls, "graph", f"{times.source}: XLA is not faster", times)
+        if (times.graph - times.tried) * calls.count < times.compile:
             return "later"
-        return self._decided(calls, "xla", "measured in an earlier run", times)
+        return self._decided(calls, "xla", times.source, times)
 
     def measured(self, calls: Calls, graph: Sequence[float], first: float, xla: Sequence[float]) -> str:
         """The faster way."""
-        times = {"graph": min(graph), "xla": min(xla), "compile": first}
-        self._memory.put(self._key(calls), times)
-        if times["xla"] > MARGIN * times["graph"]:
+        times = Times(min(graph), "xla", min(xla), first)
+        self._remember(calls, times)
+        if not _is_faster(times):
             return self._decided(calls, "graph", "measured: XLA is not faster", times, first)
         return self._decided(calls, "xla", "measured", times, first)
 
     def regrets(self, calls: Calls, seconds: float) -> bool:
         """Whether XLA seems to compile again and again, as it does where a value becomes a shape."""
-        times = self._memory.get(self._key(calls)) if self.jit_compile is not True and seconds > SLOW else None
-        if times is None or "xla" not in times or seconds < SLOW + 5 * times["graph"]:
+        if self.jit_compile is True or seconds < SECONDS_TO_COMPILE:
             return False
-        self._regret += seconds - times["graph"]
-        if self._regret < 2 * times["compile"]:
+        times = self._memory.get(self._key(calls))
+        if times is None or times.tried is None or seconds < SECONDS_TO_COMPILE + 5 * times.graph:
             return False
-        self._memory.put(self._key(calls), {"failed": AGAIN})
-        return self._decided(calls, "graph", AGAIN) == "graph"
+        self._regret += seconds - times.graph
+        if self._regret < 2 * times.compile:
+            return False
+        self._remember(calls, replace(times, tried=None, failed=COMPILES_AGAIN, time=time.time()))
+        return self._decided(calls, "graph", COMPILES_AGAIN) == "graph"
 
     def compiled(self, calls: Calls, seconds: float) -> None:
         """Write it to the compile log."""
@@ -101,26 +105,35 @@ class FunctionPolicy:
         self._last = signature
         self.journal.compiled(record(self.name, KIND, describe(signature), cause, seconds))
 
-    def failed(self, calls: Calls | None, reason: str) -> None:
-        """Take note that it runs plainly."""
+    def failed(self, calls: Calls | None, reason: str, lasting: bool = True) -> None:
+        """See `keras_xla.backend.function_calls.CallPolicy`."""
         if calls is None:
             self.journal.decisions.append(Decision(KIND, "any arguments", "graph", reason))
             return
-        if self.jit_compile is not True:
-            self._memory.put(self._key(calls), {"failed": reason})
+        if self.jit_compile is not True and lasting:
+            self._remember(calls, Times(calls.seconds / max(calls.count, 1), "xla", failed=reason))
         self._decided(calls, "graph", f"xla failed: {reason}")
 
-    def _key(self, calls: Calls) -> str:
-        shapes = describe(tuple(Leaf(*leaf) for leaf in calls.leaves))
-        device = f"{calls.facts.device} {os.cpu_count()}"
-        return f"{calls.facts.fingerprint} {KIND} [{shapes}] {device} {versions()}"
+    def _remember(self, calls: Calls, times: Times) -> None:
+        self._memory.put(self._key(calls), times, self.name, "xla" if _is_faster(times) else "graph")
 
-    def _decided(self, calls: Calls, way: str, reason: str, times: dict | None = None, spent: float = 0.0) -> str:
-        shapes = describe(tuple(Leaf(*leaf) for leaf in calls.leaves))
-        measured = {name: 1e3 * times[name] for name in ("graph", "xla") if name in times} if times else {}
+    def _key(self, calls: Calls) -> Key:
+        return Key(calls.facts.fingerprint, KIND, _shapes(calls), **machine())
+
+    def _decided(self, calls: Calls, way: str, reason: str, times: Times | None = None, spent: float = 0.0) -> str:
+        measured = {"graph": 1e3 * times.graph, "xla": 1e3 * times.tried} if times else {}
         taken = "graph" if way == "this" else way
-        self.journal.decisions.append(Decision(KIND, shapes, taken, reason, measured, spent))
+        self.journal.decisions.append(Decision(KIND, _shapes(calls), taken, reason, measured, spent))
         return way
+
+
+def _shapes(calls: Calls) -> str:
+    return describe(tuple(Leaf(*leaf) for leaf in calls.leaves))
+
+
+def _is_faster(times: Times) -> bool:
+    """Whether XLA is."""
+    return times.tried is not None and times.tried <= MARGIN * times.graph
 
 
 def _known_loss(facts: StepProfile) -> str:

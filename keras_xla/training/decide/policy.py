@@ -1,36 +1,34 @@
 """`jit_compile="auto"`: XLA, part of it, or the plain graph, whichever is faster, found out without wasting time.
 
 The plain graph's time is measured first. XLA is tried where the kind of model promises a gain, the steps still to come
-can repay the compilation, and no earlier run has answered already. Trials are undone, so that the data, the weights and
-the seeds are those of a run that tried nothing.
+can repay the trial, and no earlier one has answered already. Trials are undone, so that the data, the weights and the
+seeds are those of a run that tried nothing.
 """
 
+import functools
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import keras
 
-from keras_xla.backend import versions
-from keras_xla.backend.new_shapes import NewShapes, StepProfile, Timing, WayFailed
+from keras_xla.backend import machine
+from keras_xla.backend.new_shapes import NewShapes, TrialImpossible, WayFailed
 from keras_xla.backend.signature import Leaf, describe
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import place_of, refuse_ops
-from keras_xla.training.decide.decisions import Decisions
+from keras_xla.training.decide.cost import estimated_cost
+from keras_xla.training.decide.decisions import Decisions, Key, Times
+from keras_xla.training.decide.progress import Progress
 from keras_xla.training.decide.rare_shapes import RareShapes
+from keras_xla.training.decide.second_opinions import MOST_TRIALS, SecondOpinions
+from keras_xla.training.decide.trials import Trials
 from keras_xla.training.reports.journal import Decision, Journal
 from keras_xla.training.session import Session
 
-UNKNOWN_STEPS = 200  # of a pass over data that does not tell its length
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
-BEST = 0.7  # what of the plain graph's time XLA may hope to take, of a step without convolutions
-FEWEST = 0.25  # what part of the gain may be hoped for where nearly all are convolutions
-REPEATS, LIMIT = 4, 0.25  # timed runs of a trial, and the seconds after which no further one starts
-UNCLEAR = 1.5  # within which factor of what a compilation costs the gain hoped for has to be timed better
-AGAIN, CLOSE, WORTH = 8, 0.8, 0.02  # more rounds of trials while ratios are close and seconds few beside those to come
-NOISE, LATER = 2.5, 0.1  # a loss within that factor is measured again after that part of the steps to come
+_NOW, _AGAIN = "measured", "measured again"
 
 
 @dataclass
@@ -40,7 +38,7 @@ class Policy:
     Args:
         kind: `"train"`, `"test"` or `"predict"`.
         jit_compile: True (XLA or an error), or `"auto"`.
-        memory: What earlier runs measured.
+        memory: What was measured before.
         journal: Takes the decisions down.
         pace: Gives the `Session` of the call that is going on, or None.
     """
@@ -51,18 +49,18 @@ class Policy:
     memory: Decisions
     journal: Journal
     pace: Callable[[], Session | None]
-    _answered: Session | None = None
-    _again_after: float = math.inf
-    _others: RareShapes = field(default_factory=RareShapes)
-    _doubts: dict[tuple, float] = field(default_factory=dict)  # by shapes, the number of steps after which to ask again
+    _settled_session: Session | None = None  # the call whose usual shapes have their answer
+    _steps_until_asked_again: float = math.inf
+    _rare_shapes: RareShapes = field(default_factory=RareShapes)
+    _second_opinions: SecondOpinions = field(default_factory=SecondOpinions)
 
     def wants_again(self) -> bool:
         """Whether so many steps have run in the plain graph by now that the answer may be another one."""
-        return self._steps_done() >= self._again_after
+        return self._progress.done >= self._steps_until_asked_again
 
     def again(self, shapes: tuple) -> bool:
         """Take note of a batch of shapes for which the plain graph was the answer; whether to ask anew."""
-        return self._due(shapes) or self._others.ripe(shapes, self._more())
+        return self._is_doubted(shapes) or self._rare_shapes.ripe(shapes, self._progress.times_more)
 
     def decide(self, new_shapes: NewShapes) -> str:
         """The way to run batches of new shapes.
@@ -97,106 +95,80 @@ class Policy:
 
     def _auto(self, new_shapes: NewShapes) -> tuple[str, str, dict[str, float]]:
         """The way, the reason, and milliseconds a step."""
-        way = "partial" if new_shapes.facts.blocked or new_shapes.facts.tower else "xla"
-        if new_shapes.facts.unsafe:
-            return "graph", f"a trial of {', '.join(new_shapes.facts.unsafe)} could not be undone", {}
-        pace, to_come = self.pace(), self._steps_to_come()
-        doubted = self._due(new_shapes.shapes)
-        if doubted:
-            self._doubts.pop(new_shapes.shapes, None)
-        elif pace is not None and pace is self._answered:
-            to_come = self._others.runs(new_shapes.shapes) * self._more()
-            if not to_come:
-                return "graph", "other shapes than the batches before; tried if they come often", {}
-        else:
-            self._answered, self._again_after = pace, math.inf
-        key = self._key(new_shapes)
-        times = self.memory.get(key)
-        if doubted and times and way in times:
-            times = self._try(new_shapes, dict(times), way, to_come)
-            self.memory.put(key, times)
-            source = "measured again"
-        elif times is None:
-            times = self._measure(new_shapes, way, to_come)
-            if way in times or "failed" in times:
-                self.memory.put(key, times)
-            source = "measured"
-        else:
-            source = "measured in an earlier run"
-        measured = {name: 1e3 * times[name] for name in ("graph", way) if name in times}
-        if "failed" in times:
-            return "graph", f"{way} failed: {times['failed']}", measured
-        if way not in times:
-            enough = estimated_compile(new_shapes.facts) / (gain_hoped(new_shapes.facts) * times["graph"])
-            return "graph", self._too_few(to_come, enough), measured
-        if times[way] > MARGIN * times["graph"]:
-            if source == "measured" and self._doubtful(times, way, to_come):
-                self._doubts[new_shapes.shapes] = self._steps_done() + LATER * to_come
-            return "graph", f"{source}: XLA is not faster", measured
-        enough = times["compile"] / (times["graph"] - times[way])
-        if source == "measured in an earlier run" and to_come < enough:
-            return "graph", f"{source}: {self._too_few(to_come, enough)}", measured
-        self._others.gains(times["graph"] - times[way], times["compile"])
-        return way, source, measured
-
-    def _too_few(self, to_come: float, enough: float) -> str:
-        self._again_after = enough
-        return f"{to_come:.0f} steps to come cannot repay a compilation, {enough:.0f} could"
-
-    def _measure(self, new_shapes: NewShapes, way: str, to_come: float) -> dict:
-        cost = estimated_compile(new_shapes.facts)
-        for repeats in (1, REPEATS):  # mostly it is clear after one step
-            graph = new_shapes.trial("graph", repeats, LIMIT).step
-            gain = gain_hoped(new_shapes.facts) * graph * to_come
-            if not cost / UNCLEAR < gain < cost * UNCLEAR:
-                break
-        if gain < cost:
-            return {"graph": graph}
-        return self._try(new_shapes, {"graph": graph}, way, to_come)
-
-    def _try(self, new_shapes: NewShapes, times: dict, way: str, to_come: float) -> dict:
-        """These times with those of another way, measured in turns: other work on the machine only slows."""
+        facts = new_shapes.facts
+        if facts.unsafe:
+            return "graph", f"a trial of {', '.join(facts.unsafe)} could not be undone", {}
+        steps_to_come = self._steps_to_come(new_shapes.shapes)
+        if not steps_to_come:
+            return "graph", "other shapes than the batches before; tried if they come often", {}
+        way = "partial" if facts.blocked or facts.tower else "xla"
+        trials = Trials(new_shapes, way, steps_to_come, functools.partial(estimated_cost, facts))
         try:
-            if way not in times:
-                timing: Timing = new_shapes.trial(way, REPEATS, LIMIT)
-                times = {**times, way: timing.step, "compile": timing.first}
-            start = time.perf_counter()
-            for again in range(AGAIN):
-                worth_it = time.perf_counter() - start < WORTH * times["graph"] * to_come
-                if again and (not worth_it or not CLOSE < times[way] / times["graph"] < 1 / CLOSE):
-                    break
-                for each in ("graph", way):
-                    times[each] = min(times[each], new_shapes.trial(each, REPEATS, LIMIT).step)
+            times, source = self._times(trials)
+        except TrialImpossible as error:
+            self._steps_until_asked_again = 2 * self._progress.done + 1
+            return "graph", f"no trial: {error}", {}
+        return self._faster(trials, times, source)
+
+    def _steps_to_come(self, shapes: tuple) -> float:
+        """Steps that an answer is for; 0 if batches of these shapes had better wait for one."""
+        session = self.pace()
+        if self._is_doubted(shapes):
+            return self._progress.to_come
+        if session is not None and session is self._settled_session:
+            return self._rare_shapes.runs(shapes) * self._progress.times_more
+        self._settled_session, self._steps_until_asked_again = session, math.inf
+        return self._progress.to_come
+
+    def _is_doubted(self, shapes: tuple) -> bool:
+        return self._second_opinions.is_due(shapes, self._progress.done)
+
+    def _times(self, trials: Trials) -> tuple[Times, str]:
+        """The times of both ways, and since when they are known."""
+        shapes, key = trials.new_shapes.shapes, self._key(trials.new_shapes)
+        known, doubted = self.memory.get(key), self._is_doubted(shapes)
+        known = known if known is not None and known.way == trials.way else None
+        self._second_opinions.done(shapes)
+        if known is not None and (known.tried is None or not doubted):
+            return known, known.source
+        lasting = True
+        try:
+            times = trials.measure() if known is None else trials.compare(known)
         except WayFailed as error:
-            return {"graph": times["graph"], "failed": f"{error}{place_of(self.model, error.node)}"}
-        return times
+            times = Times(trials.graph, trials.way, failed=f"{error}{place_of(self.model, error.node)}")
+            lasting = error.lasting
+        if times.way and lasting:
+            self.memory.put(key, times, f"{self.model.name}.{self.kind}_step", _faster_way(times))
+        return times, _NOW if known is None else _AGAIN
 
-    def _doubtful(self, times: dict, way: str, to_come: float) -> bool:
-        """Whether a loss may be due to other work on the machine, and a second opinion costs little."""
-        trial = (1 + REPEATS) * (times["graph"] + times[way])
-        return times[way] < NOISE * times["graph"] and trial < WORTH * times["graph"] * to_come
+    def _faster(self, trials: Trials, times: Times, source: str) -> tuple[str, str, dict[str, float]]:
+        """The way, the reason, and milliseconds a step."""
+        seconds = {"graph": times.graph} | ({} if times.tried is None else {times.way: times.tried})
+        measured = {way: 1e3 * each for way, each in seconds.items()}
+        if times.failed:
+            return "graph", f"{times.way} failed: {times.failed}", measured
+        if times.tried is None:
+            return "graph", self._too_few(trials.steps_to_come, trials.steps_to_repay(times)), measured
+        if _faster_way(times) == "graph":
+            if source != _AGAIN and times.trials < MOST_TRIALS and trials.may_be_wrong(times):
+                self._second_opinions.plan(trials.new_shapes.shapes, self._progress.done, trials.steps_to_come)
+            return "graph", f"{source}: XLA is not faster", measured
+        enough = times.compile / (times.graph - times.tried)
+        if source not in (_NOW, _AGAIN) and trials.steps_to_come < enough:
+            return "graph", f"{source}: {self._too_few(trials.steps_to_come, enough)}", measured
+        self._rare_shapes.gains(times.graph - times.tried, times.compile)
+        return times.way, source, measured
 
-    def _due(self, shapes: tuple) -> bool:
-        """Whether it is time for a second opinion on these shapes."""
-        return shapes in self._doubts and self._steps_done() >= self._doubts[shapes]
+    def _too_few(self, steps_to_come: float, enough: float) -> str:
+        self._steps_until_asked_again = enough
+        return f"{steps_to_come:.0f} steps to come cannot repay a compilation, {enough:.0f} could"
 
-    def _steps_to_come(self) -> float:
-        pace = self.pace()
-        left = pace.left() if pace is not None else None
-        if left is None:
-            left = UNKNOWN_STEPS * (pace.epochs if pace is not None else 1)
-        return max(left, self._steps_done())  # who came back so often will come again
+    @property
+    def _progress(self) -> Progress:
+        return Progress(self.kind, self.journal, self.pace)
 
-    def _steps_done(self) -> int:
-        return sum(tally.steps for (kind, _), tally in self.journal.tallies.items() if kind == self.kind)
-
-    def _more(self) -> float:
-        """How many times as many steps as have run are to come."""
-        return self._steps_to_come() / max(self._steps_done(), 1)
-
-    def _key(self, new_shapes: NewShapes) -> str:
-        device = f"{new_shapes.facts.device} {os.cpu_count()}"
-        return f"{new_shapes.facts.fingerprint} {self.kind} [{_shapes(new_shapes)}] {device} {versions()}"
+    def _key(self, new_shapes: NewShapes) -> Key:
+        return Key(new_shapes.facts.fingerprint, self.kind, _shapes(new_shapes), **machine())
 
     def _decided(self, new_shapes: NewShapes, way: str, reason: str, measured=None, spent: float = 0.0) -> str:
         self.journal.decided(Decision(self.kind, _shapes(new_shapes), way, reason, measured or {}, spent))
@@ -207,15 +179,6 @@ def _shapes(new_shapes: NewShapes) -> str:
     return describe(tuple(Leaf(*leaf) for leaf in new_shapes.leaves))
 
 
-def gain_hoped(facts: StepProfile) -> float:
-    """The part of the plain graph's time that XLA may save: little where most is convolutions, which stay there."""
-    rest = 1 - facts.tower / max(facts.heavy, 1)
-    return (1 - BEST) * max(rest, FEWEST)
-
-
-def estimated_compile(facts: StepProfile) -> float:
-    """Seconds that a compilation takes with its trial, roughly.
-
-    A step with loops is traced again for it, and one with convolutions is compiled in many parts.
-    """
-    return (0.4 + 0.0015 * facts.ops) * (2 if facts.loops else 1) + 0.03 * facts.tower
+def _faster_way(times: Times) -> str:
+    tried = times.tried is not None and times.tried <= MARGIN * times.graph
+    return times.way if tried else "graph"

@@ -2,15 +2,15 @@
 
 import math
 
-MOST = 8  # shapes beside the usual ones that are compiled for
-SEEN = 4  # batches of a shape before it is looked at
+MOST_RARE_SHAPES = 8  # beside the usual ones, that are compiled for
+BATCHES_BEFORE_A_LOOK = 4  # of a shape
 
 
 class RareShapes:
     """Counts the batches of shapes that run in the plain graph beside the usual ones, and says when one is worth XLA.
 
     That is when the batches of that shape still to come, as often as they came so far, repay a compilation at the gain
-    that the usual shapes have. At most `MOST` shapes are.
+    that the usual shapes have. At most `MOST_RARE_SHAPES` shapes are.
     """
 
     def __init__(self):
@@ -41,7 +41,9 @@ class RareShapes:
             return False
         self._runs[shapes] += 1
         runs = self._runs[shapes]
-        if runs < SEEN or len(self._asked) == MOST or runs * more * self._gain < self._compile:
+        if runs < BATCHES_BEFORE_A_LOOK or len(self._asked) == MOST_RARE_SHAPES:
+            return False
+        if runs * more * self._gain < self._compile:
             return False
         self._asked.add(shapes)
         return True

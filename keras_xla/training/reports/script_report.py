@@ -6,7 +6,7 @@ from typing import Any
 from keras_xla import backend
 from keras_xla.backend.compile_log import CompileLog, compile_log
 from keras_xla.training.attach import attachment_of
-from keras_xla.training.decide.functions import FEWEST, LEAST, FunctionPolicy
+from keras_xla.training.decide.functions import CALLS_BEFORE_A_LOOK, SECONDS_BEFORE_A_LOOK, FunctionPolicy
 from keras_xla.training.enable import SeenModel, seen
 from keras_xla.training.reports.journal import Snapshot
 from keras_xla.training.reports.model_report import ModelReport
@@ -94,7 +94,7 @@ def _function_text(function: FunctionPolicy) -> str:
 def _undecided(history: Snapshot) -> str:
     tallies = list(history.tallies.values())
     calls, seconds = sum(tally.steps for tally in tallies), sum(tally.seconds for tally in tallies)
-    if calls < FEWEST or seconds < LEAST:
+    if calls < CALLS_BEFORE_A_LOOK or seconds < SECONDS_BEFORE_A_LOOK:
         return f"{calls} calls that took {seconds:.2f} s, too little to repay a compilation"
     return f"{calls} calls that took {seconds:.2f} s, with no decision yet"
 

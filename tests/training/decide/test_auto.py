@@ -11,6 +11,7 @@ from keras_xla.training.attach import attachment_of
 from keras_xla.training.callbacks import XLACompile
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
+from keras_xla.training.decide.cost import gain_hoped
 from keras_xla.training.reports.model_report import model_report
 from tests.training.helpers import LOSS, Log, X, Y, classifier
 
@@ -20,12 +21,13 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow import executable as tensorflow_executable
+from keras_xla.backend.tensorflow import trial as tensorflow_trial
 
 
 @pytest.fixture(params=["graph", "xla"])
 def way(request, monkeypatch):
     """Trials take place, and what they measure does not matter."""
-    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 0.0)
+    monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 0.0)
     monkeypatch.setattr(policy, "MARGIN", float("inf") if request.param == "xla" else 0.0)
     return request.param
 
@@ -215,7 +217,7 @@ def test_what_runs_eagerly_runs_eagerly():
 def test_ctrl_c_in_a_trial_leaves_the_model_as_it_was(way, monkeypatch):
     model = auto(classifier(dropout=0.3))
     model.fit(X[:1], Y[:1], batch_size=1, verbose=0)
-    before, clock = model.get_weights(), tensorflow_executable.time.perf_counter
+    before, clock = model.get_weights(), tensorflow_trial.time.perf_counter
     calls = iter(range(100))
 
     class Interrupted:
@@ -225,7 +227,7 @@ def test_ctrl_c_in_a_trial_leaves_the_model_as_it_was(way, monkeypatch):
                 raise KeyboardInterrupt
             return clock()
 
-    monkeypatch.setattr(tensorflow_executable, "time", Interrupted)
+    monkeypatch.setattr(tensorflow_trial, "time", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y, batch_size=24, verbose=0)
     assert all(map(np.array_equal, model.get_weights(), before))
@@ -244,7 +246,7 @@ def test_xla_whose_first_trial_was_disturbed_runs_after_the_second(data, monkeyp
         return Timing(timing.first, (slow,))
 
     monkeypatch.setattr(tensorflow_executable.Executable, "trial", disturbed)
-    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 0.0)
+    monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 0.0)
     x, y = X[:64], Y[:64]
 
     def feed():
@@ -269,9 +271,8 @@ def test_xla_whose_first_trial_was_disturbed_runs_after_the_second(data, monkeyp
 
 def test_predict_that_is_called_again_and_again_comes_to_be_compiled(monkeypatch):
     monkeypatch.setattr(policy, "MARGIN", float("inf"))
-    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 1e-9)
+    monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 40 * gain_hoped(facts) * graph)  # forty steps
     log, model = Log(), auto(classifier())
-    monkeypatch.setattr(policy, "BEST", 1 - 1e-9 / (40 * 1e-3))  # forty steps of a millisecond
     expected = plain(classifier()).predict(X, batch_size=24, verbose=0)
     for _ in range(500):
         assert np.allclose(model.predict(X, batch_size=24, verbose=0), expected, atol=1e-5)

@@ -1,14 +1,14 @@
 """What "auto" decides, given what it knows and measures."""
 
 import dataclasses
-import warnings
+import time
 
 import pytest
 
 from keras_xla.backend.blocking_op import BlockingOp
-from keras_xla.backend.new_shapes import NewShapes, StepProfile, Timing, WayFailed
+from keras_xla.backend.new_shapes import NewShapes, StepProfile, Timing, TrialImpossible, WayFailed
 from keras_xla.diagnosis.errors import XLAUnsupportedError
-from keras_xla.training.decide import policy as policies
+from keras_xla.training.decide import cost, decisions, second_opinions, trials
 from keras_xla.training.decide.decisions import Decisions
 from keras_xla.training.decide.policy import Policy
 from keras_xla.training.reports.journal import Journal
@@ -19,12 +19,13 @@ DENSE = StepProfile(400, 0, 8, 0, 0, (), (), "CPU", "f00d")
 
 
 @pytest.fixture
-def make(tmp_path):
+def make(tmp_path, monkeypatch):
     """`make(steps)`: a policy for a fit of so many steps."""
+    monkeypatch.setattr(cost.os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # nobody else is at work
 
     def build(steps=100_000, jit_compile="auto", kind="train"):
         pace = Session(kind, steps=steps)
-        return Policy(classifier(), kind, jit_compile, Decisions(tmp_path / "memory.json"), Journal(), lambda: pace)
+        return Policy(classifier(), kind, jit_compile, Decisions(tmp_path / "memory"), Journal(), lambda: pace)
 
     return build
 
@@ -51,7 +52,7 @@ def test_the_faster_way_is_chosen_and_the_reason_kept(make):
         assert policy.decide(Bench(graph=0.01, xla=seconds).new_shapes()) == way
         (decision,) = policy.journal.decisions
         assert (decision.way, decision.measured) == (way, {"graph": 10.0, "xla": seconds * 1e3})
-        policy.memory.path.unlink()
+        policy.memory.clear()
 
 
 def test_a_gain_within_the_noise_is_none(make):
@@ -63,11 +64,11 @@ def test_ways_that_are_close_are_measured_more_often_and_in_turns(make):
     assert make().decide(far.new_shapes()) == "xla"
     assert far.tried == ["graph", "xla"] * 2
     policy = make()
-    policy.memory.path.unlink()
+    policy.memory.clear()
     assert policy.decide(close.new_shapes()) == "xla"
-    assert close.tried == ["graph", "xla"] * (1 + policies.AGAIN)
+    assert close.tried == ["graph", "xla"] * (1 + trials.MOST_ROUNDS)
     policy = make(steps=1000)
-    policy.memory.path.unlink()
+    policy.memory.clear()
     assert policy.decide(Bench(graph=0.01, xla=0.02).new_shapes()) == "graph"
 
 
@@ -76,7 +77,7 @@ def test_a_small_loss_may_be_the_machines_and_is_measured_again_later_once(make)
         policy, bench = make(steps=10_000), Bench(graph=0.01, xla=0.02)
         new_shapes = bench.new_shapes()
         assert policy.decide(new_shapes) == "graph" and not policy.again(new_shapes.shapes)
-        policy.journal.ran("train", "graph", int(policies.LATER * 10_000) - 1, 10.0)
+        policy.journal.ran("train", "graph", int(second_opinions.SHARE_OF_STEPS_BEFORE * 10_000) - 1, 10.0)
         assert not policy.again(new_shapes.shapes)
         policy.journal.ran("train", "graph", 2, 0.02)
         assert policy.again(new_shapes.shapes) and not policy.again(((4, 4),))
@@ -87,7 +88,7 @@ def test_a_small_loss_may_be_the_machines_and_is_measured_again_later_once(make)
         policy.journal.ran("train", "graph", 5_000, 50.0)
         assert not policy.again(new_shapes.shapes)
         assert make().decide(Bench().new_shapes()) == way  # and remembered
-        policy.memory.path.unlink()
+        policy.memory.clear()
 
 
 @pytest.mark.parametrize(("steps", "xla"), [(700, 0.02), (10_000, 0.03)], ids=["few steps", "a clear loss"])
@@ -125,7 +126,7 @@ def test_when_it_asks_again(make):
     policy = make(steps=50)
     assert not policy.wants_again()
     policy.decide(Bench(graph=0.01, xla=0.001).new_shapes())
-    enough = policies.estimated_compile(DENSE) / ((1 - policies.BEST) * 0.01)
+    enough = cost.estimated_cost(DENSE, 0.01) / (cost.HOPED_SHARE_SAVED * 0.01)
     policy.journal.ran("train", "graph", int(enough) - 1, 1.0)
     assert not policy.wants_again()
     policy.journal.ran("train", "graph", 2, 1.0)
@@ -146,13 +147,13 @@ def test_convolutions_on_cpu_stay_in_the_plain_graph(make):
 
 def test_the_more_convolutions_the_less_may_be_hoped_for(make):
     stem, tower = (dataclasses.replace(DENSE, convolutions=n, heavy=50) for n in (1, 49))
-    assert policies.gain_hoped(DENSE) == 1 - policies.BEST
-    assert policies.gain_hoped(stem) == pytest.approx(0.98 * (1 - policies.BEST))
-    assert policies.gain_hoped(tower) == policies.FEWEST * (1 - policies.BEST)
-    steps = int(2 * policies.estimated_compile(DENSE) / (policies.gain_hoped(stem) * 0.01))
+    assert cost.gain_hoped(DENSE) == cost.HOPED_SHARE_SAVED
+    assert cost.gain_hoped(stem) == pytest.approx(0.98 * cost.HOPED_SHARE_SAVED)
+    assert cost.gain_hoped(tower) == cost.LEAST_SHARE_WITHOUT_CONVOLUTIONS * cost.HOPED_SHARE_SAVED
+    steps = int(2 * cost.estimated_cost(stem, 0.01) / (cost.gain_hoped(stem) * 0.01))
     assert make(steps=steps).decide(Bench(graph=0.01, partial=0.001).new_shapes(stem)) == "partial"
     bench = Bench(graph=0.01, partial=0.001)
-    make(steps=steps).memory.path.unlink()
+    make(steps=steps).memory.clear()
     assert make(steps=steps).decide(bench.new_shapes(tower)) == "graph"
     assert "partial" not in bench.tried
 
@@ -199,7 +200,7 @@ def test_batches_of_other_shapes_in_the_same_fit_do_not_compile_again(make):
         before = list(bench.tried)
         assert policy.decide(bench.new_shapes()) == "graph"
         assert bench.tried == before
-        policy.memory.path.unlink()
+        policy.memory.clear()
 
 
 def test_true_is_xla_or_an_error(make):
@@ -218,18 +219,70 @@ def test_a_failure_outside_of_a_trial_falls_back(make):
     assert policy.journal.decisions[-1].reason == "XLA failed: boom"
 
 
-def test_a_memory_that_cannot_be_read_or_written_is_said_and_does_no_harm(tmp_path):
-    broken = tmp_path / "broken.json"
-    broken.write_text("{")
-    with pytest.warns(UserWarning, match="could not read"):
-        assert Decisions(broken).get("key") is None
-    with warnings.catch_warnings(record=True):
-        Decisions(broken).put("key", {"graph": 1.0})
-    assert Decisions(broken).get("key") == {"graph": 1.0}
-    (tmp_path / "file").touch()
-    with pytest.warns(UserWarning, match="could not"):
-        Decisions(tmp_path / "file" / "below.json").put("key", {})
+def test_what_another_model_of_this_run_measured_is_said_to_be_of_this_run(make, monkeypatch):
+    make().decide(Bench(graph=0.01, xla=0.001).new_shapes())
+    for run, source in ((decisions.THIS_RUN, "measured before in this run"), ("another", "measured in an earlier run")):
+        policy = make()
+        (known,) = policy.memory.all()
+        policy.memory.put(known.key, dataclasses.replace(known.times, run=run), known.name, known.chosen)
+        policy.decide(Bench().new_shapes())
+        assert policy.journal.decisions[-1].reason == source
 
 
-def test_the_estimate_grows_with_the_graph():
-    assert policies.estimated_compile(DENSE) < policies.estimated_compile(dataclasses.replace(DENSE, loops=2))
+def test_a_lack_of_memory_is_not_remembered(make):
+    for error in (WayFailed("no memory left", lasting=False), TrialImpossible("no memory left")):
+        policy = make()
+        assert policy.decide(Bench(graph=0.01, xla=error).new_shapes()) == "graph"
+        assert "no memory left" in policy.journal.decisions[0].reason
+        assert policy.memory.all() == []
+        assert make().decide(Bench(graph=0.01, xla=0.001).new_shapes()) == "xla"
+        policy.memory.clear()
+
+
+def test_a_trial_that_is_impossible_now_is_tried_in_the_next_fit(make):
+    policy = make()
+    assert policy.decide(Bench(graph=TrialImpossible("the plain graph failed")).new_shapes()) == "graph"
+    assert policy.journal.decisions[0].reason == "no trial: the plain graph failed"
+    policy.journal.ran("train", "graph", 1, 0.01)
+    assert policy.wants_again()
+    policy.pace = lambda: None
+    assert policy.decide(Bench(graph=1.0, xla=0.1).new_shapes()) == "xla"
+
+
+def test_failures_expire(make):
+    policy = make()
+    policy.decide(Bench(graph=0.01, xla=WayFailed("the driver is too old")).new_shapes())
+    (known,) = policy.memory.all()
+    earlier = time.time() - decisions.SECONDS_FAILURES_COUNT - 1
+    policy.memory.put(known.key, dataclasses.replace(known.times, time=earlier), known.name, known.chosen)
+    assert make().decide(Bench(graph=0.01, xla=0.001).new_shapes()) == "xla"
+
+
+def test_a_near_miss_of_an_earlier_run_is_measured_again_until_it_is_clear(make):
+    make(steps=20).decide(Bench(graph=0.01).new_shapes())  # too few steps to come for a trial
+    assert make().decide(Bench(graph=0.01, xla=0.02).new_shapes()) == "graph"
+    for _ in range(second_opinions.MOST_TRIALS - 1):
+        policy, bench = make(steps=10_000), Bench(graph=0.01, xla=0.02)
+        assert policy.decide(bench.new_shapes()) == "graph" and not bench.tried  # known
+        policy.journal.ran("train", "graph", 5_000, 50.0)
+        assert policy.again(bench.new_shapes().shapes)
+        assert policy.decide(bench.new_shapes()) == "graph" and bench.tried
+    policy = make(steps=10_000)
+    policy.decide(Bench().new_shapes())
+    policy.journal.ran("train", "graph", 5_000, 50.0)
+    assert not policy.again(Bench().new_shapes().shapes)
+
+
+def test_slow_steps_are_not_tried_where_the_trial_itself_takes_what_could_be_gained(make):
+    bench = Bench(graph=5.0, xla=0.5)
+    assert make(steps=cost.STEPS_OF_A_TRIAL).decide(bench.new_shapes()) == "graph"
+    assert set(bench.tried) == {"graph"}
+
+
+def test_the_estimate_grows_with_the_graph_and_with_the_work_of_others(monkeypatch):
+    monkeypatch.setattr(cost.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    quiet = cost.estimated_compile(DENSE)
+    more = [dataclasses.replace(DENSE, **{name: 900}) for name in ("ops", "loops", "convolutions")]
+    assert all(cost.estimated_compile(each) > quiet for each in more)
+    monkeypatch.setattr(cost.os, "getloadavg", lambda: (4.0 * cost.os.cpu_count(), 0.0, 0.0))
+    assert cost.estimated_compile(DENSE) == pytest.approx(4 * quiet)

@@ -8,7 +8,7 @@ import pytest
 
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
-from keras_xla.training.decide.rare_shapes import MOST, SEEN, RareShapes
+from keras_xla.training.decide.rare_shapes import BATCHES_BEFORE_A_LOOK, MOST_RARE_SHAPES, RareShapes
 from keras_xla.training.reports.journal import MANY
 from keras_xla.training.reports.model_report import model_report
 from tests.training.helpers import Log
@@ -31,14 +31,14 @@ def batches(others, shapes, count, more):
 
 def test_a_shape_is_asked_about_when_those_to_come_repay_a_compilation():
     assert batches(known(gain=0.01, compiling=1.0), A, 200, more=5.0) == 20  # 20 x 5 x 0.01 s
-    assert batches(known(gain=1.0, compiling=1.0), A, 200, more=5.0) == SEEN
+    assert batches(known(gain=1.0, compiling=1.0), A, 200, more=5.0) == BATCHES_BEFORE_A_LOOK
     assert batches(known(gain=0.01, compiling=1.0), A, 200, more=0.1) is None
 
 
 def test_the_question_comes_once_and_knows_how_often_the_shape_came():
     others = known(gain=1.0)
-    assert batches(others, A, 10, more=5.0) == SEEN
-    assert others.runs(A) == SEEN
+    assert batches(others, A, 10, more=5.0) == BATCHES_BEFORE_A_LOOK
+    assert others.runs(A) == BATCHES_BEFORE_A_LOOK
     assert batches(others, A, 100, more=5.0) is None
 
 
@@ -53,9 +53,9 @@ def test_the_usual_shapes_are_not_counted():
 
 
 def test_no_more_than_so_many_shapes_are_asked_about():
-    shapes = [((8, n),) for n in range(3 * MOST)]
+    shapes = [((8, n),) for n in range(3 * MOST_RARE_SHAPES)]
     others = known(gain=1.0, shapes=shapes)
-    assert sum(batches(others, each, 10, more=5.0) is not None for each in shapes) == MOST
+    assert sum(batches(others, each, 10, more=5.0) is not None for each in shapes) == MOST_RARE_SHAPES
 
 
 def text_model():
@@ -82,7 +82,7 @@ class Lengths(keras.utils.PyDataset):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="on JAX Keras compiles every shape")
 def test_data_of_three_lengths_come_to_run_in_three_executables(monkeypatch):
-    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 0.0)
+    monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 0.0)
     monkeypatch.setattr(policy, "MARGIN", float("inf"))
     monkeypatch.setattr(RareShapes, "gains", lambda self, gain, compiling: vars(self).update(_gain=1.0, _compile=1.0))
     data, log = Lengths([5, 7, 9] * 10), Log()

@@ -93,7 +93,7 @@ def test_histories_and_weights_are_those_of_plain_keras(options, kept):
 
 @pytest.mark.parametrize("rows", [40, 30], ids=["as many in every batch", "fewer in the last batch"])
 def test_bit_for_bit_where_the_graph_knows_how_many_rows_there_are(rows, kept, monkeypatch):
-    monkeypatch.setattr(policy, "estimated_compile", lambda facts: 1e9)  # the plain graph it shall be
+    monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 1e9)  # the plain graph it shall be
     images = np.random.default_rng(0).normal(size=(rows, 8, 8, 3)).astype("float32")
     results = []
     for compile_ in (keras.Model.compile, compile):

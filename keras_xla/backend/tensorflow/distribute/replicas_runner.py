@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.execution import Execution
-from keras_xla.backend.new_shapes import NewShapes, Timing, WayFailed
+from keras_xla.backend.new_shapes import NewShapes, WayFailed
 from keras_xla.backend.tensorflow.distribute.replica_step import Replicas, is_multi_worker, local_batches
 from keras_xla.backend.tensorflow.executable import failure
 from keras_xla.backend.tensorflow.graph import leaves_of
@@ -17,6 +17,7 @@ from keras_xla.backend.tensorflow.partial.split import NotSplittable
 from keras_xla.backend.tensorflow.runner import Runner
 from keras_xla.backend.tensorflow.sources import shapes_of
 from keras_xla.backend.tensorflow.trace import without_optionals
+from keras_xla.backend.tensorflow.trial import timed_runs
 from keras_xla.private.tensorflow import is_composite
 
 _OF_XLA = (
@@ -173,14 +174,7 @@ class ReplicasRunner:
             self._try(lambda: replicas.alone(way, known), key, way, shapes, local, flat)
 
         def trial(way, repeats, limit):
-            seconds = []
-            for _ in range(1 + repeats):
-                if len(seconds) > 1 and sum(seconds[1:]) > limit:
-                    break
-                start = time.perf_counter()
-                run(way)
-                seconds.append(time.perf_counter() - start)
-            return Timing(seconds[0], tuple(seconds[1:]))
+            return timed_runs(lambda: run(way), repeats, limit)
 
         new_shapes = NewShapes(facts, tuple(trace.blockers), leaves, trial)
         if key in self._current and not self._one_process and not self._strict:

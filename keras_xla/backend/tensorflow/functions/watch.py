@@ -17,9 +17,11 @@ from keras_xla.backend.function_calls import CallPolicy, Calls
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED
 from keras_xla.backend.tensorflow.executable import message_of
+from keras_xla.backend.tensorflow.machine import wait_for_devices
 from keras_xla.backend.tensorflow.operations import operations
 from keras_xla.backend.tensorflow.partial.split import split
 from keras_xla.backend.tensorflow.trace import Traced
+from keras_xla.backend.tensorflow.trial import lacks_memory
 
 Plain = type(tf.function(lambda: None))
 SAMPLES = 3  # timed calls in each way
@@ -107,7 +109,7 @@ class Watch:
         except Exception as error:  # before anything has run
             outputs = plain()  # which raises what is wrong with the script
             self._settle(variant)
-            self._policy.failed(variant.calls, message_of(error))
+            self._policy.failed(variant.calls, message_of(error), not lacks_memory(error))
             return outputs
         variant.executable, variant.first = executable, seconds
         self._policy.compiled(variant.calls, seconds)
@@ -232,16 +234,10 @@ def _refusal(variant: _Variant, arguments: list[tf.Tensor]) -> str:
 
 def _clocked(run: Callable[[], Any], wait: bool = True) -> tuple[float, Any]:
     """The seconds of a call, up to when its results are there unless told otherwise, and its outputs."""
-    wait = wait and _on_gpu()
     if wait:
-        tf.test.experimental.sync_devices()
+        wait_for_devices()
     start = time.perf_counter()
     outputs = run()
     if wait:
-        tf.test.experimental.sync_devices()
+        wait_for_devices()
     return time.perf_counter() - start, outputs
-
-
-@functools.cache
-def _on_gpu() -> bool:
-    return bool(tf.config.list_physical_devices("GPU"))

@@ -1,0 +1,41 @@
+"""What a try of XLA costs, and what may be hoped from it, before it was tried."""
+
+import os
+
+from keras_xla.backend.new_shapes import StepProfile
+
+# Processor seconds of the first step through XLA, fitted to 22 train steps of 370 to 12,000 operations (dense,
+# recurrent, transformers, convolutions; TensorFlow 2.21 on two cores). Off by a third, at most.
+SECONDS_AT_LEAST = 1.0
+SECONDS_AN_OPERATION = 0.001
+SECONDS_A_LOOP = 0.25  # its gradient is traced again for XLA
+SECONDS_A_CONVOLUTION = 0.1  # each cuts the step into parts, which are compiled one by one
+
+STEPS_OF_A_TRIAL = 10  # in both ways together, where a step is slow; of quick ones there are more, which cost nothing
+
+HOPED_SHARE_SAVED = 0.3  # of the plain graph's time, of a step without convolutions
+LEAST_SHARE_WITHOUT_CONVOLUTIONS = 0.25  # that may be hoped for where nearly all work is convolutions
+
+
+def estimated_compile(facts: StepProfile) -> float:
+    """Seconds that a compilation will take, roughly, on this machine as busy as it is."""
+    seconds = SECONDS_AT_LEAST + SECONDS_AN_OPERATION * facts.ops
+    return _slowed_down_by() * (seconds + SECONDS_A_LOOP * facts.loops + SECONDS_A_CONVOLUTION * facts.tower)
+
+
+def estimated_cost(facts: StepProfile, graph: float) -> float:
+    """Seconds that it will cost to find out, for a step that takes the plain graph `graph` seconds."""
+    return estimated_compile(facts) + STEPS_OF_A_TRIAL * graph
+
+
+def gain_hoped(facts: StepProfile) -> float:
+    """The part of the plain graph's time that XLA may save: little where most is convolutions, which stay there."""
+    rest = 1 - facts.tower / max(facts.heavy, 1)
+    return HOPED_SHARE_SAVED * max(rest, LEAST_SHARE_WITHOUT_CONVOLUTIONS)
+
+
+def _slowed_down_by() -> float:
+    """How many times longer work takes because others use the processors; steps are timed with that, so this counts."""
+    if not hasattr(os, "getloadavg"):
+        return 1.0
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

@@ -1,0 +1,120 @@
+"""Trials: undone, timed up to when the work is done, and never the reason for an error."""
+
+import keras
+import numpy as np
+import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("only there keras_xla runs trials", allow_module_level=True)
+import tensorflow as tf
+
+from keras_xla.backend.new_shapes import TrialImpossible
+from keras_xla.backend.tensorflow import trial
+from keras_xla.backend.tensorflow.machine import free_memory, machine
+from keras_xla.training.attach import attachment_of
+from keras_xla.training.compile import compile
+from tests.training.helpers import LOSS, Log, X, Y, classifier
+
+
+def test_variables_get_their_values_back_also_after_an_error():
+    held = [tf.Variable([1.0, 2.0]), tf.Variable(3)]
+    with pytest.raises(KeyboardInterrupt), trial.undone(held):
+        held[0].assign_add([1.0, 1.0])
+        held[1].assign(7)
+        raise KeyboardInterrupt
+    assert held[0].numpy().tolist() == [1.0, 2.0] and int(held[1]) == 3
+
+
+def test_a_copy_that_would_not_fit_is_not_made(monkeypatch):
+    held = [tf.Variable(tf.zeros((1024, 1024)))]
+    monkeypatch.setattr(trial, "free_memory", lambda: 2**22)
+    with pytest.raises(TrialImpossible, match=r"a copy of what the step changes, 0\.0 GiB"), trial.undone(held):
+        raise AssertionError("the step must not run")
+    monkeypatch.setattr(trial, "free_memory", lambda: None)  # nobody knows
+    with trial.undone(held):
+        pass
+
+
+def test_a_fit_whose_state_does_not_fit_twice_runs_plainly_and_says_so(monkeypatch):
+    monkeypatch.setattr(trial, "free_memory", lambda: 1)
+    log, model, plain = Log(), compile(classifier(), "sgd", LOSS), classifier()
+    plain.compile("sgd", LOSS)
+    histories = [each.fit(X, Y, epochs=2, batch_size=24, verbose=0).history["loss"] for each in (model, plain)]
+    assert histories[0] == histories[1] and log.new() == []
+    (decision,) = attachment_of(model).journal.decisions
+    assert decision.reason.startswith("no trial: a trial keeps a copy of what the step changes")
+
+
+def test_the_free_memory_of_this_machine_is_known():
+    assert 2**20 < free_memory() < 2**50
+
+
+def test_a_time_begins_and_ends_with_idle_devices(monkeypatch):
+    seen = []
+    monkeypatch.setattr(trial, "wait_for_devices", lambda: seen.append("wait"))
+    timing = trial.timed_runs(lambda: seen.append("run"), 2, 10.0)
+    assert seen == ["wait", "run", "wait"] * 3 and len(timing.steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), True),
+        (tf.errors.InternalError(None, None, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), True),
+        (MemoryError(), True),
+        (tf.errors.InvalidArgumentError(None, None, "no kernel"), False),
+    ],
+)
+def test_what_a_lack_of_memory_looks_like(error, expected):
+    assert trial.lacks_memory(error) is expected
+
+
+class RunsOnce(keras.layers.Layer):
+    """Refuses to see more batches than it was made for; a trial shows it the same one again and again."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def build(self, shape):
+        self.seen = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False)
+
+    def call(self, x, training=False):
+        if training:
+            self.seen.assign_add(1)
+        check = tf.debugging.assert_less_equal(self.seen, self.batches, "too many batches")
+        with tf.control_dependencies([check]):
+            return tf.identity(x)
+
+
+def train(batches, ours, size=24):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((20,)), RunsOnce(batches), keras.layers.Dense(3)])
+    model.compile("sgd", LOSS)
+    if ours:
+        compile(model, "sgd", LOSS)
+    try:
+        return model.fit(X, Y, batch_size=size, verbose=0).history["loss"], model
+    except tf.errors.InvalidArgumentError as error:
+        return type(error), model
+
+
+def test_an_error_that_only_a_trial_would_meet_is_nobodys():
+    (plain, _), (ours, model) = train(1, False, size=72), train(1, True, size=72)
+    assert ours == plain and len(plain) == 1
+    (decision,) = attachment_of(model).journal.decisions
+    assert decision.way == "graph" and decision.reason.startswith("no trial: the plain graph failed in a trial")
+
+
+def test_an_error_of_the_step_itself_comes_with_the_weights_of_plain_keras():
+    (plain, expected), (ours, model) = train(2, False), train(2, True)
+    assert plain is ours is tf.errors.InvalidArgumentError
+    for a, b in zip(expected.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_machine_is_told_by_its_real_names(monkeypatch):
+    told = machine()
+    assert "cores" in told["device"] and tf.__version__ in told["versions"]
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    assert machine() == {**told, "settings": machine()["settings"]} != told
