@@ -91,5 +91,9 @@ class WayFailed(Exception):
         self.node, self.lasting = node, lasting
 
 
+class ShapesRefused(WayFailed):
+    """Batches of shapes that the step cannot be traced for: only the plain graph may tell what is wrong with them."""
+
+
 class TrialImpossible(Exception):
     """A step that cannot be run for a trial now, in whatever way; the message says why."""

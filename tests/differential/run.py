@@ -115,10 +115,13 @@ def _outlets(side: Side):
     outlets["warnings"] = [
         f"{each.category.__name__}: {_without_names(str(each.message))}"
         for each in warned
-        if not issubclass(each.category, kinds)
+        if not issubclass(each.category, kinds) and not (side.way and _SAID_AGAIN in str(each.message))
     ]
     # Plain Keras' own functions may be traced too often; ours may not.
     outlets["logged"] = [text for text in logged.messages if side.way or "retracing" not in text]
+
+
+_SAID_AGAIN = "was compiled again by its own compile method"  # what keras_xla says of that, once
 
 
 class _Logged(logging.Handler):

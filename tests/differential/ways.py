@@ -8,7 +8,7 @@ from unittest import mock
 import keras
 
 import keras_xla
-from keras_xla.backend.new_shapes import WayFailed
+from keras_xla.backend.new_shapes import TrialImpossible, WayFailed
 from keras_xla.training.decide.policy import Policy
 
 WAYS = ("plain", "tried", "xla", "partial", "true", "any")
@@ -85,6 +85,8 @@ def _answer(way: str) -> Callable:
         try:
             for name in ("graph",) if way == "plain" else ("graph", chosen):
                 question.trial(name, 1, 0.0)
+        except TrialImpossible as error:  # as for the policy: no trial, and the step says what is wrong
+            return "graph", f"no trial: {error}", {}
         except WayFailed as error:
             return "graph", f"{chosen} failed: {error}", {}
         return ("graph" if way in ("plain", "tried") else chosen), "forced by the test", {}

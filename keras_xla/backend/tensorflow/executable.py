@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.backend.new_shapes import Timing, TrialImpossible, WayFailed
+from keras_xla.backend.new_shapes import ShapesRefused, Timing, TrialImpossible, WayFailed
 from keras_xla.backend.tensorflow.checks.find import early_checks
 from keras_xla.backend.tensorflow.last_batch import Shapes, filling
 from keras_xla.backend.tensorflow.loops import loop
@@ -73,7 +73,12 @@ class Executable:
     @functools.cached_property
     def _stops(self) -> bool:
         """Whether a check within the step may stop it: then the steps before it must have been told of."""
-        return self._checked and bool(self.trace.checks((*self.shapes, ()) if self.trace.fills else self.shapes).late)
+        if not self._checked:
+            return False
+        try:
+            return bool(self.trace.checks((*self.shapes, ()) if self.trace.fills else self.shapes).late)
+        except ValueError:  # for these shapes it cannot be traced, as its first run will find
+            return False
 
     def feed(self, source: Batches, iterator, count: int, pending, joined: bool = False) -> tuple[list, int, Any]:
         """Run `pending`, if it holds a batch, and then what the iterator gives; see `loops.loop`.
@@ -92,7 +97,10 @@ class Executable:
 
     def holds(self, batch: Any) -> bool:
         """Whether `run` may be given a batch: it has no value for which plain TensorFlow raises."""
-        return self._holds is None or bool(self._holds(batch))
+        try:
+            return self._holds is None or bool(self._holds(batch))
+        except ValueError:  # nor has it shapes that the step could be traced for
+            return False
 
     def run(self, batch) -> Any:
         """Run one batch."""
@@ -149,6 +157,8 @@ class Executable:
                 raise WayFailed(str(error)) from error
             except _OF_XLA as error:
                 raise failure(error) from error
+            except ValueError as error:  # while it was traced, for shapes that do not fit
+                raise ShapesRefused(str(error)) from error
             if compiled(outputs):  # else the batch was not for it
                 told, self._told = self._told, None
                 told(time.perf_counter() - start)

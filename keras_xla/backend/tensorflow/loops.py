@@ -52,8 +52,8 @@ def loop(
 
     def one(pending, tensors):
         leaves = source.leaves(pending.get_value(), tensors, alike=shapes is not None)
-        if not trace.fills and (shapes or source.gathers):
-            leaves = map(tf.ensure_shape, leaves, known)
+        if not trace.fills:
+            leaves = map(_known_as, leaves, known)
         return leaves_of(step(repack(source.spec, leaves)))
 
     def run(iterator, count, pending, tensors):
@@ -84,6 +84,20 @@ def loop(
         return keeper.result(kept), ran, rest
 
     return tf.function(run, autograph=False)
+
+
+def _known_as(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """A tensor of which the graph knows no more and no less than this, as in plain Keras' graph for such batches."""
+    shape = tf.TensorShape(shape)
+    if (
+        x.shape.rank is not None
+        and shape.rank == x.shape.rank
+        and any(n is None and m is not None for n, m in zip(shape, x.shape, strict=True))
+    ):
+        x = tf.compat.v1.placeholder_with_default(
+            x, [n if n == m else None for n, m in zip(shape, x.shape, strict=True)]
+        )
+    return tf.ensure_shape(x, shape)
 
 
 def collectable(trace: Trace) -> bool:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.filled_batch import FilledBatch
-from keras_xla.backend.new_shapes import NewShapes, WayFailed
+from keras_xla.backend.new_shapes import NewShapes, ShapesRefused, WayFailed
 from keras_xla.backend.tensorflow.executable import Executable
 from keras_xla.backend.tensorflow.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.last_batch import ROWS, Shapes, fillable
@@ -110,7 +110,7 @@ class Runner:
         if not isinstance(iterator, tf.data.Iterator):
             return self._run_batches(iterator, count)
         news = self._news
-        this = self._pass_of(iterator)
+        this = self._pass_of(iterator, every)
         if every and not collectable(this.executable.trace):
             every, count = False, 1
         outputs, ran, way = None, 0, this.executable.way
@@ -178,7 +178,7 @@ class Runner:
             raise StopIteration
         return made
 
-    def _pass_of(self, iterator: tf.data.Iterator) -> _Pass:
+    def _pass_of(self, iterator: tf.data.Iterator, every: bool) -> _Pass:
         """What is known of an iterator; of a new one, or where the usual batches are worth another question, anew.
 
         Raises:
@@ -196,8 +196,18 @@ class Runner:
         else:
             self._chosen.pop((this.key, this.usual), None)
         this.pending, this.stale = pending, False
+        if every:
+            self._refuse(this)
         this.executable, this.usual = self._choose(this, iterator)
         return this
+
+    def _refuse(self, this: _Pass) -> None:
+        """Raise what plain Keras raises for batches of `predict`, which it traces by the tensors of a batch."""
+        try:
+            self._traced(this.key)
+        except Exception:
+            Trace(self._step, keras.tree.map_structure(_spec_of, this.source.example(this.pending.get_value())))
+            raise
 
     def _run_other(self, this: _Pass, iterator) -> tuple[list, int, str]:
         """Run the pending batch, which is not for the usual executable; or see that it becomes the usual one."""
@@ -300,7 +310,13 @@ class Runner:
         new_shapes = NewShapes(trace.facts, tuple(trace.blockers), leaves, trial)
         chosen = executable(self._decide(new_shapes))
         answered = dataclasses.replace(new_shapes, trial=None)  # which would keep the iterator
-        chosen.instead = lambda error: executable(self._failed(answered, chosen.way, str(error), error.node))
+
+        def instead(error):
+            if isinstance(error, ShapesRefused):
+                return executable("graph")
+            return executable(self._failed(answered, chosen.way, str(error), error.node))
+
+        chosen.instead = instead
         return chosen
 
     def _executable(self, key: str, way: str, leaves: tuple, shapes: Shapes) -> Executable:

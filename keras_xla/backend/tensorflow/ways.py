@@ -27,7 +27,7 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
         NotSplittable: for `"partial"`, and for `"xla"` with random numbers; see `split`.
     """
     if way == "graph":
-        return trace.function
+        return trace.concrete  # as it is, also for batches of which more is known
     tensors = leaves_of(trace.spec)
     towers = way == "partial" and trace.facts.tower > 0
     if shapes is not None and (trace.facts.random or trace.facts.blocked or towers or trace.checks(shapes).late):
@@ -36,7 +36,7 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
         run = split(checks, towers)
         return lambda batch: run(leaves_of(batch))
     # The gradients of loops are traced differently for XLA.
-    inside = trace.step if trace.facts.loops else trace.function
+    inside = trace.step if trace.facts.loops else trace.concrete
 
     def one_step(batch):
         return inside(batch)
