@@ -19,13 +19,6 @@ BELOW = {
 }
 # Python's own, of which the underscore does not mean private, or is old enough.
 _OPEN = {"_replace", "_fields", "_asdict", "_make", "_getframe", "_initializing"}
-# Files that have yet to take their private names from `keras_xla.private`.
-YET_TO_MOVE = {
-    "backend/tensorflow/functions/watch.py",
-    "backend/tensorflow/runner.py",
-    "training/session.py",
-    "training/steps/arrays.py",
-}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -71,7 +64,7 @@ def private_names(tree):
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_private_names_of_others_are_in_private_only(path):
     where = path.relative_to(PACKAGE)
-    if where.parts[0] == "private" or str(where) in YET_TO_MOVE:
+    if where.parts[0] == "private":
         return
     names = {name for name in private_names(ast.parse(path.read_text())) if name.startswith("_")}
     names = {name for name in names if name == "__internal__" or not name.endswith("__")}

@@ -57,7 +57,7 @@ def test_without_anything_to_leave_out_there_is_one_executable():
 
 
 def test_a_tower_runs_plainly_and_the_head_and_the_update_in_executables(monkeypatch):
-    monkeypatch.setattr(tensorflow_split, "LEAST", 1)
+    monkeypatch.setattr(tensorflow_split, "PART_OPERATIONS", 1)
     first, second, head = kernel(3, 3, 3, 4), kernel(3, 3, 4, 4), kernel(4, 3)
 
     def step(images, classes):

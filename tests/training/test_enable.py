@@ -210,11 +210,11 @@ def test_models_are_not_kept_alive_and_their_story_is():
     assert entry["model"] == "short_lived" and entry["jit_compile"] == "auto"
     if keras.backend.backend() == "tensorflow":
         assert entry["train"]["ran"] or entry["train"]["decisions"]
-    assert "short_lived" in overview.overview_text() or len(seen()[0]) > overview.MOST
+    assert "short_lived" in overview.overview_text() or len(seen()[0]) > overview.LISTED
 
 
 def test_the_text_is_short_for_a_search_over_many_models():
-    for _ in range(overview.MOST + 5):
+    for _ in range(overview.LISTED + 5):
         classifier("one_of_many").compile(**OPTIONS)
     assert "more models; --report has them all" in overview.overview_text()
     assert len(overview.overview()["models"]) == len(seen()[0])

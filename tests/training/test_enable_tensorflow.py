@@ -91,6 +91,7 @@ def test_the_plain_graph_stays_where_xla_is_not_faster(monkeypatch):
         (2.0, "earlier", "graph: measured in an earlier run: XLA is not faster", 0),
         (0.1, THIS_RUN, "xla: measured before in this run", 1),
     ],
+    ids=["XLA is faster", "XLA is slower", "measured in this run"],
 )
 def test_the_next_run_knows_what_this_one_measured(monkeypatch, xla, run, expected, compilations):
     call_often(tf.function(lambda x: x * x), X)

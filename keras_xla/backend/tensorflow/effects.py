@@ -9,6 +9,7 @@ import functools
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.operations import operations, operations_of
+from keras_xla.private.tensorflow import captures, variables
 
 _CALLS = frozenset({"If", "While", "Case", "StatefulPartitionedCall"})  # their functions are looked into
 # Change no state, though TensorFlow counts them as stateful: they take a resource, or must not be optimized away. The
@@ -37,8 +38,8 @@ class Effects:
 
     def __init__(self, graph):
         self._graph = graph
-        self._variables = {id(variable.handle): variable for variable in graph.variables}
-        self._outer = {inner.name: outer for outer, inner in graph.captures}
+        self._variables = {id(variable.handle): variable for variable in variables(graph)}
+        self._outer = {inner.name: outer for outer, inner in captures(graph)}
 
     @functools.cached_property
     def lasting(self) -> tuple[str, ...]:
@@ -51,7 +52,7 @@ class Effects:
     def changed(self) -> tuple[tf.Variable, ...]:
         """The variables that it may write, in the order in which it knows them."""
         written = {id(variable) for _, variable in self._written}
-        return tuple(variable for variable in self._graph.variables if id(variable) in written)
+        return tuple(variable for variable in variables(self._graph) if id(variable) in written)
 
     @functools.cached_property
     def _written(self) -> list[tuple]:

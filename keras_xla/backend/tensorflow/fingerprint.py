@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.graph import node_of
+from keras_xla.private.tensorflow import captures, effects, variables
 
 # What differs from run to run and costs nothing: names, seeds, and settings that hold for the whole process.
 _FREE = frozenset({"shared_name", "container", "token", "seed", "seed2", "config", "config_proto", "executor_type"})
@@ -22,13 +23,13 @@ def fingerprint(concrete) -> str:
     graph = concrete.graph
     definition = graph.as_graph_def()
     hasher = _Hasher(definition.library)
-    held = {id(variable.handle): variable for variable in graph.variables}
-    captured = [(inner.op.name, held.get(id(outer), outer)) for outer, inner in graph.captures]
-    variables = {name: f"{x.dtype.name} {x.shape}" for name, x in captured}
-    parts = list(hasher.nodes(definition.node, {}, variables))
+    held = {id(variable.handle): variable for variable in variables(graph)}
+    captured = [(inner.op.name, held.get(id(outer), outer)) for outer, inner in captures(graph)]
+    told = {name: f"{x.dtype.name} {x.shape}" for name, x in captured}
+    parts = list(hasher.nodes(definition.node, {}, told))
     places = {node.name: str(i) for i, node in enumerate(definition.node)}
     parts.append(("returns", *(_place(x.name, places) for x in concrete.outputs)))
-    parts.append(("runs", *sorted(places[op.name] for op in graph.control_outputs)))
+    parts.append(("runs", *sorted(places[op.name] for op in effects(graph))))
     return _digest(parts)
 
 

@@ -18,6 +18,7 @@ from keras_xla.backend.tensorflow.last_batch import Shapes
 from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
+from keras_xla.private.tensorflow import variables
 
 _LOOPS = ("While", "StatelessWhile")
 
@@ -35,7 +36,7 @@ class Traced:
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
         """Every variable that the step reads or changes."""
-        return self.concrete.graph.variables
+        return variables(self.concrete.graph)
 
     @property
     def changed(self) -> tuple[tf.Variable, ...]:

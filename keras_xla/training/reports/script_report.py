@@ -12,7 +12,7 @@ from keras_xla.training.reports.journal import Snapshot
 from keras_xla.training.reports.model_report import ModelReport
 from keras_xla.training.reports.table import hanging, milliseconds
 
-MOST = 20  # models, and functions, that the text shows
+LISTED = 20  # models, and functions, that the text shows
 
 
 def overview() -> dict[str, Any]:
@@ -104,5 +104,5 @@ def _compiled(log: CompileLog) -> str:
 
 
 def _shortened(texts: list[str], what: str) -> list[str]:
-    rest = len(texts) - MOST
-    return texts if rest <= 0 else [*texts[:MOST], f"... and {rest} more {what}; --report has them all"]
+    rest = len(texts) - LISTED
+    return texts if rest <= 0 else [*texts[:LISTED], f"... and {rest} more {what}; --report has them all"]

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.graph import Graph
+from keras_xla.private.tensorflow import captures, graph_of_function
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
@@ -101,7 +102,7 @@ class Values:
         self.graph = graph
         self.top = Scope(graph.concrete.graph, {})
         self._variables = {id(v.handle): v.shape for v in graph.concrete.variables}
-        self._captures = {inner.name: outer for outer, inner in graph.concrete.graph.captures}
+        self._captures = {inner.name: outer for outer, inner in captures(graph.concrete.graph)}
         self._needs: dict[tuple[Ref, bool], frozenset[str] | None] = {}
         self._values: dict[Ref, np.ndarray | None] = {}
 
@@ -246,7 +247,7 @@ def _functions_of(op: tf.Operation) -> list[str]:
 
 
 def _graph_of(op: tf.Operation, name: str):
-    return getattr(op.graph._get_function(name), "graph", None)
+    return graph_of_function(op.graph, name)
 
 
 def _followed(x: tf.Tensor) -> tf.Tensor:

@@ -22,6 +22,7 @@ from keras_xla.backend.tensorflow.operations import operations
 from keras_xla.backend.tensorflow.partial.split import split
 from keras_xla.backend.tensorflow.trace import Traced
 from keras_xla.backend.tensorflow.trial import lacks_memory
+from keras_xla.private.tensorflow import captures, flat_arguments
 
 Plain = type(tf.function(lambda: None))
 SAMPLES = 3  # timed calls in each way
@@ -152,7 +153,7 @@ class Watch:
     def _variant_of(self, function: Plain, args, kwargs) -> tuple["_Variant | None", list]:
         """The variant for these arguments, and those flat; a new one is noted. None if there are too many already."""
         concrete = function.get_concrete_function(*args, **kwargs)
-        arguments = [tf.convert_to_tensor(x) for x in _flat(function, concrete, args, kwargs)]
+        arguments = [tf.convert_to_tensor(x) for x in flat_arguments(function, concrete, args, kwargs)]
         key = (concrete, *(tuple(x.shape) for x in arguments))
         variant = self._variants.get(key)
         if variant is None:
@@ -202,13 +203,6 @@ class _Variant:
         return predicate.get_concrete_function(self.specs) if self._checks.early else None
 
 
-def _flat(function: Plain, concrete, args, kwargs) -> list:
-    """The tensors among the arguments, as the concrete function takes them."""
-    bound = function.function_type.bind_with_defaults(args, kwargs, function._default_values)
-    bound = concrete.function_type.bind(*bound.args, **bound.kwargs)
-    return concrete.function_type.unpack_inputs(bound)
-
-
 def _refusal(variant: _Variant, arguments: list[tf.Tensor]) -> str:
     """Why XLA must not run it, in words."""
     trace = variant.trace
@@ -218,7 +212,7 @@ def _refusal(variant: _Variant, arguments: list[tf.Tensor]) -> str:
         return f"XLA cannot compile {', '.join(trace.facts.blocked)}{''.join(places[:1])}"
     if any(x.dtype in (tf.resource, tf.variant) for x in arguments):
         return "its arguments are not only tensors, but variables, datasets or the like"
-    if len(graph.captures) != len(trace.concrete.captured_inputs):
+    if len(captures(graph)) != len(trace.concrete.captured_inputs):
         return "it looks up values from outside at every call"
     for op in operations(graph):
         if "TensorList" in op.type:

@@ -40,7 +40,7 @@ _TOWER = (*CONVOLUTIONS, "MaxPool", "AvgPool")
 _NO_WORK = ("ReadVariableOp", "Identity", "IdentityN", "NoOp", "Reshape", "Squeeze", "ExpandDims", "Assert")
 _CHANGES = ("Assign", "Resource", "Rng", "Stateful")
 _READS = ("ResourceGather", "StatefulPartitionedCall")
-LEAST, MOST = 8, 32  # operations of a compiled part, and compiled parts, of a step with a tower
+PART_OPERATIONS, COMPILED_PARTS = 8, 32  # operations of a compiled part, and compiled parts, of a step with a tower
 
 
 class NotSplittable(Exception):
@@ -117,7 +117,7 @@ class _Sorts:
             needs[name].extend(self.late)
         work = [name for name, op in ops.items() if op not in _NO_WORK]
         light = [name for name, op in ops.items() if op == "ReadVariableOp"]
-        least, most = (LEAST, MOST) if self._towers else (1, len(names))
+        least, most = (PART_OPERATIONS, COMPILED_PARTS) if self._towers else (1, len(names))
         return cut(needs, self._plain, work, light, least, most)
 
     def _operations(self, name: str) -> list:
