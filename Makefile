@@ -11,19 +11,25 @@ ON_JAX := tests/private tests/training $(addprefix tests/engine/test_,decode.py 
 # XLA compiles on one core: two tests at a time. What it compiled stays in a process until its end: several runs, not one.
 # PyTorch, the reference, has one thread in each: two of its threads wait for each other by keeping a core busy.
 PARALLEL := -n 2 --dist worksteal
-test differential oldest transformers4 nightly: export OMP_NUM_THREADS := 1
+test test-all differential oldest transformers4 nightly: export OMP_NUM_THREADS := 1
 
-.PHONY: demo test differential keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
+.PHONY: demo test test-all differential keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
 
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py
 
 # Both backends, and the live TensorFlow models of transformers 4 in an environment of their own.
 test: $(VENV)/.test .venv-transformers4/.installed
-	$(BIN)/python -m pytest $(PARALLEL) tests --ignore tests/training
-	$(BIN)/python -m pytest $(PARALLEL) tests/training
+	$(BIN)/python -m pytest $(PARALLEL) tests --ignore tests/training -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) tests/training -m "not slow"
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
-	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4
+	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m "not slow"
+
+# And what takes minutes: before an issue is closed.
+test-all: test
+	$(BIN)/python -m pytest $(PARALLEL) tests --ignore tests/training -m slow
+	$(BIN)/python -m pytest $(PARALLEL) tests/training -m slow
+	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m slow
 
 # Scripts of actions in plain Keras and in ours, whatever can be seen of them compared: an hour or so.
 differential: $(VENV)/.test

@@ -134,9 +134,9 @@ class Attachment:
             return method(self._model, *args, **kwargs)  # which says what is wrong
         if "callbacks" not in bound.signature.parameters:  # a method of the user's own
             return method(self._model, *args, **kwargs)
-        own = method is not getattr(keras.Model, METHODS[kind])
+        own = method is not getattr(keras2.model_class(self._model), METHODS[kind])
         with self._begun(kind, bound, own) as session:
-            if own or self.jit_compile is False:
+            if own or self.jit_compile is False or keras2.is_keras2(self._model):
                 return method(*bound.args, **bound.kwargs)
             bound.apply_defaults()
             given = {name: value for name, value in bound.arguments.items() if name not in ("self", "kwargs")}

@@ -161,7 +161,9 @@ class Runner:
     def reconsider(self) -> None:
         """Ask again about what runs as the plain graph."""
         self._chosen = {name: chosen for name, chosen in self._chosen.items() if chosen.way != "graph"}
-        for this in list(self._passes.values()):
+        with self._lock:
+            passes = list(self._passes.values())
+        for this in passes:
             this.stale = this.executable.way == "graph"
 
     @staticmethod
@@ -192,13 +194,15 @@ class Runner:
             raise StopIteration
         if this is None:
             source = source_of(iterator.element_spec, pending.get_value(), self._arrays)
-            this = self._passes[iterator] = _Pass(source, self._key(source.spec))
+            this = _Pass(source, self._key(source.spec))
         else:
             self._chosen.pop((this.key, this.usual), None)
         this.pending, this.stale = pending, False
         if every:
             self._refuse(this)
         this.executable, this.usual = self._choose(this, iterator)
+        with self._lock:
+            self._passes[iterator] = this
         return this
 
     def _refuse(self, this: _Pass) -> None:
