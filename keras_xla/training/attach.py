@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import inspect
-import math
 import pathlib
 import types
 import warnings
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
 import keras_xla
 from keras_xla import backend
@@ -28,7 +28,7 @@ from keras_xla.backend.steps import (
     taking_rows,
     watched_step,
 )
-from keras_xla.private.keras import CACHED_EVALUATION, require_step_functions, step_function
+from keras_xla.private.keras import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER, require_step_functions, step_function
 from keras_xla.private.names import otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
@@ -36,6 +36,7 @@ from keras_xla.training.reports.journal import KINDS, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, flat, watched
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, in_place_of_data, with_validation_cut_off
+from keras_xla.training.steps.in_order import InOrder, evaluate_in_order, predict_in_order
 from keras_xla.training.steps.last_batch import filled_step, filling, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.replicas import prepare, replicas_function, restore
@@ -143,12 +144,9 @@ class Attachment:
             if kind == "predict":
                 return self._predict(session, given)
             extra = bound.arguments.get("kwargs", {})
-            if CACHED_EVALUATION in extra:  # inside of fit; Keras has read the data by now
-                self._read(given["x"])
-                session.steps = session.steps or _batches(given["x"], given["batch_size"])
-            elif not extra:  # else Keras says what is wrong with them
-                given = self._with_rows(session, given)
-            return method(self._model, **given, **extra)
+            if kind == "test":
+                return self._evaluate(session, given, extra)
+            return method(self._model, **self._with_rows(session, given))
 
     @contextlib.contextmanager
     def _begun(self, kind: str, bound: inspect.BoundArguments, own: bool) -> Iterator[Session]:
@@ -178,11 +176,10 @@ class Attachment:
                 detach(self._model)
 
     def _with_rows(self, session: Session, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments of `fit` or `evaluate`, with row numbers in place of arrays where our functions gather them."""
+        """The arguments of `fit`, with row numbers in place of arrays where our functions gather the rows."""
+        if predict_data is None:  # no function of ours does
+            return given
         ours = {kind: isinstance(self._make(kind, False), StepFunction) for kind in ("train", "test")}
-        if session.kind == "test":
-            rows = array_rows(given) if ours["test"] else None
-            return given if rows is None else in_place_of_data(given, self._keep(session, rows))
         if type(self._model).evaluate is not keras.Model.evaluate:
             ours["test"] = False
         if given["validation_split"] and given["validation_data"] is None:
@@ -193,7 +190,7 @@ class Attachment:
         validation = given["validation_data"]
         if ours["train"] and (rows := array_rows(given)) is not None:
             given = in_place_of_data(given, self._keep(session, rows))
-            self._read(given["x"])
+            rows.read()  # Keras reads its data before the callbacks begin
         if ours["test"] and isinstance(validation, (tuple, list)) and len(validation) in (2, 3):
             data = dict(zip(("x", "y", "sample_weight"), validation, strict=False))
             if (rows := array_rows(data)) is not None:
@@ -206,29 +203,71 @@ class Attachment:
         self._arrays[rows.owner] = rows
         return rows
 
-    def _read(self, x: Any) -> None:
-        """Read the arrays that row numbers are of: what is changed in them later does not count."""
-        if are_numbers(x):
-            self._arrays[owner_of(x[MARK][0])].read()
+    @otherwise(None)
+    def _in_order(self, session: Session, given: dict[str, Any], extra: dict[str, Any]) -> InOrder | None:
+        """The batches of arrays for `evaluate` or `predict`; None where Keras has to read the data, or is watched."""
+        if predict_data is None or given["steps"] is not None or not session.ahead or capped():
+            return None
+        inside = CACHED_EVALUATION in extra  # of fit, which has made row numbers of its validation data
+        if extra and not inside:
+            return None
+        function = self._make(session.kind, False)
+        if not isinstance(function, (StepFunction, PredictFunction)) or getattr(function, "steps", 1) > 1:
+            return None
+        if inside:
+            rows = self._arrays[owner_of(given["x"][MARK][0])] if are_numbers(given["x"]) else None
+        else:
+            rows = array_rows(given)
+        if rows is None:
+            return None
+        rows.read()  # Keras reads its data before the callbacks begin
+        if session.kind == "test":
+            LAST_LOGS.of(self._model), LOGS_IN_ORDER.of(self._model)
+        return InOrder(session.kind, rows, given["batch_size"], function.runner, session, self.journal)
+
+    def _evaluate(self, session: Session, given: dict[str, Any], extra: dict[str, Any]):
+        batches = self._in_order(session, given, extra)
+        if batches is not None:
+            return evaluate_in_order(self._model, batches, given)
+        if are_numbers(given["x"]):
+            self._arrays[owner_of(given["x"][MARK][0])].read()  # Keras has read the data by now
+        return type(self._model).evaluate(self._model, **given, **extra)
 
     def _predict(self, session: Session, given: dict[str, Any]):
-        model, callbacks, rows = self._model, given["callbacks"], None
-        function = self._make("predict", False)
-        capped = getattr(keras.config, "max_steps_per_epoch", lambda: None)() is not None
-        plainly = not isinstance(function, PredictFunction) or capped or hasattr(callbacks, "callbacks")
-        if plainly or watched(callbacks, "predict"):
-            return type(model).predict(model, **given)
-        size, data = given["batch_size"] or 32, None
-        if given["steps"] is None and (rows := array_rows(given)) is not None:
-            self._keep(session, rows)
-            data = predict_data.of_rows(rows.rows, rows.owner, size)
-        if session.ahead and (data := data or predict_data.of_dataset(given["x"])) is not None:
+        model, method = self._model, type(self._model).predict
+        plain = hasattr(given["callbacks"], "callbacks")  # a CallbackList, which knows other numbers of batches
+        batches = None if plain else self._in_order(session, given, {})
+        if batches is not None:
+            return predict_in_order(model, batches, given)
+        data = (
+            predict_data.of_dataset(given["x"]) if predict_data and session.ahead and not (plain or capped()) else None
+        )
+        function = self._make("predict", False) if data is not None else None
+        if isinstance(function, PredictFunction):
             return predict_groups(model, function, session, self._predicting, data, given, self.journal)
-        # Replicas may differ in moving statistics. One batch compiles nothing twice.
-        if rows is None or rows.rows <= size or not model.jit_compile or not rowwise_in_inference(model):
-            return type(model).predict(model, **given)
-        outputs = type(model).predict(model, **{**given, "x": rows.numbers_of_full_batches(size)})
-        return keras.tree.map_structure(lambda array: array[: rows.rows], outputs)
+        rows = self._filled_up(session, given)
+        outputs = method(model, **given)
+        return outputs if rows is None else keras.tree.map_structure(lambda array: array[:rows], outputs)
+
+    def _filled_up(self, session: Session, given: dict[str, Any]) -> int | None:
+        """Repeat the last row of arrays until the last batch is a full one, so that `predict` compiles once.
+
+        Returns:
+            How many rows of the outputs count; None where the arrays are left as they are.
+        """
+        model, size = self._model, given["batch_size"] or 32
+        if given["steps"] is not None or capped() or is_mirrored(model):  # replicas may differ in moving statistics
+            return None
+        if self._is_plain() or not model.jit_compile or watched(given["callbacks"], "predict"):
+            return None
+        rows = array_rows(given)
+        if rows is None or rows.rows <= size or rows.rows % size == 0 or not rowwise_in_inference(model):
+            return None
+        missing = -rows.rows % size
+        given["x"] = keras.tree.map_structure(
+            lambda x: np.concatenate([x, np.repeat(x[-1:], missing, axis=0)]), given["x"]
+        )
+        return rows.rows
 
     def _make(self, kind: str, force: bool):
         model, attribute = self._model, f"{kind}_function"
@@ -360,9 +399,9 @@ def _without_ours(traceback: types.TracebackType | None) -> types.TracebackType 
     return made
 
 
-def _batches(x: Any, batch_size: int | None) -> int | None:
-    """How many batches row numbers make; None for other data."""
-    return math.ceil(len(x[MARK]) / (batch_size or 32)) if are_numbers(x) else None
+def capped() -> bool:
+    """Whether Keras is told to end every pass over data after some steps."""
+    return getattr(keras.config, "max_steps_per_epoch", lambda: None)() is not None
 
 
 def _arguments(method: Callable, model: keras.Model, args, kwargs) -> dict[str, Any]:

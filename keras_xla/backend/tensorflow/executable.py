@@ -4,7 +4,7 @@ import functools
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_xla.backend.new_shapes import ShapesRefused, Timing, TrialImpossible, WayFailed
 from keras_xla.backend.tensorflow.checks.find import early_checks
 from keras_xla.backend.tensorflow.last_batch import Shapes, filling
-from keras_xla.backend.tensorflow.loops import loop
+from keras_xla.backend.tensorflow.loops import loop, rows_loop
 from keras_xla.backend.tensorflow.partial.split import NotSplittable
 from keras_xla.backend.tensorflow.sources import Batches
 from keras_xla.backend.tensorflow.trace import Trace
@@ -44,6 +44,7 @@ class Executable:
         self._told = compiled if way != "graph" else None
         self._lock = threading.RLock()
         self._loops: dict[tuple[bool, bool, str], Callable] = {}
+        self._row_loops: dict[bool, Callable] = {}
         self.instead: Callable[[WayFailed], Executable] | None = None
 
     @functools.cached_property
@@ -105,6 +106,22 @@ class Executable:
     def run(self, batch) -> Any:
         """Run one batch."""
         return self._run(lambda: self._one(batch))
+
+    def rows(self, tensors: Sequence[tf.Tensor], size: int, first: int, count: int, joined: bool) -> tuple[list, int]:
+        """Run `count` batches of `size` rows of arrays, from row `first` on; see `loops.rows_loop`."""
+        if self._stops:
+            count = 1
+
+        def run():
+            if joined not in self._row_loops:
+                made = rows_loop(self.trace, self._step, joined, self._early)
+                number = tf.TensorSpec([], tf.int32)
+                rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in tensors]
+                self._row_loops[joined] = made.get_concrete_function(rows, number, number, number)
+            return self._row_loops[joined](list(tensors), *map(tf.constant, (size, first, count)))
+
+        outputs, ran = self._run(run, lambda made: int(made[1]) > 0)
+        return outputs, int(ran)
 
     def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
         """Time `run`, and undo what it did to variables.

@@ -86,6 +86,58 @@ def loop(
     return tf.function(run, autograph=False)
 
 
+def rows_loop(trace: Trace, step: Callable, joined: bool, holds: Callable | None = None) -> Callable:
+    """Runs a step on the rows of arrays in their order, as long as the batches are for it.
+
+    Args:
+        trace: The traced step.
+        step: As `ways.make` gives it, or as `last_batch.filling` does for a trace that fills.
+        joined: Whether the outputs of all batches are wanted, or those of the last one.
+        holds: As in `loop`.
+
+    Returns:
+        `run(tensors, rows, first, count) -> outputs, ran`: at most `count` batches of so many rows each, from row
+        `first` on; `tensors` are the arrays, flat.
+    """
+    made = leaves_of(trace.concrete.structured_outputs)
+    spec = trace.spec.batch if trace.fills else trace.spec
+    known = [x.shape for x in leaves_of(spec)]
+
+    def batch(tensors, rows, start):
+        with tf.device("CPU:0"):  # where the arrays are: they may not fit anywhere else
+            parts = [
+                tf.slice(x, [start, *[0] * (x.shape.rank - 1)], [rows, *[-1] * (x.shape.rank - 1)]) for x in tensors
+            ]
+            if all(shape.rank and shape[0] is None for shape in known):  # nor may it find out that all have as many
+                parts = tf.experimental.Optional.from_value(tuple(parts)).get_value()
+        return [tf.ensure_shape(x, shape) for x, shape in zip(parts, known, strict=True)]
+
+    def run(tensors, rows, first, count):
+        keeper = All(made) if joined else Last(made)
+
+        def more(ran, _kept):
+            if holds is None:
+                return ran < count
+            return tf.cond(
+                ran < count, lambda: holds(batch(tensors, rows, first + ran * rows)), lambda: tf.constant(False)
+            )
+
+        def body(ran, kept):
+            outputs = leaves_of(step(repack(spec, batch(tensors, rows, first + ran * rows))))
+            return ran + 1, keeper.added(kept, ran, outputs)
+
+        ran, kept = tf.while_loop(
+            more,
+            body,
+            (tf.constant(0), keeper.start),
+            shape_invariants=(tf.TensorShape([]), keeper.invariants),
+            parallel_iterations=1,
+        )
+        return keeper.result(kept), ran
+
+    return tf.function(run, autograph=False)
+
+
 def _known_as(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     """A tensor of which the graph knows no more and no less than this, as in plain Keras' graph for such batches."""
     shape = tf.TensorShape(shape)

@@ -158,6 +158,37 @@ class Runner:
             outputs, way = chosen.run(batch), chosen.way
         return Execution(outputs, 1, way, self._news == news)
 
+    def run_rows(self, arrays: Any, size: int, first: int, count: int, known: bool, every: bool) -> Execution:
+        """Run batches of the rows of arrays, in their order.
+
+        Args:
+            arrays: A batch's structure of dense tensors, with all rows.
+            size: Rows of a batch.
+            first: Number of the first row.
+            count: How many batches; fewer may be run, as few as one.
+            known: Whether the trace knows how many rows a batch has, as plain Keras' does.
+            every: Whether the outputs of all batches are wanted, joined along the first axis, or those of the last.
+        """
+        news, tensors = self._news, leaves_of(arrays)
+        batch = repack(arrays, [tf.TensorSpec([size, *x.shape[1:]], x.dtype) for x in tensors])
+        key, shapes = self._key(batch if known else keras.tree.map_structure(_open_spec, batch)), shapes_of(batch)
+
+        def once(executable):
+            return lambda: executable.rows(tensors, size, first, 1, every and collectable(executable.trace))
+
+        chosen = self._answer(key, shapes) or self._ask(key, batch, once)
+        while True:
+            joined = every and collectable(chosen.trace)
+            try:
+                outputs, ran = chosen.rows(tensors, size, first, 1 if every and not joined else count, joined)
+            except WayFailed as error:  # before it ran anything
+                chosen = self._instead_of(chosen, error)
+                continue
+            if ran:
+                break
+            chosen, count = self._executable(key, "graph", (), shapes), 1  # it says what is wrong with the values
+        return Execution(repack(chosen.trace.concrete.structured_outputs, outputs), ran, chosen.way, self._news == news)
+
     def reconsider(self) -> None:
         """Ask again about what runs as the plain graph."""
         self._chosen = {name: chosen for name, chosen in self._chosen.items() if chosen.way != "graph"}
@@ -357,6 +388,10 @@ class Runner:
 
 def _tensor(x):
     return x if x is None or is_composite(x) else tf.convert_to_tensor(x)
+
+
+def _open_spec(x: Any) -> Any:
+    return None if x is None else _opened(x)
 
 
 def _spec_of(x: Any) -> Any:

@@ -64,11 +64,6 @@ class ArrayRows:
         """What Keras is given as `x` in place of all data."""
         return numbered(self.rows, self.owner)
 
-    def numbers_of_full_batches(self, batch_size: int) -> dict[str, np.ndarray]:
-        """The same, with the last number repeated until the last batch is a full one."""
-        missing = -self.rows % batch_size
-        return {key: np.pad(array, (0, missing), "edge") for key, array in self.numbers().items()}
-
     def batches(self, batch_size: int) -> int:
         """How many batches they make."""
         return math.ceil(self.rows / batch_size)

@@ -1,4 +1,4 @@
-"""`predict` where nobody watches its batches: many of them in one graph, while Keras' own method counts groups of them.
+"""`predict` on a `tf.data` dataset: many batches in one graph, while Keras' own method counts groups of them.
 
 Outputs are put where they belong as they come. Keras keeps those of each group until the end, so it is given a zero.
 """
@@ -45,8 +45,8 @@ class Groups:
 
     Args:
         runner: The backend's.
-        iterator: Gives the batches, or the numbers of their rows.
-        batches: How many there are; None if that is not known. Not whole where the last one is smaller.
+        iterator: Gives the batches.
+        batches: How many there are; None if that is not known.
         steps: How many of them are wanted; None for all.
         session: Of the call.
         journal: Is told how long steps took.
@@ -57,11 +57,11 @@ class Groups:
     """
 
     def __init__(
-        self, runner: Any, iterator: Any, batches: float | None, steps: int | None, session: Session, journal: Journal
+        self, runner: Any, iterator: Any, batches: int | None, steps: int | None, session: Session, journal: Journal
     ):
         self._runner, self._session, self._journal = runner, session, journal
         self._held = [iterator]
-        total = steps or (batches and math.ceil(batches)) or -1  # as Keras understands it
+        total = steps or batches or -1  # as Keras understands it
         self._total = total if total > 0 else None
         self.done, self._count = 0, 1
         lengths = [n for n in (self._total, batches) if n]
@@ -144,7 +144,7 @@ def predict_groups(
         add_progbar=verbose != 0,
         verbose=verbose,
         epochs=1,
-        steps=steps or (data.batches and math.ceil(data.batches)),
+        steps=steps or data.batches,
         model=model,
     )
     session.group = groups

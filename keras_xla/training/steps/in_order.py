@@ -1,0 +1,136 @@
+"""`evaluate` and `predict` on arrays that nobody shuffles: no input pipeline, and many batches in one graph.
+
+Keras' own methods make a pipeline for every call and come back to Python for every batch. That takes most of the time
+of a small model, and tens of milliseconds of a call with one batch. So what they do around the steps is done here.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_xla.private.keras import last_logs, logs_in_order
+from keras_xla.training.reports.journal import Journal
+from keras_xla.training.session import Session
+from keras_xla.training.steps.array_rows import ArrayRows
+from keras_xla.training.steps.predict_groups import next_count
+
+
+class InOrder:
+    """The batches of rows of arrays, in groups that grow as far as the callbacks may wait.
+
+    Args:
+        kind: `"test"` or `"predict"`.
+        rows: The arrays.
+        batch_size: Rows of a batch; 32 by default.
+        runner: The backend's.
+        session: Of the call.
+        journal: Is told how long steps took.
+    """
+
+    def __init__(
+        self, kind: str, rows: ArrayRows, batch_size: int | None, runner: Any, session: Session, journal: Journal
+    ):
+        self._kind, self._rows, self._size = kind, rows, batch_size or 32
+        self._runner, self._session, self._journal = runner, session, journal
+        self.steps = rows.batches(self._size)
+        session.steps = self.steps
+
+    def gathered(self) -> Any:
+        """What the outputs of all batches are put into."""
+        return self._runner.gathered(self._rows.rows / self._size)
+
+    def run(self, shown: keras.callbacks.CallbackList, stopped: Callable[[], bool]) -> Iterator[tuple[Any, int]]:
+        """Run all batches; callbacks see the first and the last of each group.
+
+        Args:
+            shown: The callbacks.
+            stopped: Whether one of them wants it to end.
+
+        Yields:
+            Outputs, and of how many batches they are.
+        """
+        full, rest = divmod(self._rows.rows, self._size)
+        done, count = 0, 1
+        while done < self.steps and not stopped():
+            size, count = (self._size, min(count, full - done)) if done < full else (rest, 1)
+            made, seconds = self._group(shown, size, done, count, alike=not rest)
+            done += made.batches
+            yield made.outputs, made.batches
+            if made.settled:
+                self._journal.ran(self._kind, made.way, made.batches, seconds)
+                count = next_count(made.batches, seconds, made.outputs)
+
+    def _group(self, shown, size: int, done: int, count: int, alike: bool):
+        predicts = self._kind == "predict"
+        getattr(shown, f"on_{self._kind}_batch_begin")(done)
+        start = time.perf_counter()
+        # Plain Keras traces `predict` by the tensors of a batch, and the others by what the pipeline tells of them.
+        made = self._runner.run_rows(
+            self._rows.batch, size, done * self._size, count, known=predicts or alike, every=predicts
+        )
+        seconds = time.perf_counter() - start
+        self._session.done = done + made.batches
+        told = {"outputs": made.outputs} if predicts else made.outputs
+        getattr(shown, f"on_{self._kind}_batch_end")(self._session.done - 1, told)
+        return made, seconds
+
+
+def predict_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> Any:
+    """What `model.predict` returns for arrays.
+
+    Args:
+        model: A built or unbuilt Keras model.
+        batches: Of the arrays.
+        given: All arguments of `predict`; no callback of them watches batches.
+    """
+    shown = _callbacks(model, batches, given)
+    model.stop_predicting = False
+    shown.on_predict_begin()
+    made = batches.gathered()
+    for outputs, ran in batches.run(shown, lambda: model.stop_predicting):
+        made.add(outputs, ran)
+    shown.on_predict_end()
+    return made.result()
+
+
+def evaluate_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> Any:
+    """What `model.evaluate` returns for arrays.
+
+    Args:
+        model: A compiled Keras model.
+        batches: Of the arrays.
+        given: All arguments of `evaluate`; no callback of them watches batches.
+    """
+    shown = given["callbacks"]
+    if not isinstance(shown, keras.callbacks.CallbackList):
+        shown = _callbacks(model, batches, given)
+    model.stop_evaluating = False
+    shown.on_test_begin()
+    model.reset_metrics()
+    logs = {}
+    for outputs, _ in batches.run(shown, lambda: model.stop_evaluating):
+        logs = outputs
+    logs = _numbers(last_logs(model, logs))
+    shown.on_test_end(logs)
+    return logs if given["return_dict"] else logs_in_order(model, logs)
+
+
+def _callbacks(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> keras.callbacks.CallbackList:
+    verbose = given["verbose"]
+    return keras.callbacks.CallbackList(
+        given["callbacks"], add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=batches.steps, model=model
+    )
+
+
+def _numbers(logs: dict) -> dict:
+    """Logs as callbacks get them: flat, sorted by name, Python's floats where they are numbers."""
+    flat = {}
+    for name, value in sorted(logs.items()):
+        if isinstance(value, dict):
+            flat |= _numbers(value)
+        else:
+            flat[name] = float(value) if np.ndim(value) == 0 else value
+    return flat
