@@ -29,7 +29,7 @@ from keras_xla.backend.steps import (
     watched_step,
 )
 from keras_xla.private.keras import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER, require_step_functions, step_function
-from keras_xla.private.names import otherwise
+from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
 from keras_xla.training.reports.journal import KINDS, Journal
@@ -54,10 +54,11 @@ class Attachment:
     Attributes:
         jit_compile: True or `"auto"`; False from when plain Keras was asked for until the calls that go on have ended.
         journal: What was decided and how it ran.
+        enabled: Whether the model was attached because `keras_xla.enable` was on, not because of its own script.
     """
 
     def __init__(self, model: keras.Model, jit_compile: bool | str):
-        self._model, self.jit_compile = model, jit_compile
+        self._model, self.jit_compile, self.enabled = model, jit_compile, False
         self.journal = Journal()
         self._compiled_kinds: set[str] = set()
         self._sessions = Sessions()
@@ -94,9 +95,11 @@ class Attachment:
     def compile(self, *args, **kwargs):
         """In place of `Model.compile`: what it says about XLA counts; if it says nothing, all stays as it was."""
         model, method = self._model, type(self._model).compile
+        enabled = getattr(method, "attaches", False)  # that of `keras_xla.enable`, which decides anew
+        if enabled or self.enabled:
+            detach(model)
+            return method(model, *args, **kwargs)
         result = method(model, *args, **kwargs)
-        if getattr(method, "attaches", False):  # that of `keras_xla.enable`
-            return result
         asked = _arguments(method, model, args, kwargs).get("jit_compile")
         if asked not in (None, "auto"):
             detach(model)
@@ -275,7 +278,11 @@ class Attachment:
             return getattr(model, attribute)
 
         def keras_make():
-            return step_function(model, kind)
+            with contextlib.suppress(Gone):
+                return step_function(model, kind)
+            setattr(model, attribute, None)
+            getattr(type(model), f"make_{kind}_function")(model)
+            return getattr(model, attribute)
 
         if self._is_plain():
             function = keras_make()

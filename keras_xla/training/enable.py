@@ -138,6 +138,7 @@ def _compile(self, *args, **kwargs):
     attachment = take_over(self, wanted)
     if attachment is None:
         return _note(self, False, "enabled with jit_compile=False, and plain Keras does it")
+    attachment.enabled = True
     return _note(self, wanted, "", attachment.journal)
 
 

@@ -171,7 +171,7 @@ class Executable:
             try:
                 outputs = call()
             except NotSplittable as error:
-                raise WayFailed(str(error)) from error
+                raise WayFailed(str(error), error.node) from error
             except _OF_XLA as error:
                 raise failure(error) from error
             except ValueError as error:  # while it was traced, for shapes that do not fit

@@ -106,7 +106,7 @@ def test_before_anything_runs():
 
 
 def compile_plainly(model):
-    model.compile(**OPTIONS)
+    model.compile(**OPTIONS, jit_compile=False)
 
 
 def compile_without_xla(model):

@@ -209,7 +209,7 @@ class ReplicasRunner:
         try:
             alone()(*flat)
         except NotSplittable as error:
-            raise WayFailed(str(error)) from error
+            raise WayFailed(str(error), error.node) from error
         except _OF_XLA as error:
             raise failure(error) from error
         here = {replica: (key, way, replica, shape) for replica, shape in enumerate(shapes)}

@@ -44,7 +44,15 @@ PART_OPERATIONS, COMPILED_PARTS = 8, 32  # operations of a compiled part, and co
 
 
 class NotSplittable(Exception):
-    """Why a step cannot be run in parts."""
+    """Why a step cannot be run in parts.
+
+    Attributes:
+        node: The operation in the way, with the name scopes of the layers that it is in; empty if there is none.
+    """
+
+    def __init__(self, message: str, node: str = ""):
+        super().__init__(message)
+        self.node = node
 
 
 def split(checks: Checks, towers: bool = False) -> Callable:
@@ -197,7 +205,8 @@ class _Part:
         else:
             for name, x in zip(self._takes, given, strict=True):
                 if x.dtype in (tf.variant, tf.resource) or not x.shape.is_fully_defined():
-                    raise NotSplittable(f"{name} is no tensor of a shape that is known: {x.dtype.name} {x.shape}")
+                    told = f"{name} is no tensor of a shape that is known: {x.dtype.name} {x.shape}"
+                    raise NotSplittable(told, node_of(name))
             made = self._compiled(given)
         return made
 
