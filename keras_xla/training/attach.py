@@ -21,14 +21,22 @@ from keras_xla.backend.steps import (
     is_distributed,
     is_mirrored,
     make_runner,
+    make_state_runner,
     predict_data,
+    reads_ahead,
     require_private,
     runs_eagerly,
     state_maker,
     taking_rows,
     watched_step,
 )
-from keras_xla.private.keras import CACHED_EVALUATION, require_step_functions, step_function
+from keras_xla.private.keras import (
+    CACHED_EVALUATION,
+    flat_layers,
+    require_step_functions,
+    step_function,
+    takes_single_batches,
+)
 from keras_xla.private.names import otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
@@ -154,7 +162,8 @@ class Attachment:
     def _begun(self, kind: str, bound: inspect.BoundArguments, own: bool) -> Iterator[Session]:
         """A session for one call; when the call ends, however it ends, nothing of it is left."""
         callbacks, current = bound.arguments.get("callbacks"), self._sessions.current
-        ahead = self.jit_compile == "auto" and not own and not watched(callbacks, kind)
+        ahead = (self.jit_compile == "auto" or backend.name == "jax") and not own and not watched(callbacks, kind)
+        ahead &= reads_ahead(bound.arguments.get("x"))
         outer, before = current.get("train"), current.get(kind)
         epochs = outer.epochs if outer is not None and kind == "test" else 1
         session = Session(kind, self._sessions, ahead, bound.arguments.get("steps"), epochs)
@@ -179,7 +188,7 @@ class Attachment:
 
     def _with_rows(self, session: Session, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of `fit` or `evaluate`, with row numbers in place of arrays where our functions gather them."""
-        ours = {kind: isinstance(self._make(kind, False), StepFunction) for kind in ("train", "test")}
+        ours = {kind: self._gathers_rows(kind) for kind in ("train", "test")}
         if session.kind == "test":
             rows = array_rows(given) if ours["test"] else None
             return given if rows is None else in_place_of_data(given, self._keep(session, rows))
@@ -199,6 +208,10 @@ class Attachment:
             if (rows := array_rows(data)) is not None:
                 given = {**given, "validation_data": (self._keep(session, rows).numbers(),)}
         return given
+
+    def _gathers_rows(self, kind: str) -> bool:
+        function = self._make(kind, False)
+        return isinstance(function, StepFunction) and function.runner.gathers_rows
 
     def _keep(self, session: Session, rows: ArrayRows) -> ArrayRows:
         """Keep arrays for the steps of a call."""
@@ -264,8 +277,11 @@ class Attachment:
             def make():
                 return watched_step(kind, keras_make, own, batch_names, ledger.saw)
 
-            fill = backend.name == "jax" and kind != "predict" and not own
-            function = filling(model, kind, make) if fill else make()
+            if not own and _hands_over_state(model, kind):
+                steps = keras2.steps_per_execution(model)
+                function = StepFunction(self._state_runner(kind, make, ledger), kind, steps, session, self.journal)
+            else:
+                function = make()
         elif kind == "predict":
             function = PredictFunction(runner, session, self.journal)
         else:
@@ -278,6 +294,14 @@ class Attachment:
         model = self._model
         off = self.jit_compile is False or (self.jit_compile is True and not model.jit_compile)
         return off or model.run_eagerly or runs_eagerly()
+
+    def _state_runner(self, kind: str, make: Callable[[], Callable], ledger: Ledger) -> Any:
+        """The backend's runner of a model whose state Keras hands to each step and takes back."""
+        model = self._model
+        fill = filling(model, kind)
+        step = getattr(model, f"{kind}_step")
+        steps = keras2.steps_per_execution(model)
+        return make_state_runner(step, make(), fill, batch_names, ledger.compiled, steps, functools.partial(flat_layers, model))
 
     @otherwise(None)
     def _runner(self, kind: str, policy: Policy, ledger: Ledger) -> Any:
@@ -358,6 +382,13 @@ def _without_ours(traceback: types.TracebackType | None) -> types.TracebackType 
     for each in reversed(kept):
         made = types.TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return made
+
+
+@otherwise(False)
+def _hands_over_state(model: keras.Model, kind: str) -> bool:
+    """Whether Keras hands the state of a model to each step, with an iterator of single batches."""
+    nnx = getattr(keras.config, "is_nnx_enabled", lambda: False)()  # state in the variables of flax
+    return make_state_runner is not None and kind != "predict" and not nnx and takes_single_batches(model)
 
 
 def _batches(x: Any, batch_size: int | None) -> int | None:
