@@ -115,7 +115,7 @@ def test_a_smaller_last_batch_that_cannot_be_filled_up_compiles_once_more():
     log = Log()
     fitted(compile, normalized, batch_size=16)
     causes = log.causes()
-    assert len(causes) == 2 and causes[0] == "first call" and "16 -> 8" in causes[1]
+    assert causes == ["first call", "argument x: (16, 20) -> (8, 20), y: (16,) -> (8,)"]
 
 
 def test_a_step_is_traced_as_often_as_in_plain_keras():
@@ -304,6 +304,17 @@ def test_a_step_that_changes_the_types_of_its_state_runs_as_keras_runs_it(groups
     same(fitted(compile, make), expected)
     jax.effects_barrier()
     assert len(told) == 2 * before == 54
+
+
+def test_keras_does_not_look_into_the_state_of_its_loop(monkeypatch):
+    seen, setattr_ = [], keras.Model.__setattr__
+    monkeypatch.setattr(
+        keras.Model, "__setattr__", lambda self, name, value: seen.append((name, value)) or setattr_(self, name, value)
+    )
+    fitted(compile)
+    states = [value["trainable_variables"] for name, value in seen if name == "_jax_state" and value]
+    assert len(states) == 27 and not any(isinstance(state, list) for state in states)
+    assert all(isinstance(x, jax.Array) for x in states[-1]) and len(states[-1]) == 4 and states[-1]
 
 
 def test_the_report_tells_of_the_steps():

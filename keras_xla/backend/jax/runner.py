@@ -15,6 +15,7 @@ import numpy as np
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.jax.batches import leaves_of
 from keras_xla.backend.jax.step_loop import CannotLoop, StepLoop
+from keras_xla.backend.jax.untracked import as_lists, untracked
 
 GROUP_STEPS, GROUP_BYTES = 64, 2**23  # steps in one call, and the batches for them: longer steps need no loop
 READ_SECONDS = 0.1  # for which batches are read before the steps of the first of them run
@@ -69,7 +70,7 @@ class Runner:
         Raises:
             StopIteration: There is no batch left.
         """
-        made = self._group(state, iterator, count)
+        made = self._group(as_lists(state), iterator, count)
         while made.batches < self._least:
             try:
                 more = self._group(made.outputs[1], iterator, count - made.batches)
@@ -77,6 +78,9 @@ class Runner:
                 break
             settled = made.settled and more.settled
             made = dataclasses.replace(more, batches=made.batches + more.batches, settled=settled)
+        if count > 1:  # so it is Keras' loop that asks
+            logs, state = made.outputs
+            made = dataclasses.replace(made, outputs=(logs, untracked(state)))
         return made
 
     def _group(self, state: Any, iterator: Iterator, count: int) -> Execution:
@@ -92,7 +96,7 @@ class Runner:
         try:
             outputs = loop(state, batches)
         except Exception as error:  # of a step that does not fit into a loop, or of one that fails: Keras tells
-            if any(x.is_deleted() for x in jax.tree.leaves(state)):
+            if any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(state)):
                 raise
             this.put_back(batches[1:])
             made = self._one(state, first)
