@@ -21,7 +21,6 @@ from keras_xla.backend.steps import (
     is_distributed,
     is_mirrored,
     make_runner,
-    make_state_runner,
     predict_data,
     reads_ahead,
     require_private,
@@ -32,10 +31,8 @@ from keras_xla.backend.steps import (
 )
 from keras_xla.private.keras import (
     CACHED_EVALUATION,
-    flat_layers,
     require_step_functions,
     step_function,
-    takes_single_batches,
 )
 from keras_xla.private.names import otherwise
 from keras_xla.training.decide.decisions import decisions
@@ -44,7 +41,8 @@ from keras_xla.training.reports.journal import KINDS, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, flat, watched
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, in_place_of_data, with_validation_cut_off
-from keras_xla.training.steps.last_batch import filled_step, filling, stop_filling
+from keras_xla.training.steps.handed_state import hands_over_state, state_runner
+from keras_xla.training.steps.last_batch import filled_step, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.replicas import prepare, replicas_function, restore
 from keras_xla.training.steps.rowwise import rowwise_in_inference
@@ -277,9 +275,9 @@ class Attachment:
             def make():
                 return watched_step(kind, keras_make, own, batch_names, ledger.saw)
 
-            if not own and _hands_over_state(model, kind):
+            if not own and hands_over_state(model, kind):
                 steps = keras2.steps_per_execution(model)
-                function = StepFunction(self._state_runner(kind, make, ledger), kind, steps, session, self.journal)
+                function = StepFunction(state_runner(model, kind, make, ledger), kind, steps, session, self.journal)
             else:
                 function = make()
         elif kind == "predict":
@@ -294,14 +292,6 @@ class Attachment:
         model = self._model
         off = self.jit_compile is False or (self.jit_compile is True and not model.jit_compile)
         return off or model.run_eagerly or runs_eagerly()
-
-    def _state_runner(self, kind: str, make: Callable[[], Callable], ledger: Ledger) -> Any:
-        """The backend's runner of a model whose state Keras hands to each step and takes back."""
-        model = self._model
-        fill = filling(model, kind)
-        step = getattr(model, f"{kind}_step")
-        steps = keras2.steps_per_execution(model)
-        return make_state_runner(step, make(), fill, batch_names, ledger.compiled, steps, functools.partial(flat_layers, model))
 
     @otherwise(None)
     def _runner(self, kind: str, policy: Policy, ledger: Ledger) -> Any:
@@ -382,13 +372,6 @@ def _without_ours(traceback: types.TracebackType | None) -> types.TracebackType 
     for each in reversed(kept):
         made = types.TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return made
-
-
-@otherwise(False)
-def _hands_over_state(model: keras.Model, kind: str) -> bool:
-    """Whether Keras hands the state of a model to each step, with an iterator of single batches."""
-    nnx = getattr(keras.config, "is_nnx_enabled", lambda: False)()  # state in the variables of flax
-    return make_state_runner is not None and kind != "predict" and not nnx and takes_single_batches(model)
 
 
 def _batches(x: Any, batch_size: int | None) -> int | None:

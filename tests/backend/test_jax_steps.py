@@ -89,8 +89,9 @@ def test_what_does_not_fit_into_a_loop_runs_nothing(step):
 def with_everything():
     keras.utils.set_random_seed(0)
     layers = keras.layers
-    lines = [layers.Dense(8), layers.BatchNormalization(), layers.ReLU(), layers.GaussianNoise(0.1), layers.Dropout(0.3)]
-    return keras.Sequential([keras.Input((20,)), *lines, layers.Dense(3)])
+    random = [layers.GaussianNoise(0.1), layers.Dropout(0.3)]
+    lines = [layers.Dense(8), layers.BatchNormalization(), layers.ReLU(), *random, layers.Dense(3)]
+    return keras.Sequential([keras.Input((20,)), *lines])
 
 
 @pytest.mark.parametrize("make", [classifier, normalized, with_everything], ids=lambda make: make.__name__)
@@ -321,3 +322,11 @@ def test_the_report_tells_of_the_steps():
     model = compile(classifier(), "adam", LOSS)
     model.fit(X, Y, batch_size=8, epochs=4, verbose=0)
     assert model_report(model).to_dict()["train"]["ran"]["xla"]["steps"] > 20
+
+
+def test_batches_on_a_device_are_stacked_there(monkeypatch):
+    monkeypatch.setattr("keras_xla.backend.jax.step_loop._platform", lambda x: "gpu")
+    loop, state = StepLoop(add, 5), [jax.numpy.zeros((), "float32")]
+    for count in (2, 5):
+        _, state = loop(state, [jax.numpy.asarray(batch) for batch in ones(count)])
+    assert float(state[0]) == 2 * (3 + 15) and loop.traces == 1

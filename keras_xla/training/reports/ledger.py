@@ -8,7 +8,6 @@ from keras_xla.backend.compile_log import record
 from keras_xla.backend.signature import Leaf, describe, describe_change
 from keras_xla.training.reports.journal import ADVICE, MANY, Journal
 
-
 STEPS_AT_A_TIME = {"one step", "several steps"}  # executables on JAX
 
 
@@ -59,7 +58,8 @@ class Ledger:
     def _why(self, trace: str, signature) -> str:
         if self._last is None:
             return self._cause
-        if trace in STEPS_AT_A_TIME and {of for of, seen in self._seen if seen == signature} == STEPS_AT_A_TIME - {trace}:
+        others = {other for other, seen in self._seen if seen == signature}
+        if trace in STEPS_AT_A_TIME and others == STEPS_AT_A_TIME - {trace}:
             return f"shapes as before, for {trace} at a time"
         if any(signature == seen for _, seen in self._seen):
             return "traced again: shapes as before, another structure of the batch or other types of the model's state"
