@@ -1,5 +1,6 @@
 """What a backend's runner says of the batches that it ran."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,11 @@ class Execution:
         batches: How many there were.
         way: In which the last one ran: `"graph"`, `"xla"` or `"partial"`.
         settled: Whether nothing was decided, traced or compiled meanwhile, so that the time they took counts.
+        wait: Returns when they have run; None if they have.
     """
 
     outputs: Any
     batches: int
     way: str
     settled: bool
+    wait: Callable[[], Any] | None = None

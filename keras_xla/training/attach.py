@@ -22,6 +22,7 @@ from keras_xla.backend.steps import (
     is_mirrored,
     make_runner,
     predict_data,
+    reads_ahead,
     require_private,
     runs_eagerly,
     state_maker,
@@ -36,8 +37,9 @@ from keras_xla.training.reports.journal import KINDS, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, flat, watched
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, in_place_of_data, with_validation_cut_off
+from keras_xla.training.steps.handed_state import hands_over_state, state_runner
 from keras_xla.training.steps.in_order import InOrder, evaluate_in_order, predict_in_order
-from keras_xla.training.steps.last_batch import filled_step, filling, stop_filling
+from keras_xla.training.steps.last_batch import filled_step, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.replicas import prepare, replicas_function, restore
 from keras_xla.training.steps.rowwise import rowwise_in_inference
@@ -155,7 +157,8 @@ class Attachment:
     def _begun(self, kind: str, bound: inspect.BoundArguments, own: bool) -> Iterator[Session]:
         """A session for one call; when the call ends, however it ends, nothing of it is left."""
         callbacks, current = bound.arguments.get("callbacks"), self._sessions.current
-        ahead = self.jit_compile == "auto" and not own and not watched(callbacks, kind)
+        ahead = (self.jit_compile == "auto" or backend.name == "jax") and not own and not watched(callbacks, kind)
+        ahead &= reads_ahead(bound.arguments.get("x"))
         outer, before = current.get("train"), current.get(kind)
         epochs = outer.epochs if outer is not None and kind == "test" else 1
         session = Session(kind, self._sessions, ahead, bound.arguments.get("steps"), epochs)
@@ -180,9 +183,7 @@ class Attachment:
 
     def _with_rows(self, session: Session, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of `fit`, with row numbers in place of arrays where our functions gather the rows."""
-        if predict_data is None:  # no function of ours does
-            return given
-        ours = {kind: isinstance(self._make(kind, False), StepFunction) for kind in ("train", "test")}
+        ours = {kind: self._gathers_rows(kind) for kind in ("train", "test")}
         if type(self._model).evaluate is not keras.Model.evaluate:
             ours["test"] = False
         if given["validation_split"] and given["validation_data"] is None:
@@ -199,6 +200,12 @@ class Attachment:
             if (rows := array_rows(data)) is not None:
                 given = {**given, "validation_data": (self._keep(session, rows).numbers(),)}
         return given
+
+    def _gathers_rows(self, kind: str) -> bool:
+        if predict_data is None:  # on JAX; there Keras reads the state of what it distributes when a function is made
+            return False
+        function = self._make(kind, False)
+        return isinstance(function, StepFunction) and function.runner.gathers_rows
 
     def _keep(self, session: Session, rows: ArrayRows) -> ArrayRows:
         """Keep arrays for the steps of a call."""
@@ -242,9 +249,8 @@ class Attachment:
         batches = None if plain else self._in_order(session, given, {})
         if batches is not None:
             return predict_in_order(model, batches, given)
-        data = (
-            predict_data.of_dataset(given["x"]) if predict_data and session.ahead and not (plain or capped()) else None
-        )
+        groups = predict_data is not None and session.ahead and not plain and not capped()
+        data = predict_data.of_dataset(given["x"]) if groups else None
         function = self._make("predict", False) if data is not None else None
         if isinstance(function, PredictFunction):
             return predict_groups(model, function, session, self._predicting, data, given, self.journal)
@@ -310,8 +316,11 @@ class Attachment:
             def make():
                 return watched_step(kind, keras_make, own, batch_names, ledger.saw)
 
-            fill = backend.name == "jax" and kind != "predict" and not own
-            function = filling(model, kind, make) if fill else make()
+            if not own and hands_over_state(model, kind):
+                steps = keras2.steps_per_execution(model)
+                function = StepFunction(state_runner(model, kind, make, ledger), kind, steps, session, self.journal)
+            else:
+                function = make()
         elif kind == "predict":
             function = PredictFunction(runner, session, self.journal)
         else:

@@ -2,19 +2,33 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
-import jax
 import keras
-import numpy as np
 
-from keras_xla.backend.filled_batch import FilledBatch
+from keras_xla.backend.jax.batches import leaves_of
+from keras_xla.backend.jax.runner import Runner
 from keras_xla.private.jax import listening
 
+ONE = "one step"  # what was traced, for the log
 predict_data = None  # Keras' own functions read the data
 
 
 def make_runner(*_) -> None:
-    """None: Keras' own functions, which compile every step, are what runs."""
+    """None: Keras' own functions, which compile every step, are what runs, or what the runner of a state is around."""
+
+
+make_state_runner = Runner
+
+
+def reads_ahead(x: Any) -> bool:
+    """Whether batches may be read before the steps of earlier ones run, so that nobody who makes them can tell.
+
+    Keras takes a generator's or a `PyDataset`'s batches one by one here.
+    """
+    if type(x).__module__.partition(".")[0] == "tensorflow" and hasattr(x, "element_spec"):
+        return True
+    return all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(x) if leaf is not None)
 
 
 def make_replicas_runner(*_) -> None:
@@ -75,7 +89,7 @@ def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, sa
         with listening(lambda name: batches.compiled(name, wanted)):
             result = function(state, batches)
         if batches.compilers:
-            seen = [("", _leaves(data, names)) for data in batches.compilers]
+            seen = [(ONE, leaves_of(data, names)) for data in batches.compilers]
             saw(seen, time.perf_counter() - start, compiled=True)
         return result
 
@@ -103,16 +117,3 @@ class _Batches:
     def compiled(self, name: str, wanted: str):
         if not self._reading and wanted in name:
             self.compilers.append(self._current)
-
-
-def _leaves(data, names: Callable) -> list[tuple]:
-    data = data.batch if isinstance(data, FilledBatch) else data
-    present = [x for x in keras.tree.flatten(data) if x is not None]
-    return [
-        (name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x))))
-        for name, x in zip(names(data), present, strict=True)
-    ]
-
-
-def _dtype(x) -> np.dtype:
-    return x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype

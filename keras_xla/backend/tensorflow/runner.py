@@ -70,6 +70,9 @@ class Runner:
     """
 
     gathered = Gathered
+    gathers_rows = True  # of arrays in memory, by the row numbers that Keras' pipeline delivers
+    first_steps = 1  # to be asked for while nobody knows how long a step takes
+    frees_slowly = True  # iterators: see `Session.let_go`
 
     def __init__(
         self,

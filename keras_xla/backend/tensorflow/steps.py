@@ -23,7 +23,9 @@ __all__ = [
     "is_mirrored",
     "make_replicas_runner",
     "make_runner",
+    "make_state_runner",
     "predict_data",
+    "reads_ahead",
     "replicas_of",
     "require_private",
     "runs_eagerly",
@@ -32,6 +34,14 @@ __all__ = [
     "taking_rows",
     "watched_step",
 ]
+
+
+make_state_runner = None  # the state of a model is in its variables
+
+
+def reads_ahead(x: Any) -> bool:
+    """Always: Keras makes a `tf.data` pipeline of all data, which does so anyway."""
+    return True
 
 
 def is_distributed(model) -> bool:

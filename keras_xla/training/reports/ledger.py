@@ -8,6 +8,8 @@ from keras_xla.backend.compile_log import record
 from keras_xla.backend.signature import Leaf, describe, describe_change
 from keras_xla.training.reports.journal import ADVICE, MANY, Journal
 
+STEPS_AT_A_TIME = {"one step", "several steps"}  # executables on JAX
+
 
 class Ledger:
     """What one step function has compiled so far; writes what is new to the compile log."""
@@ -38,7 +40,7 @@ class Ledger:
             for trace, leaves in batches:
                 signature = tuple(Leaf(*leaf) for leaf in leaves)
                 if compiled or (trace, signature) not in self._seen:
-                    new.append((signature, self._why(signature)))
+                    new.append((signature, self._why(trace, signature)))
                     self._seen.add((trace, signature))
                 self._last = signature
         for signature, cause in new:
@@ -53,9 +55,12 @@ class Ledger:
                     stacklevel=2,
                 )
 
-    def _why(self, signature) -> str:
+    def _why(self, trace: str, signature) -> str:
         if self._last is None:
             return self._cause
+        others = {other for other, seen in self._seen if seen == signature}
+        if trace in STEPS_AT_A_TIME and others == STEPS_AT_A_TIME - {trace}:
+            return f"shapes as before, for {trace} at a time"
         if any(signature == seen for _, seen in self._seen):
             return "traced again: shapes as before, another structure of the batch or other types of the model's state"
         return describe_change(self._last, signature)

@@ -6,7 +6,7 @@ metrics are those of the smaller batch, to rounding: the rows that were added re
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -22,7 +22,6 @@ from keras_xla.private.keras import (
     loss_tracker,
     metric_function,
     symbolic_build,
-    takes_single_batches,
     users_losses,
 )
 from keras_xla.private.names import otherwise
@@ -115,16 +114,13 @@ def _metrics_count(model: keras.Model) -> bool:
 
 
 class Fill:
-    """Batches with the smaller ones filled up to the size of the first; those that cannot be are left as they are."""
+    """Fills smaller batches up to the size of those before; those that cannot be are left as they are."""
 
-    def __init__(self, batches: Iterator):
-        self._batches, self._size = iter(batches), 0
+    def __init__(self):
+        self._size = 0
 
-    def __iter__(self):
-        return self
-
-    def __next__(self) -> Any:
-        batch = next(self._batches)
+    def __call__(self, batch: Any) -> Any:
+        """The batch as a `FilledBatch`."""
         leaves = [x for x in keras.tree.flatten(batch) if x is not None]
         sizes = {np.shape(x)[:1] for x in leaves}
         if len(sizes) != 1 or () in sizes or (0,) in sizes:
@@ -139,28 +135,27 @@ class Fill:
         return np.concatenate([x, np.repeat(x[-1:], self._size - len(x), axis=0)])
 
 
-def filling(model: keras.Model, kind: str, make: Callable[[], Callable]) -> Callable:
-    """Keras' function for train or test steps on JAX, which is given filled batches where that changes no result.
+def filling(model: keras.Model, kind: str) -> Callable[[], Fill | None]:
+    """Have the model's train or test step on JAX take filled batches, too.
 
     Args:
-        model: Its step is replaced on the instance, before the function is made.
+        model: Its step is replaced on the instance, before a function is made of it.
         kind: `"train"` or `"test"`.
-        make: Builds the function, of a state and an iterator.
+
+    Returns:
+        What is to be asked as a pass over data begins: what fills its batches, or None where that changes results.
     """
+    if f"{kind}_step" in vars(model) and not hasattr(vars(model)[f"{kind}_step"], "fills"):  # the user's own
+        return lambda: None
     setattr(model, f"{kind}_step", _step(model, kind))
-    function, wanted, held = make(), [], [None, None]
+    wanted: list[bool] = []
 
-    def run(state, iterator):
+    def fill() -> Fill | None:
         if not wanted:  # by now the metrics are there
-            whole = keras.distribution.distribution() is None and takes_single_batches(model)
-            wanted.append(whole and fills(model, kind))
-        if not wanted[0]:
-            return function(state, iterator)
-        if held[0] is not iterator:
-            held[:] = iterator, Fill(iterator)
-        return function(state, held[1])
+            wanted.append(fills(model, kind))
+        return Fill() if wanted[0] and keras.distribution.distribution() is None else None
 
-    return run
+    return fill
 
 
 def filled_step(model: keras.Model, kind: str) -> Callable:
@@ -194,7 +189,8 @@ def _symbolic(spec: Any) -> keras.KerasTensor | None:
 def stop_filling(model: keras.Model) -> None:
     """Give the model its own steps back."""
     for kind in ("train", "test"):
-        vars(model).pop(f"{kind}_step", None)
+        if hasattr(vars(model).get(f"{kind}_step"), "fills"):
+            delattr(model, f"{kind}_step")
 
 
 def _step(model: keras.Model, kind: str) -> Callable:
@@ -208,6 +204,7 @@ def _step(model: keras.Model, kind: str) -> Callable:
             return step(model, *state, batch.batch)
 
     run.__name__ = run.__qualname__ = step.__name__  # by which it is compiled
+    run.fills = True  # so it is ours
     return run
 
 

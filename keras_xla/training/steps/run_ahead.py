@@ -1,9 +1,10 @@
 """The functions that `fit`, `evaluate` and `predict` call for their steps, around a backend's runner."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from keras_xla.backend.execution import Execution
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
 
@@ -29,38 +30,58 @@ class StepFunction:
     def __init__(self, runner, kind: str, steps: int, session: Callable[[], Session | None], journal: Journal):
         self.runner, self._kind, self.steps, self._session, self._journal = runner, kind, steps, session, journal
         self._fastest = float("inf")  # seconds a step
+        self._running: tuple[Execution, float] | None = None  # with the time at which it began
 
-    def __call__(self, iterator: Iterator) -> Any:
-        """Train or test on the next batches; the outputs of the last of them."""
+    def __call__(self, *arguments) -> Any:
+        """Train or test on the next batches; the outputs of the last of them.
+
+        Args:
+            *arguments: The iterator; on JAX the state and the iterator. A loop gives back the state that it got.
+        """
         session = self._session()
         if session is None or not session.answers_loop():
-            return self._run(iterator, self.steps).outputs
+            return self._run(arguments, self.steps).outputs
+        self._time(session)
         if session.ahead_steps:
             session.ahead_steps -= 1
             return session.logs
-        if iterator is not session.iterator:
+        if self.runner.frees_slowly and arguments[-1] is not session.iterator:
             session.let_go()
-            session.iterator = iterator
-        made = self._run(iterator, self._count(session))
+            session.iterator = arguments[-1]
+        made = self._run(arguments, self._count(session))
         session.done += made.batches
         session.logs = made.outputs
         if self.steps == 1:
             session.ahead_steps = made.batches - 1
         return session.logs
 
-    def _run(self, iterator: Iterator, count: int):
+    def _run(self, arguments: tuple, count: int) -> Execution:
         start = time.perf_counter()
-        made = self.runner.run(iterator, count)
-        seconds = time.perf_counter() - start
-        if made.settled:  # no trial, no compilation
-            self._fastest = min(self._fastest, seconds / made.batches)
-            self._journal.ran(self._kind, made.way, made.batches, seconds)
+        made = self.runner.run(*arguments, count)
+        self._running = (made, start) if made.settled else None  # no trial, no compilation
+        if made.wait is None:
+            self._took(time.perf_counter() - start)
         return made
 
+    def _time(self, session: Session) -> None:
+        """Take the time of the steps before, which may run still. What they made is in the hands of Keras by now."""
+        if self._running is not None and self._running[0].outputs is session.logs:
+            made, start = self._running
+            made.wait()
+            self._took(time.perf_counter() - start)
+
+    def _took(self, seconds: float) -> None:
+        if self._running is not None:
+            (made, _), self._running = self._running, None
+            self._fastest = min(self._fastest, seconds / made.batches)
+            self._journal.ran(self._kind, made.way, made.batches, seconds)
+
     def _count(self, session: Session) -> int:
-        if self.steps > 1 or not session.ahead or self._fastest == float("inf"):
+        if self.steps > 1 or not session.ahead:
             return self.steps
         count = max(1, min(AHEAD_STEPS, int(AHEAD_SECONDS / self._fastest)))
+        if self._fastest == float("inf"):
+            count = self.runner.first_steps
         left = session.left_in_epoch()
         return count if left is None else max(1, min(count, left))
 

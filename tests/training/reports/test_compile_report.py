@@ -179,7 +179,7 @@ def test_tensorboard_files(model, tmp_path):
     assert {tag for tag, (plugin, _) in values.items() if plugin == "text"} == {"fit/events", "fit/report"}
     curves = {tag: points for tag, (plugin, points) in values.items() if plugin == "scalars"}
     expected = {"fit/seconds", "fit/overhead_seconds", "fit/compilations", "fit/clock_ms_per_step", "peak_memory_mib"}
-    assert curves.keys() == expected | ({"train/ms_per_step"} if on_tensorflow else set())
+    assert curves.keys() == expected | {"train/ms_per_step"}
     assert {step: float(value) for step, value in curves["fit/compilations"].items()} == {0: 1, 1: 0}
     assert curves["fit/seconds"][0] > curves["fit/seconds"][1] > 0
     (events,) = values["fit/events"][1].values()

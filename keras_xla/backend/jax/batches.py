@@ -1,0 +1,29 @@
+"""What a batch of Keras' JAX trainer is made of."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from keras_xla.backend.filled_batch import FilledBatch
+
+
+def leaves_of(batch: Any, names: Callable) -> list[tuple]:
+    """`(name, shape, dtype)` of the tensors, with the dtypes that jax gives them.
+
+    Args:
+        batch: As Keras' trainer has it, or one that was filled up.
+        names: `names(batch)` names the tensors.
+    """
+    batch = batch.batch if isinstance(batch, FilledBatch) else batch
+    present = [x for x in keras.tree.flatten(batch) if x is not None]
+    return [
+        (name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x))))
+        for name, x in zip(names(batch), present, strict=True)
+    ]
+
+
+def _dtype(x) -> np.dtype:
+    return x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype

@@ -1,0 +1,47 @@
+"""Lists of arrays that Keras does not look into.
+
+The loop of Keras' trainer sets the state as an attribute of the model at every step, and Keras looks for layers and
+variables in every list that becomes an attribute: tens of microseconds a step for small models, milliseconds for large.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+
+@jax.tree_util.register_pytree_node_class
+class Untracked(Sequence):
+    """What a list has, without being one."""
+
+    def __init__(self, arrays: Sequence):
+        self._arrays = arrays
+
+    def __getitem__(self, index):
+        return self._arrays[index]
+
+    def __len__(self):
+        return len(self._arrays)
+
+    def tree_flatten(self):
+        """For jax."""
+        return tuple(self._arrays), None
+
+    @classmethod
+    def tree_unflatten(cls, _, arrays):
+        """For jax."""
+        return cls(arrays)
+
+
+def untracked(state: Any) -> Any:
+    """A state of lists, with those that Keras does not look into in place of them."""
+    if type(state) is not tuple:
+        return state
+    return tuple(Untracked(part) if type(part) is list else part for part in state)
+
+
+def as_lists(state: Any) -> Any:
+    """The state as it was before `untracked`."""
+    if type(state) is not tuple:
+        return state
+    return tuple(list(part) if isinstance(part, Untracked) else part for part in state)

@@ -1,0 +1,42 @@
+"""Train and test steps on JAX: Keras hands the state of a model to each of them, and takes it back."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_xla.backend.keras2 import steps_per_execution
+from keras_xla.backend.signature import batch_names
+from keras_xla.backend.steps import make_state_runner
+from keras_xla.private.keras import flat_layers, takes_single_batches
+from keras_xla.private.names import otherwise
+from keras_xla.training.reports.ledger import Ledger
+from keras_xla.training.steps.last_batch import filling
+
+
+@otherwise(False)
+def hands_over_state(model: keras.Model, kind: str) -> bool:
+    """Whether Keras hands the state of a model to each step, with an iterator of single batches."""
+    nnx = getattr(keras.config, "is_nnx_enabled", lambda: False)()  # state in the variables of flax
+    return make_state_runner is not None and kind != "predict" and not nnx and takes_single_batches(model)
+
+
+def state_runner(model: keras.Model, kind: str, make: Callable[[], Callable], ledger: Ledger) -> Any:
+    """The backend's runner of such steps.
+
+    Args:
+        model: A compiled model; its step is replaced on the instance.
+        kind: `"train"` or `"test"`.
+        make: Builds Keras' own function, which runs one step.
+        ledger: Is told of what compiles.
+    """
+    fill = filling(model, kind)  # before Keras' function is made of the step
+    step, steps = getattr(model, f"{kind}_step"), steps_per_execution(model)
+    layers = functools.partial(_layers, model)
+    return make_state_runner(step, make(), fill, batch_names, ledger.compiled, steps, layers)
+
+
+@otherwise(())
+def _layers(model: keras.Model) -> list:
+    return flat_layers(model)

@@ -1,0 +1,332 @@
+"""Several steps in one executable on JAX: what runs is what Keras' own function runs one by one."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla.backend.signature import batch_names
+from keras_xla.training.compile import compile
+from keras_xla.training.reports.journal import Journal
+from keras_xla.training.reports.model_report import model_report
+from keras_xla.training.session import Session
+from keras_xla.training.steps.run_ahead import StepFunction
+from tests.training.helpers import LOSS, Log, X, Y, classifier, normalized
+
+if keras.backend.backend() != "jax":
+    pytest.skip("JAX's own steps", allow_module_level=True)
+
+import jax
+
+from keras_xla.backend.jax.runner import Runner
+from keras_xla.backend.jax.step_loop import CannotLoop, StepLoop
+
+PLAIN = keras.Model.compile
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """How many batches each call of a loop was for."""
+    made, call = [], StepLoop.__call__
+    monkeypatch.setattr(
+        StepLoop, "__call__", lambda self, state, batches: made.append(len(batches)) or call(self, state, batches)
+    )
+    return made
+
+
+def same(results, expected):
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), results, expected)
+
+
+def fitted(compile_, make=classifier, x=X, y=Y, **options):
+    """The history and all variables after a fit."""
+    model = make()
+    compile_(model, "adam", LOSS, metrics=["accuracy"])
+    history = model.fit(x, y, **{"batch_size": 8, "epochs": 3, "verbose": 0, **options}).history
+    return [history, [variable.numpy() for variable in (*model.variables, *model.optimizer.variables)]]
+
+
+def add(state, batch):
+    """A step that adds a batch's numbers to the state."""
+    return {"sum": batch.sum()}, [state[0] + batch.sum()]
+
+
+def ones(count):
+    return [np.ones(2, "float32") * (number + 1) for number in range(count)]
+
+
+def test_a_loop_is_traced_once_for_all_counts():
+    loop, state = StepLoop(add, 5), [jax.numpy.zeros((), "float32")]
+    for count in (2, 5, 1, 3):
+        logs, state = loop(state, ones(count))
+        assert float(logs["sum"]) == 2 * count
+    assert float(state[0]) == 2 * (3 + 15 + 1 + 6) and loop.traces == 1
+
+
+def test_the_state_is_used_up_where_it_was_given():
+    before = [jax.numpy.zeros((), "float32")]
+    StepLoop(add, 5)(before, ones(2))
+    assert before[0].is_deleted()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda state, batch: ({}, [state[0].astype("float16")]),
+        lambda state, batch: ({}, [state[0][None]]),
+        lambda state, batch: ({}, [*state, *state]),
+        lambda state, batch: (jax.debug.callback(lambda: None), state),
+        lambda state, batch: ({}, [jax.lax.conv(batch[None, None], batch[None, None], (1,), "SAME").sum()]),
+    ],
+    ids=["another dtype", "another shape", "another structure", "effects", "convolutions"],
+)
+def test_what_does_not_fit_into_a_loop_runs_nothing(step):
+    state = [jax.numpy.zeros((), "float32")]
+    with pytest.raises(CannotLoop):
+        StepLoop(step, 5)(state, ones(2))
+    assert not state[0].is_deleted()
+
+
+def with_everything():
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    random = [layers.GaussianNoise(0.1), layers.Dropout(0.3)]
+    lines = [layers.Dense(8), layers.BatchNormalization(), layers.ReLU(), *random, layers.Dense(3)]
+    return keras.Sequential([keras.Input((20,)), *lines])
+
+
+@pytest.mark.parametrize("make", [classifier, normalized, with_everything], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("size", [8, 16, 24, 72, 100])
+def test_histories_and_all_variables_are_those_of_plain_keras(make, size, groups):
+    options = {"batch_size": size, "validation_data": (X[:40], Y[:40])}
+    expected = fitted(PLAIN, make, **options)
+    assert not groups
+    same(fitted(compile, make, **options), expected)
+    assert (max(groups, default=0) > 1) is (size < 72)
+
+
+def test_a_fit_compiles_once_and_its_validation_once():
+    log, model = Log(), classifier()
+    compile(model, "adam", LOSS, metrics=["accuracy"])
+    for _ in range(2):
+        model.fit(X, Y, batch_size=16, epochs=3, validation_data=(X[:40], Y[:40]), verbose=0)
+    assert [(event.kind, event.cause) for event in log.new()] == [("train", "first call"), ("test", "first call")]
+
+
+def test_a_smaller_last_batch_that_cannot_be_filled_up_compiles_once_more():
+    log = Log()
+    fitted(compile, normalized, batch_size=16)
+    causes = log.causes()
+    assert causes == ["first call", "argument x: (16, 20) -> (8, 20), y: (16,) -> (8,)"]
+
+
+def test_a_step_is_traced_as_often_as_in_plain_keras():
+    def traces(compile_):
+        seen = []
+
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.dense = keras.layers.Dense(3)
+
+            def call(self, x):
+                seen.append(1)
+                return self.dense(x)
+
+        model = Net()
+        compile_(model, "sgd", LOSS)
+        model.fit(X, Y, batch_size=8, epochs=3, verbose=0)
+        return len(seen)
+
+    assert traces(compile) == traces(PLAIN)
+
+
+def test_convolutions_on_cpu_run_one_by_one_and_are_traced_once(groups):
+    def make():
+        keras.utils.set_random_seed(0)
+        lines = [keras.layers.Reshape((20, 1)), keras.layers.Conv1D(4, 3), keras.layers.Flatten()]
+        return keras.Sequential([keras.Input((20,)), *lines, keras.layers.Dense(3)])
+
+    same(fitted(compile, make), fitted(PLAIN, make))
+    assert bool(groups) is (jax.default_backend() != "cpu")
+
+
+class Looks(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen.append((batch, logs["loss"], np.abs(self.weights()).sum()))
+
+    def weights(self):
+        self.model.jax_state_sync()
+        return self.model.layers[0].kernel.numpy()
+
+
+def test_who_looks_at_every_batch_sees_every_batch(groups):
+    made, expected = Looks(), Looks()
+    same(fitted(compile, callbacks=[made]), fitted(PLAIN, callbacks=[expected]))
+    same(made.seen, expected.seen)
+    assert not groups
+
+
+@pytest.mark.parametrize("forced", ["auto", True])
+def test_one_step_at_a_time_through_the_executable_that_is_there(forced, groups):
+    log = Log()
+    model = compile(classifier(), "adam", LOSS, jit_compile=forced)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    groups.clear()
+    model.fit(X, Y, batch_size=8, callbacks=[Looks()], verbose=0)
+    assert groups == [1] * 9 and log.kinds() == ["train"]
+
+
+def test_several_steps_after_single_ones_say_why_they_compile():
+    log, model = Log(), compile(classifier(), "adam", LOSS)
+    model.fit(X, Y, batch_size=8, callbacks=[Looks()], verbose=0)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert log.causes() == ["first call", "shapes as before, for several steps at a time"]
+
+
+@pytest.mark.parametrize("steps", [2, 5, 100])
+@pytest.mark.parametrize("size", [8, 16])
+def test_steps_per_execution(steps, size, groups):
+    def with_steps(compile_):
+        return lambda model, *args, **options: compile_(model, *args, steps_per_execution=steps, **options)
+
+    made, expected = Looks(), Looks()
+    same(
+        fitted(with_steps(compile), batch_size=size, callbacks=[made]),
+        fitted(with_steps(PLAIN), batch_size=size, callbacks=[expected]),
+    )
+    same(made.seen, expected.seen)
+    assert max(groups) == min(steps, 72 // size + (size == 16))
+
+
+def test_datasets_of_tensorflow_run_ahead(groups):
+    import tensorflow as tf
+
+    def data():
+        return tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+
+    same(fitted(compile, x=data(), y=None, batch_size=None), fitted(PLAIN, x=data(), y=None, batch_size=None))
+    assert max(groups) > 1
+
+
+def test_generators_are_asked_for_one_batch_at_a_time(groups):
+    def fit(compile_):
+        model, order = classifier(), []
+
+        def batches():
+            for start in range(0, 72, 8):
+                order.append("batch")
+                yield X[start : start + 8], Y[start : start + 8]
+
+        compile_(model, "sgd", LOSS)
+        tell = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: order.append("epoch"))
+        history = model.fit(batches(), steps_per_epoch=3, epochs=3, callbacks=[tell], verbose=0).history
+        return history, order
+
+    made, expected = fit(compile), fit(PLAIN)
+    same(made[0], expected[0])
+    assert made[1] == expected[1] and not groups
+
+
+class Fails(Exception):
+    pass
+
+
+@pytest.mark.parametrize("good", [0, 1, 2, 5])
+def test_an_error_in_the_middle_of_data_comes_after_the_steps_before_it(good):
+    def batches():
+        yield from ones(good)
+        raise Fails
+
+    def one(state, iterator):
+        return add(state, next(iterator))
+
+    runner = Runner(add, one, fill=lambda: None, names=batch_names, compiled=lambda *_: None, least=1, layers=list)
+    session, state, iterator = Session("train", ahead=True), [jax.numpy.zeros((), "float32")], batches()
+    function = StepFunction(runner, "train", 1, lambda: session, Journal())
+    for step in range(good):
+        session.on_train_batch_begin(step)
+        _, state = function(state, iterator)
+    session.on_train_batch_begin(good)
+    with pytest.raises(Fails):
+        function(state, iterator)
+    assert float(state[0]) == good * (good + 1)
+
+
+def test_an_error_of_the_step_is_that_of_plain_keras():
+    def error(compile_):
+        model = classifier()
+        compile_(model, "sgd", LOSS)
+        with pytest.raises(ValueError) as caught:
+            model.fit(X, Y[:, None] + np.zeros((1, 2), "int32"), batch_size=8, verbose=0)
+        result = str(caught.value), model.get_weights()
+        model.fit(X, Y, batch_size=8, verbose=0)
+        return result, model.get_weights()
+
+    made, expected = error(compile), error(PLAIN)
+    assert made[0][0] == expected[0][0]
+    same([made[0][1], made[1]], [expected[0][1], expected[1]])
+
+
+def test_an_interrupted_fit_leaves_a_model_that_works():
+    class Interrupts(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 1:
+                raise KeyboardInterrupt
+
+    def interrupted(compile_):
+        model = classifier()
+        compile_(model, "adam", LOSS)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X, Y, batch_size=8, epochs=3, callbacks=[Interrupts()], verbose=0)
+        return [model.get_weights(), model.evaluate(X, Y, verbose=0), model.fit(X, Y, verbose=0).history]
+
+    same(interrupted(compile), interrupted(PLAIN))
+
+
+def test_a_step_that_changes_the_types_of_its_state_runs_as_keras_runs_it(groups):
+    def make():
+        class Net(keras.Sequential):
+            def train_step(self, state, data):
+                logs, state = super().train_step(state, data)
+                jax.debug.callback(lambda: told.append(1))
+                return logs, state
+
+        keras.utils.set_random_seed(0)
+        return Net([keras.Input((20,)), keras.layers.Dense(3)])
+
+    told = []
+    expected = fitted(PLAIN, make)
+    jax.effects_barrier()
+    before = len(told)
+    same(fitted(compile, make), expected)
+    jax.effects_barrier()
+    assert len(told) == 2 * before == 54
+
+
+def test_keras_does_not_look_into_the_state_of_its_loop(monkeypatch):
+    seen, setattr_ = [], keras.Model.__setattr__
+    monkeypatch.setattr(
+        keras.Model, "__setattr__", lambda self, name, value: seen.append((name, value)) or setattr_(self, name, value)
+    )
+    fitted(compile)
+    states = [value["trainable_variables"] for name, value in seen if name == "_jax_state" and value]
+    assert len(states) == 27 and not any(isinstance(state, list) for state in states)
+    assert all(isinstance(x, jax.Array) for x in states[-1]) and len(states[-1]) == 4 and states[-1]
+
+
+def test_the_report_tells_of_the_steps():
+    model = compile(classifier(), "adam", LOSS)
+    model.fit(X, Y, batch_size=8, epochs=4, verbose=0)
+    assert model_report(model).to_dict()["train"]["ran"]["xla"]["steps"] > 20
+
+
+def test_batches_on_a_device_are_stacked_there(monkeypatch):
+    monkeypatch.setattr("keras_xla.backend.jax.step_loop._platform", lambda x: "gpu")
+    loop, state = StepLoop(add, 5), [jax.numpy.zeros((), "float32")]
+    for count in (2, 5):
+        _, state = loop(state, [jax.numpy.asarray(batch) for batch in ones(count)])
+    assert float(state[0]) == 2 * (3 + 15) and loop.traces == 1
