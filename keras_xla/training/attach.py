@@ -3,8 +3,6 @@
 import contextlib
 import functools
 import inspect
-import pathlib
-import types
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import keras
 import numpy as np
 
-import keras_xla
 from keras_xla import backend
 from keras_xla.backend import keras2
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
@@ -33,6 +30,7 @@ from keras_xla.private.keras import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER,
 from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
+from keras_xla.training.methods import in_place_of
 from keras_xla.training.reports.journal import KINDS, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, flat, watched
@@ -47,7 +45,6 @@ from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
 
 METHODS = {"train": "fit", "test": "evaluate", "predict": "predict"}
 _REPLACED = (*(f"make_{kind}_function" for kind in KINDS), *METHODS.values(), "compile")
-_FOLDER = str(pathlib.Path(keras_xla.__file__).parent)
 
 
 class Attachment:
@@ -353,7 +350,7 @@ def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:
     if attachment is None:
         attachment = Attachment(model, jit_compile)
         for name in _REPLACED:
-            setattr(model, name, _method(attachment, name, getattr(model, name)))
+            setattr(model, name, in_place_of(attachment, name, getattr(model, name)))
         prepare(model)
     attachment.jit_compile = jit_compile
     reset(model)
@@ -383,36 +380,6 @@ def reset(model: keras.Model) -> None:
 def attachment_of(model: keras.Model) -> Attachment | None:
     """What is attached to the model; None if it is plain Keras."""
     return getattr(model.make_train_function, "attachment", None)
-
-
-def _method(attachment: Attachment, name: str, plain: Callable) -> Callable:
-    """A method of the attachment with the signature and the help of the model's."""
-
-    @functools.wraps(plain)
-    def call(*args, **kwargs):
-        try:
-            return getattr(attachment, name)(*args, **kwargs)
-        except Exception as error:
-            if keras.config.is_traceback_filtering_enabled():
-                error = error.with_traceback(_without_ours(error.__traceback__))
-            raise error
-
-    call.__signature__, call.__doc__ = inspect.signature(plain), inspect.getdoc(plain)  # of a base class, often
-    call.attachment = attachment
-    return call
-
-
-def _without_ours(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback without the frames of this package, as Keras leaves out its own."""
-    kept = []
-    while traceback is not None:
-        if not traceback.tb_frame.f_code.co_filename.startswith(_FOLDER):
-            kept.append(traceback)
-        traceback = traceback.tb_next
-    made = None
-    for each in reversed(kept):
-        made = types.TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return made
 
 
 def capped() -> bool:

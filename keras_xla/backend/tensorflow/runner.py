@@ -19,6 +19,7 @@ from keras_xla.backend.tensorflow.last_batch import ROWS, Shapes, fillable
 from keras_xla.backend.tensorflow.loops import collectable
 from keras_xla.backend.tensorflow.predict_outputs import Gathered, joined
 from keras_xla.backend.tensorflow.sources import Batches, gathered, shapes_of, source_of
+from keras_xla.backend.tensorflow.specs import alike, common, covers, open_spec, opened, spec_of
 from keras_xla.backend.tensorflow.trace import Trace, without_optionals
 from keras_xla.private.tensorflow import is_composite
 
@@ -148,7 +149,7 @@ class Runner:
         batch = keras.tree.map_structure(_tensor, without_optionals(batch))
         batch = gathered(batch, self._arrays)
         shapes = shapes_of(batch)
-        key = self._key(keras.tree.map_structure(_spec_of, batch))
+        key = self._key(keras.tree.map_structure(spec_of, batch))
         chosen = self._answer(key, shapes)
         if chosen is None:
             chosen = self._ask(key, batch, lambda executable: functools.partial(executable.run, batch))
@@ -174,7 +175,7 @@ class Runner:
         """
         news, tensors = self._news, leaves_of(arrays)
         batch = repack(arrays, [tf.TensorSpec([size, *x.shape[1:]], x.dtype) for x in tensors])
-        key, shapes = self._key(batch if known else keras.tree.map_structure(_open_spec, batch)), shapes_of(batch)
+        key, shapes = self._key(batch if known else keras.tree.map_structure(open_spec, batch)), shapes_of(batch)
 
         def once(executable):
             return lambda: executable.rows(tensors, size, first, 1, every and collectable(executable.trace))
@@ -244,7 +245,7 @@ class Runner:
         try:
             self._traced(this.key)
         except Exception:
-            Trace(self._step, keras.tree.map_structure(_spec_of, this.source.example(this.pending.get_value())))
+            Trace(self._step, keras.tree.map_structure(spec_of, this.source.example(this.pending.get_value())))
             raise
 
     def _run_other(self, this: _Pass, iterator) -> tuple[list, int, str]:
@@ -282,14 +283,14 @@ class Runner:
             if repr(spec) in self._specs:
                 return repr(spec)
             for key, known in self._specs.items():
-                if _alike(known, spec) and all(map(_covers, leaves_of(known), leaves_of(spec))):
+                if alike(known, spec) and all(map(covers, leaves_of(known), leaves_of(spec))):
                     return key
             for known in list(self._specs.values()):
-                if _alike(known, spec):
-                    spec = repack(spec, map(_both, leaves_of(spec), leaves_of(known)))
+                if alike(known, spec):
+                    spec = repack(spec, map(common, leaves_of(spec), leaves_of(known)))
             key = repr(spec)
             if key not in self._specs:
-                self._opened[key] = repr(keras.tree.map_structure(_opened, spec))
+                self._opened[key] = repr(keras.tree.map_structure(opened, spec))
                 self._specs[key] = spec
             return key
 
@@ -391,38 +392,3 @@ class Runner:
 
 def _tensor(x):
     return x if x is None or is_composite(x) else tf.convert_to_tensor(x)
-
-
-def _open_spec(x: Any) -> Any:
-    return None if x is None else _opened(x)
-
-
-def _spec_of(x: Any) -> Any:
-    return None if x is None else tf.type_spec_from_value(x)
-
-
-def _alike(a: Any, b: Any) -> bool:
-    """Whether two structures of `tf.TypeSpec` are of dense tensors that differ in nothing but sizes of axes."""
-    if repr(keras.tree.map_structure(_kind_of, a)) != repr(keras.tree.map_structure(_kind_of, b)):
-        return False
-    return all(isinstance(x, tf.TensorSpec) and x.shape.rank is not None for x in leaves_of(a))
-
-
-def _kind_of(spec: Any) -> Any:
-    dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
-    return (spec.shape.rank, spec.dtype.name) if dense else repr(spec)
-
-
-def _covers(known: tf.TensorSpec, given: tf.TensorSpec) -> bool:
-    return all(n is None or n == m for n, m in zip(known.shape, given.shape, strict=True))
-
-
-def _both(a: tf.TensorSpec, b: tf.TensorSpec) -> tf.TensorSpec:
-    """What two specs have in common; open where they differ."""
-    return tf.TensorSpec([n if n == m else None for n, m in zip(a.shape, b.shape, strict=True)], a.dtype)
-
-
-def _opened(spec: Any) -> Any:
-    """A `tf.TypeSpec` but for the number of rows, if it is of a dense tensor that has any."""
-    dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if dense else spec

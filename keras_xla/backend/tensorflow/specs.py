@@ -1,0 +1,46 @@
+"""Structures of `tf.TypeSpec` of batches: which of them one trace can serve."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_xla.backend.tensorflow.graph import leaves_of
+
+
+def open_spec(x: Any) -> Any:
+    """`opened`, of a leaf of a structure: Nones stay Nones."""
+    return None if x is None else opened(x)
+
+
+def spec_of(x: Any) -> Any:
+    """The spec of a tensor; Nones stay Nones."""
+    return None if x is None else tf.type_spec_from_value(x)
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two structures of `tf.TypeSpec` are of dense tensors that differ in nothing but sizes of axes."""
+    if repr(keras.tree.map_structure(_kind_of, a)) != repr(keras.tree.map_structure(_kind_of, b)):
+        return False
+    return all(isinstance(x, tf.TensorSpec) and x.shape.rank is not None for x in leaves_of(a))
+
+
+def _kind_of(spec: Any) -> Any:
+    dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
+    return (spec.shape.rank, spec.dtype.name) if dense else repr(spec)
+
+
+def covers(known: tf.TensorSpec, given: tf.TensorSpec) -> bool:
+    """Whether a trace for the first takes the second."""
+    return all(n is None or n == m for n, m in zip(known.shape, given.shape, strict=True))
+
+
+def common(a: tf.TensorSpec, b: tf.TensorSpec) -> tf.TensorSpec:
+    """What two specs have in common; open where they differ."""
+    return tf.TensorSpec([n if n == m else None for n, m in zip(a.shape, b.shape, strict=True)], a.dtype)
+
+
+def opened(spec: Any) -> Any:
+    """A `tf.TypeSpec` but for the number of rows, if it is of a dense tensor that has any."""
+    dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if dense else spec
