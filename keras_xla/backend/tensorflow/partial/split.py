@@ -50,9 +50,12 @@ class NotSplittable(Exception):
         node: The operation in the way, with the name scopes of the layers that it is in; empty if there is none.
     """
 
-    def __init__(self, message: str, node: str = ""):
-        super().__init__(message)
-        self.node = node
+    @property
+    def node(self) -> str:  # no __init__: autograph makes errors anew, with a message alone
+        return self.args[1] if len(self.args) > 1 else ""
+
+    def __str__(self):
+        return str(self.args[0])
 
 
 def split(checks: Checks, towers: bool = False) -> Callable:
