@@ -273,7 +273,9 @@ class Attachment:
         model, size = self._model, given["batch_size"] or 32
         if given["steps"] is not None or capped() or is_mirrored(model):  # replicas may differ in moving statistics
             return None
-        if not isinstance(size, _SIZES) or self._is_plain() or not model.jit_compile or watched(given["callbacks"], "predict"):
+        if not isinstance(size, _SIZES):  # Keras says what is wrong with it
+            return None
+        if self._is_plain() or not model.jit_compile or watched(given["callbacks"], "predict"):
             return None
         rows = array_rows(given)
         if rows is None or rows.rows <= size or rows.rows % size == 0 or not rowwise_in_inference(model):
