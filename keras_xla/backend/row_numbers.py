@@ -10,7 +10,7 @@ import numpy as np
 
 MARK = "keras_xla row numbers"  # key of the only entry of such a batch, by which no other batch can be taken for one
 _BITS = 40  # of a number that say which row; those above say of which arrays
-_MOST_OWNERS = 2 ** (63 - _BITS)
+MOST_OWNERS = 2 ** (63 - _BITS)  # numbers that arrays can have
 
 
 def numbered(rows: int, owner: int) -> dict[str, np.ndarray]:
@@ -18,9 +18,9 @@ def numbered(rows: int, owner: int) -> dict[str, np.ndarray]:
 
     Args:
         rows: How many there are.
-        owner: Number of the arrays whose rows they are.
+        owner: Number of the arrays whose rows they are, below `MOST_OWNERS`.
     """
-    return {MARK: np.arange(rows, dtype="int64") + (owner % _MOST_OWNERS << _BITS)}
+    return {MARK: np.arange(rows, dtype="int64") + (owner << _BITS)}
 
 
 def are_numbers(batch: Any) -> bool:

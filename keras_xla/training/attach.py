@@ -33,7 +33,7 @@ from keras_xla.training.decide.policy import Policy
 from keras_xla.training.methods import in_place_of
 from keras_xla.training.reports.journal import KINDS, Journal
 from keras_xla.training.reports.ledger import Ledger
-from keras_xla.training.session import Session, Sessions, flat, watched
+from keras_xla.training.session import Session, Sessions, capped, flat, is_list, watched
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, in_place_of_data, with_validation_cut_off
 from keras_xla.training.steps.handed_state import hands_over_state, state_runner
 from keras_xla.training.steps.in_order import InOrder, evaluate_in_order, predict_in_order
@@ -44,7 +44,9 @@ from keras_xla.training.steps.rowwise import rowwise_in_inference
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
 
 METHODS = {"train": "fit", "test": "evaluate", "predict": "predict"}
+_STOPS = {"train": "stop_training", "test": "stop_evaluating", "predict": "stop_predicting"}
 _REPLACED = (*(f"make_{kind}_function" for kind in KINDS), *METHODS.values(), "compile")
+_SIZES = int, np.int32, np.int64  # types of numbers of rows that Keras takes for a batch
 
 
 class Attachment:
@@ -155,11 +157,12 @@ class Attachment:
         """A session for one call; when the call ends, however it ends, nothing of it is left."""
         callbacks, current = bound.arguments.get("callbacks"), self._sessions.current
         ahead = (self.jit_compile == "auto" or backend.name == "jax") and not own and not watched(callbacks, kind)
-        ahead &= reads_ahead(bound.arguments.get("x"))
+        ahead &= reads_ahead(bound.arguments.get("x")) and not capped()  # which only Keras' loop knows in a validation
         outer, before = current.get("train"), current.get(kind)
         epochs = outer.epochs if outer is not None and kind == "test" else 1
         session = Session(kind, self._sessions, ahead, bound.arguments.get("steps"), epochs)
-        if not hasattr(callbacks, "callbacks"):  # a CallbackList calls its own callbacks, maybe a session among them
+        session.stopped = lambda: getattr(self._model, _STOPS[kind], False)
+        if not is_list(callbacks):  # a CallbackList calls its own callbacks, maybe a session among them
             bound.arguments["callbacks"] = [*flat(callbacks), session]
         policy, runner = self._policies.get(kind, (None, None))
         if runner is not None and policy.wants_again():
@@ -213,7 +216,10 @@ class Attachment:
     @otherwise(None)
     def _in_order(self, session: Session, given: dict[str, Any], extra: dict[str, Any]) -> InOrder | None:
         """The batches of arrays for `evaluate` or `predict`; None where Keras has to read the data, or is watched."""
-        if predict_data is None or given["steps"] is not None or not session.ahead or capped():
+        if predict_data is None or given["steps"] is not None or not session.ahead:
+            return None
+        size = given["batch_size"] or 32
+        if not isinstance(size, _SIZES) or size < 0:  # Keras says what is wrong with it
             return None
         inside = CACHED_EVALUATION in extra  # of fit, which has made row numbers of its validation data
         if extra and not inside:
@@ -230,7 +236,7 @@ class Attachment:
         rows.read()  # Keras reads its data before the callbacks begin
         if session.kind == "test":
             LAST_LOGS.of(self._model), LOGS_IN_ORDER.of(self._model)
-        return InOrder(session.kind, rows, given["batch_size"], function.runner, session, self.journal)
+        return InOrder(session.kind, rows, int(size), function.runner, session, self.journal)
 
     def _evaluate(self, session: Session, given: dict[str, Any], extra: dict[str, Any]):
         batches = self._in_order(session, given, extra)
@@ -242,11 +248,11 @@ class Attachment:
 
     def _predict(self, session: Session, given: dict[str, Any]):
         model, method = self._model, type(self._model).predict
-        plain = hasattr(given["callbacks"], "callbacks")  # a CallbackList, which knows other numbers of batches
+        plain = is_list(given["callbacks"])  # a CallbackList, which knows other numbers of batches
         batches = None if plain else self._in_order(session, given, {})
         if batches is not None:
             return predict_in_order(model, batches, given)
-        groups = predict_data is not None and session.ahead and not plain and not capped()
+        groups = predict_data is not None and session.ahead and not plain
         data = predict_data.of_dataset(given["x"]) if groups else None
         function = self._make("predict", False) if data is not None else None
         if isinstance(function, PredictFunction):
@@ -264,6 +270,8 @@ class Attachment:
         model, size = self._model, given["batch_size"] or 32
         if given["steps"] is not None or capped() or is_mirrored(model):  # replicas may differ in moving statistics
             return None
+        if not isinstance(size, _SIZES):  # Keras says what is wrong with it
+            return None
         if self._is_plain() or not model.jit_compile or watched(given["callbacks"], "predict"):
             return None
         rows = array_rows(given)
@@ -277,8 +285,10 @@ class Attachment:
 
     def _make(self, kind: str, force: bool):
         model, attribute = self._model, f"{kind}_function"
-        if getattr(model, attribute) is not None and not force:
-            return getattr(model, attribute)
+        function = getattr(model, attribute)
+        traced = isinstance(function, (StepFunction, PredictFunction)) and runs_eagerly()  # since tf.function is off
+        if function is not None and not (force or traced):
+            return function
 
         def keras_make():
             with contextlib.suppress(Gone):
@@ -380,11 +390,6 @@ def reset(model: keras.Model) -> None:
 def attachment_of(model: keras.Model) -> Attachment | None:
     """What is attached to the model; None if it is plain Keras."""
     return getattr(model.make_train_function, "attachment", None)
-
-
-def capped() -> bool:
-    """Whether Keras is told to end every pass over data after some steps."""
-    return getattr(keras.config, "max_steps_per_epoch", lambda: None)() is not None
 
 
 def _arguments(method: Callable, model: keras.Model, args, kwargs) -> dict[str, Any]:

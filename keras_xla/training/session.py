@@ -1,7 +1,7 @@
 """One call of `fit`, `evaluate` or `predict`: how far it is, what is still to come, and what ends with it."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -50,6 +50,7 @@ class Session(AnyKeras):
         iterator: That the loop takes batches from.
         group: What runs groups of batches of `predict` in place of single ones; None if nothing does.
         owners: Numbers of the arrays that are kept in memory for it.
+        stopped: Whether a callback has told Keras' loop to end behind the next step.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Session(AnyKeras):
         self.iterator: Any = None
         self.group: Any = None
         self.owners: list[int] = []
+        self.stopped: Callable[[], bool] = lambda: False
 
     @property
     def steps(self) -> int | None:
@@ -150,16 +152,28 @@ def watched(callbacks: Iterable | None, kind: str) -> bool:
         callbacks: As `fit`, `evaluate` or `predict` takes them.
         kind: `"train"`, `"test"` or `"predict"`.
     """
+    if is_list(callbacks) and any(_own_hook(callbacks, hook) for hook in _hooks(kind)):
+        return True
     return any(_watches(callback, kind) for callback in flat(callbacks))
+
+
+def is_list(callbacks: Any) -> bool:
+    """Whether callbacks came as a `CallbackList`, of either Keras; a callback may have `callbacks`, too."""
+    return _list_class(callbacks) is not None
 
 
 def flat(callbacks: Iterable | None) -> list:
     """The callbacks one by one, as `fit` takes them: None, one, a structure, or a `CallbackList`."""
     if callbacks is None:
         return []
-    if hasattr(callbacks, "callbacks"):  # a CallbackList, of either Keras
+    if is_list(callbacks):
         return callbacks.callbacks
     return keras.tree.flatten(callbacks)
+
+
+def capped() -> bool:
+    """Whether Keras is told to end every pass over data after some steps."""
+    return getattr(keras.config, "max_steps_per_epoch", lambda: None)() is not None
 
 
 def free(held: list) -> None:
@@ -173,10 +187,19 @@ def _watches(callback, kind: str) -> bool:
     known = _EPOCHS_ONLY.get(type(callback).__name__) if is_of_keras(type(callback)) else None
     if known is not None and known(callback):
         return False
+    plain, own = keras.callbacks.Callback, getattr(callback, "__dict__", {})  # of None, say: Keras says what is wrong
+    return any(hook in own or getattr(type(callback), hook, None) is not getattr(plain, hook) for hook in _hooks(kind))
+
+
+def _hooks(kind: str) -> list[str]:
     hooks = [f"on_{kind}_batch_begin", f"on_{kind}_batch_end"]
-    if kind == "train":
-        hooks += ["on_batch_begin", "on_batch_end"]
-    plain = keras.callbacks.Callback
-    return any(
-        hook in vars(callback) or getattr(type(callback), hook, None) is not getattr(plain, hook) for hook in hooks
-    )
+    return [*hooks, "on_batch_begin", "on_batch_end"] if kind == "train" else hooks
+
+
+def _list_class(callbacks: Any) -> type | None:
+    return next((each for each in type(callbacks).__mro__ if each.__name__ == "CallbackList"), None)
+
+
+def _own_hook(callbacks: Any, hook: str) -> bool:
+    """Whether a `CallbackList` is of a class with a hook of its own."""
+    return getattr(type(callbacks), hook, None) is not getattr(_list_class(callbacks), hook, None)

@@ -4,6 +4,7 @@ Keras' own methods make a pipeline for every call and come back to Python for ev
 of a small model, and tens of milliseconds of a call with one batch. So what they do around the steps is done here.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,16 +25,14 @@ class InOrder:
     Args:
         kind: `"test"` or `"predict"`.
         rows: The arrays.
-        batch_size: Rows of a batch; 32 by default.
+        batch_size: Rows of a batch.
         runner: The backend's.
         session: Of the call.
         journal: Is told how long steps took.
     """
 
-    def __init__(
-        self, kind: str, rows: ArrayRows, batch_size: int | None, runner: Any, session: Session, journal: Journal
-    ):
-        self._kind, self._rows, self._size = kind, rows, batch_size or 32
+    def __init__(self, kind: str, rows: ArrayRows, batch_size: int, runner: Any, session: Session, journal: Journal):
+        self._kind, self._rows, self._size = kind, rows, batch_size
         self._runner, self._session, self._journal = runner, session, journal
         self.steps = rows.batches(self._size)
         session.steps = self.steps
@@ -54,7 +53,7 @@ class InOrder:
         """
         full, rest = divmod(self._rows.rows, self._size)
         done, count = 0, 1
-        while done < self.steps and not stopped():
+        while done < self.steps and not (done and stopped()):  # Keras looks behind the first batch
             size, count = (self._size, min(count, full - done)) if done < full else (rest, 1)
             made, seconds = self._group(shown, size, done, count, alike=not rest)
             done += made.batches
@@ -126,11 +125,14 @@ def _callbacks(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> k
 
 
 def _numbers(logs: dict) -> dict:
-    """Logs as callbacks get them: flat, sorted by name, Python's floats where they are numbers."""
+    """Logs as callbacks get them: flat, sorted by name, Python's floats where they can be made of them."""
     flat = {}
     for name, value in sorted(logs.items()):
         if isinstance(value, dict):
             flat |= _numbers(value)
         else:
-            flat[name] = float(value) if np.ndim(value) == 0 else value
+            value = np.asarray(value) if keras.ops.is_tensor(value) else value
+            with contextlib.suppress(Exception):  # whatever else a test step returns stays what it is
+                value = float(value)
+            flat[name] = value
     return flat

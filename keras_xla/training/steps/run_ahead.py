@@ -77,7 +77,7 @@ class StepFunction:
             self._journal.ran(self._kind, made.way, made.batches, seconds)
 
     def _count(self, session: Session) -> int:
-        if self.steps > 1 or not session.ahead:
+        if self.steps > 1 or not session.ahead or session.stopped():
             return self.steps
         count = max(1, min(AHEAD_STEPS, int(AHEAD_SECONDS / self._fastest)))
         if self._fastest == float("inf"):

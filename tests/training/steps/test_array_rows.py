@@ -1,13 +1,16 @@
 """`fit`, `evaluate` and `predict` on arrays in memory: batch by batch what plain Keras runs on, in the same order."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 
-from keras_xla.backend.row_numbers import MARK
+from keras_xla.backend.row_numbers import MARK, MOST_OWNERS
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
 from keras_xla.training.reports.model_report import model_report
+from keras_xla.training.steps import array_rows as module
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, takes, with_validation_cut_off
 from tests.training.helpers import LOSS, X, Y, classifier
 
@@ -400,3 +403,147 @@ def test_wrong_arguments_are_keras_errors(models):
             model.evaluate(X, Y, nonsense=1)
         with pytest.raises(ValueError, match="cardinality"):
             model.evaluate(X, Y[:-1], verbose=0)
+
+
+class StopsAtOnce(keras.callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        self.model.stop_evaluating = True
+
+    def on_predict_begin(self, logs=None):
+        self.model.stop_predicting = True
+
+
+def test_who_stops_before_the_first_batch_gets_that_one(models):
+    options = {"batch_size": 16, "verbose": 0, "callbacks": [StopsAtOnce()]}
+    expected, made = (model.evaluate(X, Y, **options) for model in models)
+    same(made, expected)
+    expected, made = (model.predict(X, **options) for model in models)
+    assert len(expected) == 16
+    same(made, expected)
+
+
+class TellsMore(keras.Sequential):
+    def test_step(self, data):
+        odd = {"one": keras.ops.ones((1,)), "two": keras.ops.ones((2,))}
+        if ON_TENSORFLOW:
+            import tensorflow as tf
+
+            odd |= {"text": tf.constant("text"), "complex": tf.constant(1 + 2j)}
+        return super().test_step(data) | odd
+
+
+@on_tensorflow
+def test_logs_of_evaluate_that_are_no_numbers():
+    told = []
+    for compile_ in (keras.Model.compile, compile):
+        model = TellsMore(classifier().layers)
+        compile_(model, "sgd", LOSS)
+        told.append(model.evaluate(X, Y, verbose=0, return_dict=True))
+    assert repr(told[1]) == repr(told[0])
+    assert {name: type(x) for name, x in told[1].items()} == {name: type(x) for name, x in told[0].items()}
+
+
+class WithCallbacks(EveryBatch):
+    callbacks = ()
+
+
+class OwnList(keras.callbacks.CallbackList):
+    def on_test_batch_end(self, batch, logs=None):
+        self.seen = [*getattr(self, "seen", []), (batch, logs["loss"])]
+
+
+@pytest.mark.parametrize("kind", [WithCallbacks, OwnList])
+def test_a_single_callback_or_a_list_that_looks_at_every_batch(models, kind):
+    for model in models:
+        callback = kind()
+        model.evaluate(X, Y, batch_size=16, callbacks=callback, verbose=0)
+        assert [batch for batch, _ in callback.seen] == [0, 1, 2, 3, 4]
+
+
+def raised(call):
+    with pytest.raises(Exception) as error:
+        call()
+    return error.type, str(error.value)
+
+
+@pytest.mark.parametrize("callbacks", [[None], "callback"], ids=repr)
+def test_what_is_no_callback_is_the_error_of_keras(models, callbacks):
+    for method, data in (("fit", (X, Y)), ("evaluate", (X, Y)), ("predict", (X,))):
+        expected, made = (
+            raised(lambda: getattr(model, method)(*data, verbose=0, callbacks=callbacks))  # noqa: B023 - called at once
+            for model in models
+        )
+        assert made == expected
+
+
+@pytest.mark.parametrize("size", [np.int64(16), np.int32(16), 0, True], ids=repr)
+def test_sizes_of_batches_that_are_no_int(models, size):
+    same(*(model.evaluate(X, Y, batch_size=size, verbose=0) for model in models))
+    same(*(model.predict(X, batch_size=size, verbose=0) for model in models))
+
+
+@on_tensorflow
+@pytest.mark.parametrize("size", [-1, 16.0, "16", np.uint8(16)], ids=repr)
+def test_sizes_of_batches_that_keras_refuses(models, size):
+    for method, data in (("evaluate", (X, Y)), ("predict", (X,))):
+        expected, made = (
+            raised(lambda: getattr(model, method)(*data, batch_size=size, verbose=0))  # noqa: B023 - called at once
+            for model in models
+        )
+        assert made == expected
+
+
+@pytest.mark.skipif(not hasattr(keras.config, "set_max_steps_per_epoch"), reason="an older Keras, without such a limit")
+def test_validation_ends_after_the_steps_that_keras_is_limited_to(models):
+    keras.config.set_max_steps_per_epoch(2)
+    try:
+        options = {"epochs": 3, "batch_size": 8, "validation_data": (X, Y), "shuffle": False, "verbose": 0}
+        expected, made = (model.fit(X, Y, **options).history for model in models)
+    finally:
+        keras.config.set_max_steps_per_epoch(None)
+    same(made, expected)
+
+
+def test_arrays_have_numbers_however_many_came_before(models, monkeypatch):
+    monkeypatch.setattr(module, "_OWNERS", itertools.count(MOST_OWNERS + 1))
+    expected, made = (model.fit(X, Y, epochs=2, shuffle=False, validation_data=(X, Y), verbose=0) for model in models)
+    same(made.history, expected.history)
+
+
+class Eager(keras.Sequential):
+    def train_step(self, data):
+        self.eager = ["train", hasattr(data[0], "numpy")]
+        return super().train_step(data)
+
+    def predict_step(self, data):
+        self.eager = ["predict", hasattr(keras.tree.flatten(data)[0], "numpy")]
+        return super().predict_step(data)
+
+
+@on_tensorflow
+def test_functions_that_run_eagerly_from_now_on():
+    import tensorflow as tf
+
+    model = compile(Eager(classifier().layers), "sgd", LOSS)
+    model.fit(X, Y, verbose=0)
+    model.predict(X, verbose=0)
+    tf.config.run_functions_eagerly(True)
+    try:
+        model.fit(X, Y, verbose=0)
+        assert model.eager == ["train", True]
+        model.predict(X, verbose=0)
+        assert model.eager == ["predict", True]
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+class StopsEpoch(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 2:
+            self.model.stop_training = True
+
+
+def test_who_stops_as_an_epoch_begins_gets_its_first_batch_only(models):
+    for model in models:
+        model.fit(X, Y, batch_size=8, epochs=4, shuffle=False, callbacks=[StopsEpoch()], verbose=0)
+        assert int(model.optimizer.iterations) == 2 * 9 + 1
