@@ -19,7 +19,7 @@ from keras_xla.backend.tensorflow.last_batch import ROWS, Shapes, fillable
 from keras_xla.backend.tensorflow.loops import collectable
 from keras_xla.backend.tensorflow.predict_outputs import Gathered, joined
 from keras_xla.backend.tensorflow.sources import Batches, gathered, shapes_of, source_of
-from keras_xla.backend.tensorflow.specs import alike, common, covers, open_spec, opened, spec_of
+from keras_xla.backend.tensorflow.specs import alike, common, covers, leaves_with_names, open_spec, opened, spec_of
 from keras_xla.backend.tensorflow.trace import Trace, without_optionals
 from keras_xla.private.tensorflow import is_composite
 
@@ -338,7 +338,7 @@ class Runner:
 
     def _decided(self, trace: Trace, key: str, batch, once: Callable) -> Executable:
         self._news += 1
-        leaves, shapes = tuple(self._leaves(batch)), shapes_of(batch)
+        leaves, shapes = tuple(leaves_with_names(batch, self._names)), shapes_of(batch)
 
         def executable(way):
             return self._executable(key, way, leaves, shapes)
@@ -376,18 +376,6 @@ class Runner:
         other = executable.instead(error)
         self._chosen = {name: other if chosen is executable else chosen for name, chosen in self._chosen.items()}
         return other
-
-    def _leaves(self, batch) -> list[tuple]:
-        """`(name, shape, dtype)` of the tensors; ragged and sparse ones are taken apart."""
-
-        def parts(x):
-            inner = tf.nest.flatten(x, expand_composites=True)
-            return x if len(inner) == 1 else inner
-
-        batch = keras.tree.map_structure(parts, batch)
-        leaves = [x for x in keras.tree.flatten(batch) if x is not None]
-        names = self._names(batch)
-        return [(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in zip(names, leaves, strict=True)]
 
 
 def _tensor(x):

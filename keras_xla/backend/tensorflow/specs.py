@@ -1,5 +1,6 @@
 """Structures of `tf.TypeSpec` of batches: which of them one trace can serve."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -44,3 +45,20 @@ def opened(spec: Any) -> Any:
     """A `tf.TypeSpec` but for the number of rows, if it is of a dense tensor that has any."""
     dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if dense else spec
+
+
+def leaves_with_names(batch: Any, names: Callable) -> list[tuple]:
+    """`(name, shape, dtype)` of the tensors of a batch; ragged and sparse ones are taken apart.
+
+    Args:
+        batch: Tensors or specs.
+        names: `names(batch)` names them.
+    """
+
+    def parts(x):
+        inner = tf.nest.flatten(x, expand_composites=True)
+        return x if len(inner) == 1 else inner
+
+    batch = keras.tree.map_structure(parts, batch)
+    leaves = [x for x in keras.tree.flatten(batch) if x is not None]
+    return [(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in zip(names(batch), leaves, strict=True)]

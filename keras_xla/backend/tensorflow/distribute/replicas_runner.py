@@ -16,6 +16,7 @@ from keras_xla.backend.tensorflow.graph import leaves_of
 from keras_xla.backend.tensorflow.partial.split import NotSplittable
 from keras_xla.backend.tensorflow.runner import Runner
 from keras_xla.backend.tensorflow.sources import shapes_of
+from keras_xla.backend.tensorflow.specs import leaves_with_names
 from keras_xla.backend.tensorflow.trace import without_optionals
 from keras_xla.backend.tensorflow.trial import timed_runs
 from keras_xla.private.tensorflow import is_composite
@@ -162,7 +163,7 @@ class ReplicasRunner:
         """Have it decided how batches of these shapes run, and make sure that it works."""
         self._news += 1
         trace, flat = replicas.parts[0].trace, leaves_of(batch)
-        leaves = tuple(self._leaves(local[0]))
+        leaves = tuple(leaves_with_names(local[0], self._names))
         mark = f"{trace.facts.fingerprint} on {self._model.distribute_strategy.num_replicas_in_sync} replicas"
         facts = dataclasses.replace(trace.facts, fingerprint=mark)
 
@@ -216,20 +217,11 @@ class ReplicasRunner:
         new = [replica for replica, executable in here.items() if executable not in self._seen]
         self._seen.update(here.values())
         if new:
-            events = [(way, (*self._leaves(local[replica]), ("replica", None, "", replica))) for replica in new]
+            events = [
+                (way, (*leaves_with_names(local[replica], self._names), ("replica", None, "", replica)))
+                for replica in new
+            ]
             self._saw(events, time.perf_counter() - start, compiled=True)
-
-    def _leaves(self, batch: Any) -> list[tuple]:
-        """`(name, shape, dtype)` of the tensors; ragged and sparse ones are taken apart."""
-
-        def parts(x):
-            inner = tf.nest.flatten(x, expand_composites=True)
-            return x if len(inner) == 1 else inner
-
-        batch = keras.tree.map_structure(parts, batch)
-        leaves = [x for x in keras.tree.flatten(batch) if x is not None]
-        names = self._names(batch)
-        return [(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in zip(names, leaves, strict=True)]
 
 
 def _tensor(x: Any) -> Any:
