@@ -162,7 +162,8 @@ class Attachment:
         epochs = outer.epochs if outer is not None and kind == "test" else 1
         session = Session(kind, self._sessions, ahead, bound.arguments.get("steps"), epochs)
         session.stopped = lambda: getattr(self._model, _STOPS[kind], False)
-        if not is_list(callbacks):  # a CallbackList calls its own callbacks, maybe a session among them
+        known = all(hasattr(each, "set_model") for each in flat(callbacks))  # else Keras says what is wrong with them
+        if known and not is_list(callbacks):  # a CallbackList calls its own callbacks, maybe a session among them
             bound.arguments["callbacks"] = [*flat(callbacks), session]
         policy, runner = self._policies.get(kind, (None, None))
         if runner is not None and policy.wants_again():
