@@ -12,7 +12,7 @@ class Execution:
     Attributes:
         outputs: Of the last of them, or of all of them joined along the first axis, as was asked for.
         batches: How many there were.
-        way: In which the last one ran: `"graph"`, `"xla"` or `"partial"`.
+        way: In which most of them ran: `"graph"`, `"xla"` or `"partial"`.
         settled: Whether nothing was decided, traced or compiled meanwhile, so that the time they took counts.
         wait: Returns when they have run; None if they have.
     """

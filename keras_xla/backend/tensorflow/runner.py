@@ -134,8 +134,9 @@ class Runner:
             if ran == count or this.pending is None or (every and ran):
                 break
             made, done, other = self._run_other(this, iterator)
-            if done:
-                outputs, ran, way = made, ran + done, other
+            if done:  # the way of most of them is told
+                way = way if ran else other
+                outputs, ran = made, ran + done
             if every and ran:
                 break
         if not ran:
