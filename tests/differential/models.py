@@ -290,7 +290,14 @@ KINDS: dict[str, Kind] = {
     "convnet": Kind(convnet, _images, bad=("label",), splits=True),
     "lstm": Kind(lstm, _series),
     "gru": Kind(gru, _series),
-    "words": Kind(words, _words, bad=("label",), whole=False, splits=True),
+    "words": Kind(
+        words,
+        _words,
+        bad=("label",),
+        whole=False,
+        forms=("tensors", "dataset", "shuffled", "dropped", "unknown", "filtered", "repeated"),  # not objects
+        splits=True,
+    ),
     "regularized": Kind(regularized, _measured, **MSE),
     "noisy": Kind(noisy, _measured, **MSE),
     "two_inputs": Kind(two_inputs, _dict, bad=("label",)),
@@ -306,9 +313,9 @@ KINDS: dict[str, Kind] = {
     ),
     "unbuilt": Kind(unbuilt, _classified),
     "subclassed": Kind(Subclassed, _classified),
-    "own_step": Kind(OwnStep, _measured, **MSE),
+    "own_step": Kind(OwnStep, _measured, **MSE | {"metrics": ()}),  # its step leaves the compiled ones alone
     "own_loss": Kind(OwnLoss, _measured, **MSE),
     "counting": Kind(counting, _classified),
-    "ragged": Kind(ragged, _ragged, bad=("label",), forms=("dataset", "shuffled", "unknown", "repeated")),
+    "ragged": Kind(ragged, _ragged, bad=("label",), whole=False, forms=("dataset", "shuffled", "unknown", "repeated")),
     "checked": Kind(checked, _classified, bad=("label", "value")),
 }

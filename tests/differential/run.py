@@ -138,14 +138,19 @@ def _without_names(text: str) -> str:
     return re.sub(r"__inference_\w+|0x[0-9a-f]+", "NAME", text)
 
 
+_BAR = re.compile(r"\s*(\d+)/(\d+|Unknown)")
+
+
 def _without_times(text: str) -> str:
     """The progress bars that came to their end, without how long it took: those on the way are printed by the clock."""
     text = re.sub(r"\x1b\[[\d;]*m|\x08", "", text)
     lines = [line.rsplit("\r", 1)[-1] for line in text.split("\n")]
+    if _BAR.match(lines[-1]):  # no end of line: an error came before the bar's end
+        del lines[-1]
     lines = [re.sub(r" \d+(?:s|ms|us)(?:/(?:step|epoch))?(?= |$)", " TIME", line) for line in lines]
     return "\n".join(line.rstrip() for line in lines if not _on_the_way(line))
 
 
 def _on_the_way(line: str) -> bool:
-    counts = re.match(r"\s*(\d+)/(\d+|Unknown)", line)
+    counts = _BAR.match(line)
     return counts is not None and counts[1] != counts[2]

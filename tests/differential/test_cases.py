@@ -1,12 +1,14 @@
 """Defects that were found, each as the smallest script that showed it."""
 
 import copy
+import functools
 import inspect
 import pickle
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_xla
 from tests.differential.actions import (
@@ -173,3 +175,21 @@ def test_no_warning_of_retracing():
     """Six sizes of a batch are six traces of ours; nobody but we could mend that."""
     data = [Data(rows=2 * size, batch=size) for size in range(2, 8)]
     equal(Compile(), *(Evaluate(data=each) for each in data), *(Fit(data=each) for each in data))
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+def test_data_without_a_batch_build_what_a_fit_would(jit_compile):
+    """Plain Keras traces its step before it asks for a batch. Metrics that were never built raise.
+
+    States are not compared: what does not depend on the batch, such as the count of a metric, runs in plain Keras.
+    """
+    rows = np.ones((3, 2), "float32")
+    empty = tf.data.Dataset.from_tensor_slices((rows, rows)).batch(4, drop_remainder=True)
+    histories = []
+    for compiled in (keras.Model.compile, functools.partial(keras_xla.compile, jit_compile=jit_compile)):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, kernel_initializer="ones")])
+        compiled(model, optimizer=keras.optimizers.Adam(use_ema=True), loss="mse", metrics=["mae"])
+        with pytest.warns(UserWarning, match="ran out of data"):
+            made = model.fit(empty, steps_per_epoch=1, validation_data=(rows, rows), verbose=0)
+        histories.append(made.history)
+    assert histories[0] == histories[1]

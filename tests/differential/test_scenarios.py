@@ -3,8 +3,12 @@
 import keras
 import pytest
 
-from tests.differential.run import compared
-from tests.differential.scenario import numbered
+from tests.differential.actions import Compile, Evaluate, Fit, Predict
+from tests.differential.data import Data
+from tests.differential.models import KINDS
+from tests.differential.run import compared, events
+from tests.differential.scenario import Scenario, numbered
+from tests.differential.ways import Side
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("scenarios are led through the ways of the TensorFlow backend", allow_module_level=True)
@@ -53,3 +57,12 @@ def test_all_that_can_be_seen_is_equal(number):
     scenario = numbered(number)
     found = compared(scenario)
     assert not found, "\n".join([*found, scenario.script()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_keras_runs_every_kind(kind):
+    """Two sides that refuse a model are equal, too, and show nothing."""
+    data = Data(form=(KINDS[kind].forms or ("arrays",))[0])
+    script = (Compile(), Fit(data=data), Evaluate(data=data), Predict(data=data))
+    made = events(Scenario(kind=kind, actions=script), Side())
+    assert not [value for _, value in made if isinstance(value, dict) and "raised" in value]

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.new_shapes import NewShapes, ShapesRefused, WayFailed
+from keras_xla.backend.row_numbers import are_numbers
 from keras_xla.backend.tensorflow.executable import Executable
 from keras_xla.backend.tensorflow.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.last_batch import ROWS, Shapes, fillable
@@ -227,6 +228,9 @@ class Runner:
             return this
         pending = this.pending if this and this.pending is not None else iterator.get_next_as_optional()
         if not pending.has_value():
+            if this is None and not are_numbers(iterator.element_spec):
+                # Plain Keras' step is traced, and with it made what the model lacks, before it asks for a batch.
+                self._traced(self._key(Batches(iterator.element_spec).spec))
             raise StopIteration
         if this is None:
             source = source_of(iterator.element_spec, pending.get_value(), self._arrays)
