@@ -193,3 +193,10 @@ def test_data_without_a_batch_build_what_a_fit_would(jit_compile):
             made = model.fit(empty, steps_per_epoch=1, validation_data=(rows, rows), verbose=0)
         histories.append(made.history)
     assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize("form", ["arrays", "dropped"])
+def test_batches_of_two_known_sizes_are_added_up_as_in_one_graph_for_all_sizes(form):
+    """Plain Keras runs the second fit in a graph that does not know the size; ours did know, and rounded otherwise."""
+    first, second = Data(form=form), Data(rows=16, batch=4, seed=1, form=form)
+    equal(Compile(), Fit(data=first), Fit(data=second), kind="regularized", seed=31)

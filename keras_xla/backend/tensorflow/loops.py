@@ -1,6 +1,6 @@
 """The loop around a step, in one graph: batch after batch, without coming back to Python."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -53,7 +53,7 @@ def loop(
     def one(pending, tensors):
         leaves = source.leaves(pending.get_value(), tensors, alike=shapes is not None)
         if not trace.fills:
-            leaves = map(_known_as, leaves, known)
+            leaves = _known_as(leaves, known)
         return leaves_of(step(repack(source.spec, leaves)))
 
     def run(iterator, count, pending, tensors):
@@ -138,18 +138,22 @@ def rows_loop(trace: Trace, step: Callable, joined: bool, holds: Callable | None
     return tf.function(run, autograph=False)
 
 
-def _known_as(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-    """A tensor of which the graph knows no more and no less than this, as in plain Keras' graph for such batches."""
-    shape = tf.TensorShape(shape)
-    if (
-        x.shape.rank is not None
-        and shape.rank == x.shape.rank
-        and any(n is None and m is not None for n, m in zip(shape, x.shape, strict=True))
-    ):
-        x = tf.compat.v1.placeholder_with_default(
-            x, [n if n == m else None for n, m in zip(shape, x.shape, strict=True)]
-        )
-    return tf.ensure_shape(x, shape)
+def _known_as(leaves: list[tf.Tensor], shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
+    """Tensors of which the graph knows no more and no less than this, as in plain Keras' graph for such batches."""
+    parts = [_open(x, shape) for x, shape in zip(leaves, map(tf.TensorShape, shapes), strict=True)]
+    if any(part is not x for part, x in zip(parts, leaves, strict=True)):
+        # TensorFlow's optimizer adds in another order where it can find out what the placeholders hide.
+        parts = tf.experimental.Optional.from_value(tuple(parts)).get_value()
+    return [tf.ensure_shape(x, shape) for x, shape in zip(parts, shapes, strict=True)]
+
+
+def _open(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    """The tensor, with those of its axes unknown that are unknown in the shape."""
+    if x.shape.rank is None or shape.rank != x.shape.rank:
+        return x
+    sizes = [n if n == m else None for n, m in zip(shape, x.shape, strict=True)]
+    hides = any(n is None and m is not None for n, m in zip(shape, x.shape, strict=True))
+    return tf.compat.v1.placeholder_with_default(x, sizes) if hides else x
 
 
 def collectable(trace: Trace) -> bool:
