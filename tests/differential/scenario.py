@@ -90,6 +90,8 @@ class _Draw:
         rows, batch = rng.choice(((16, 8), (20, 8), (10, 4), (12, 4), (9, 9), (7, 16), (13, 6)))
         forms = [form for form in forms if form in (kind.forms or FORMS)] or kind.forms
         form = rng.choice(forms) if self._one_in(2) else rng.choice([form for form in forms if form in ARRAYS] or forms)
+        if form == "dropped" and rows < batch:
+            form = "dataset"  # of a step without a batch, plain Keras runs what does not depend on the batch
         return Data(
             rows=rows,
             batch=batch,
@@ -123,12 +125,16 @@ class _Draw:
             if isinstance(validation, Data) and validation.form in ("generator", "endless"):
                 # Each validation reads ahead in the one Python generator, as far as there is time.
                 validation = dataclasses.replace(validation, form="repeated")
+        initial_epoch, steps = 1 if self._one_in(8) else 0, rng.choice((1, 2)) if self._one_in(6) else None
+        shuffle = not self._one_in(4)
+        if data.form == "sequence" and steps is not None:
+            shuffle = False  # Keras' thread shuffles ahead, or not yet, when an epoch ends before the data
         return do.Fit(
             data=data,
             epochs=epochs,
-            initial_epoch=1 if self._one_in(8) else 0,
-            steps_per_epoch=rng.choice((1, 2)) if self._one_in(6) else None,
-            shuffle=not self._one_in(4),
+            initial_epoch=initial_epoch,
+            steps_per_epoch=steps,
+            shuffle=shuffle,
             class_weight=self._kind.classes and not data.weighted and self._one_in(6),
             validation=validation,
             validation_freq=2 if self._one_in(6) else 1,

@@ -200,3 +200,32 @@ def test_batches_of_two_known_sizes_are_added_up_as_in_one_graph_for_all_sizes(f
     """Plain Keras runs the second fit in a graph that does not know the size; ours did know, and rounded otherwise."""
     first, second = Data(form=form), Data(rows=16, batch=4, seed=1, form=form)
     equal(Compile(), Fit(data=first), Fit(data=second), kind="regularized", seed=31)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_inputs_that_are_none_raise_what_keras_raises(method):
+    errors = []
+    for compiled in (keras.Model.compile, keras_xla.compile):
+        inputs = [keras.Input((2,), name="first"), keras.Input((2,), name="second")]
+        model = keras.Model(inputs, keras.layers.Add()(inputs))
+        compiled(model, optimizer="sgd", loss="mse")
+        data = ([None, None],) if method == "predict" else ([None, None], np.ones((2, 2)))
+        with pytest.raises(Exception) as raised:
+            getattr(model, method)(*data, verbose=0)
+        errors.append((type(raised.value), str(raised.value)))
+    assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.parametrize("loss", ["crossentropy", "ce"])
+def test_a_loss_that_keras_chooses_by_the_outputs_shape(loss, jit_compile):
+    rows, histories = np.linspace(0, 1, 10, dtype="float32")[:, None], []
+    for compiled in (keras.Model.compile, functools.partial(keras_xla.compile, jit_compile=jit_compile)):
+        dense = keras.layers.Dense(1, "sigmoid", kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((1,)), dense])
+        compiled(model, optimizer="sgd", loss=loss, metrics=["accuracy"])
+        histories.append(
+            model.fit(rows, (rows > 0.5).astype("float32"), batch_size=4, shuffle=False, verbose=0).history
+        )
+    for name, values in histories[0].items():
+        np.testing.assert_allclose(histories[1][name], values, rtol=1e-5)

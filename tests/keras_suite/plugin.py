@@ -43,6 +43,10 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_protocol(item):
     _write(begun=name_of(item.nodeid))
     keras.utils.set_random_seed(0)  # the same numbers in every mode, whatever ran before
+    if keras.backend.backend() == "tensorflow":
+        from tensorflow.python.framework.config import disable_op_determinism
+
+        disable_op_determinism()  # a test leaves it on, and with it Keras takes XLA off in all that come later
 
 
 def pytest_runtest_logreport(report):

@@ -81,7 +81,9 @@ def array_rows(given: Mapping[str, Any]) -> ArrayRows | None:
     data = x, y, weights = given["x"], given.get("y"), given.get("sample_weight")
     if weights is not None and (keras.tree.is_nested(y) or keras.tree.is_nested(weights)):
         return None
-    if x is None or given.get("class_weight") is not None or not takes(*data):
+    if not any(leaf is not None for leaf in keras.tree.flatten(x)) or given.get("class_weight") is not None:
+        return None
+    if not takes(*data):
         return None
     return ArrayRows(*data)
 

@@ -84,12 +84,15 @@ def _alone(layer: keras.layers.Layer) -> bool:
     )
 
 
+_BY_SHAPE = ("crossentropy", "ce")  # Keras finds out which of its losses that is when it sees the outputs
+
+
 def _scale(model: keras.Model) -> str:
     """`"mean"` or `"sum"` over the rows, for all losses; empty where that is not known."""
     losses = keras.tree.flatten(users_losses(model))
     kinds = set()
     for loss in losses:
-        loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+        loss = keras.losses.get(loss) if isinstance(loss, str) and loss.lower() not in _BY_SHAPE else loss
         fn, reduction = getattr(loss, "fn", loss), getattr(loss, "reduction", "sum_over_batch_size")
         known = is_of_keras(fn) and getattr(fn, "__name__", "") in _LOSSES
         how = loss_options(loss)
