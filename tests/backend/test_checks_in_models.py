@@ -12,6 +12,7 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
+import keras_xla
 from keras_xla.backend.tensorflow.checks.find import early_checks
 from keras_xla.backend.tensorflow.partial.split import HEAVY
 from keras_xla.backend.tensorflow.sources import shapes_of
@@ -237,3 +238,22 @@ def test_labels_that_a_metric_leaves_out_are_not_suspected():
     step = Step(compiled(model, **losses), SERIES, CLASSES[:, None].astype("float32"))
     labels = changed(CLASSES[:, None].astype("float32"), 7)
     assert step.ok is None or step.holds(SERIES, labels)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [keras.layers.ContrastLimitedAdaptiveHistogramEqualization, keras.layers.Equalization],
+    ids=["clahe", "even"],
+)
+def test_what_only_xla_has_a_kernel_for_or_a_shape_of_runs_through_it_as_in_plain_keras(layer):
+    """One divides whole numbers that no other kernel divides, the other counts into as many bins as it then finds."""
+    losses = []
+    for compiled in (keras.Model.compile, keras_xla.compile):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [keras.Input((4, 4, 3)), layer((0, 255)), keras.layers.Flatten(), keras.layers.Dense(1)]
+        )
+        compiled(model, optimizer="sgd", loss="mse", jit_compile=True)
+        images = np.random.default_rng(0).uniform(0, 255, (2, 4, 4, 3)).astype("float32")
+        losses += model.fit(images, np.ones((2, 1)), batch_size=2, verbose=0).history["loss"]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

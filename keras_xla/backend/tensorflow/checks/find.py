@@ -21,6 +21,7 @@ from keras_xla.backend.tensorflow.last_batch import Shapes, filling
 
 _SPARSE = os.path.join(os.path.dirname(os.path.abspath(keras.__file__)), "src", "backend", "tensorflow", "sparse.py")
 _SAME_ELEMENTS = ("Reshape", "ExpandDims", "Squeeze", "Transpose")
+_SIZED_BY_INPUT = ("DenseBincount", "Bincount")  # by the second: their output may be as long as the data say
 
 
 class Checks:
@@ -73,6 +74,8 @@ class Checks:
                 return
         if _of_keras(op):
             return
+        if op.type in _SIZED_BY_INPUT and self._values.value(Ref(scope, op.inputs[1].name)) is None:
+            return  # XLA could not go on from what it makes, as it would not know its shape
         if need.ref is not None:
             self._guarded.setdefault(need.ref, []).append((scope, need.test, need.low, need.high))
             self._keep_whole_numbers(need.ref)

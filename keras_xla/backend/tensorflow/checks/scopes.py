@@ -180,9 +180,12 @@ class Values:
             known = tf.get_static_value(ref.tensor)
         if known is None and self.needs(ref) == frozenset() and not self._captured(ref):
             given = [self.value(x) for x in ref.inputs()]
-            with tf.init_scope(), tf.device("CPU:0"):
-                for i, x in enumerate(_eagerly(ref.op, given)):
-                    self._values[Ref(ref.scope, ref.op.outputs[i].name)] = x.numpy()
+            try:
+                with tf.init_scope(), tf.device("CPU:0"):
+                    made = _eagerly(ref.op, given)
+            except (tf.errors.NotFoundError, tf.errors.UnimplementedError):
+                return None  # XLA has kernels for dtypes that nothing else has
+            self._values |= {Ref(ref.scope, ref.op.outputs[i].name): x.numpy() for i, x in enumerate(made)}
             return self._values[ref]
         return None if known is None else np.asarray(known)
 
