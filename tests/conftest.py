@@ -12,8 +12,16 @@ from filelock import FileLock
 import keras_xla
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Slow tests first: one of two processes keeps them and their fixtures, and short ones are left for the end."""
+    """Slow tests first: one of two processes keeps them and their fixtures, and short ones are left for the end.
+
+    Of the parametrizations of a test marked `quick`, those are slow whose id has none of the mark's arguments in it.
+    """
+    for item in items:
+        quick = item.get_closest_marker("quick")
+        if quick is not None and not any(part in item.callspec.id for part in quick.args):
+            item.add_marker("slow")
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

@@ -63,6 +63,7 @@ def test_a_worker_answers_as_the_layer_does_whatever_the_batch(recipe, model):
         assert row["tokens"] == len(layer.tokenizer(row["text"], add_special_tokens=False)["input_ids"])
 
 
+@pytest.mark.slow
 def test_a_worker_compiles_once_for_each_prompt_bucket(recipe, model):
     worker = recipe.Generate(model, 4, [16, 64], 8)
     counts = []
@@ -81,6 +82,7 @@ def test_rows_that_fail_leave_the_others_alone(recipe, model):
     assert worker.layer.trace_count == 1
 
 
+@pytest.mark.slow
 def test_a_chat_model_is_asked_in_its_template(recipe, tmp_path):
     folder = reference.folder("gpt2", tmp_path)
     tiny().save_pretrained(folder)

@@ -40,6 +40,7 @@ def test_a_test_that_fails_in_its_teardown_has_failed(tmp_path):
     assert results.outcomes == {"a": "failed"} and results.counts["fit"] == 2
 
 
+@pytest.mark.slow
 def test_tests_after_one_that_kills_its_process_are_run(tmp_path):
     file = tmp_path / "some_test.py"
     file.write_text("import os\ndef test_a(): pass\ndef test_b(): os._exit(3)\ndef test_c(): pass\n")
@@ -48,6 +49,7 @@ def test_tests_after_one_that_kills_its_process_are_run(tmp_path):
     assert "the process ended with 3" in next(results.errors[n] for n, o in results.outcomes.items() if o == "failed")
 
 
+@pytest.mark.slow
 def test_models_of_keras_tests_run_through_xla_and_pass(tmp_path):
     tests = ("callbacks/early_stopping_test.py", "callbacks/reduce_lr_on_plateau_test.py")
     results = run(Run("tensorflow", "forced", "some", tests), tmp_path)
@@ -55,6 +57,7 @@ def test_models_of_keras_tests_run_through_xla_and_pass(tmp_path):
     assert results.counts["fit_xla"] == results.counts["fit"] > 10
 
 
+@pytest.mark.slow
 def test_what_keras_tests_say_of_jit_compile_does_not_keep_models_from_ours(tmp_path):
     file = tmp_path / "switch_test.py"
     file.write_text(

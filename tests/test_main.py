@@ -188,6 +188,7 @@ def test_the_summary_tells_what_was_done_also_after_an_error(python, tmp_path):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the page shows a report of TensorFlow")
+@pytest.mark.slow
 def test_the_page_shows_what_the_command_prints_and_every_option(python, tmp_path):
     page = (ROOT / "docs" / "command_line.md").read_text()
     (_, script), (_, command), (_, shown), *_ = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)

@@ -208,6 +208,7 @@ def chosen(monkeypatch):
 
 
 @pytest.mark.parametrize("make", MODELS)
+@pytest.mark.quick("norms", "recurrent")
 def test_models_with_convolutions_train_as_in_plain_keras(chosen, make):
     def run(compiled):
         keras.utils.set_random_seed(0)
@@ -228,6 +229,7 @@ def test_models_with_convolutions_train_as_in_plain_keras(chosen, make):
 
 
 @pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.quick("auto")
 def test_loops_and_random_numbers_together(chosen, jit_compile):
     def run(compiled, **options):
         keras.utils.set_random_seed(0)

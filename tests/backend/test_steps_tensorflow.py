@@ -118,6 +118,7 @@ def test_datasets_of_several_shapes():
     "jit_compile, first, expected",
     [("auto", 64, 1), ("auto", 70, 1), (True, 70, 1), (True, 64, 2)],  # 2: the other one fills smaller batches up
 )
+@pytest.mark.quick("auto-70", "True-64")
 def test_data_with_and_without_a_smaller_last_batch_share_executables(jit_compile, first, expected, monkeypatch):
     monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 0.0)
     monkeypatch.setattr(policy, "MARGIN", float("inf"))
@@ -168,6 +169,7 @@ for steps in (1, 2):
 """
 
 
+@pytest.mark.slow
 def test_xla_itself_says_how_often_it_compiled(tmp_path):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     flags = f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"

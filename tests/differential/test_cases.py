@@ -41,6 +41,7 @@ def equal(*actions, **more):
 class TestAnotherBatchWhileFitRunsOnArrays:
     @pytest.mark.parametrize("hook", ["train_begin", "epoch_begin", "epoch_end", "test_begin", "test_end", "train_end"])
     @WAYS
+    @pytest.mark.quick("plain", "epoch_end")
     def test_train_on_batch_trains_on_its_own(self, hook, way):
         equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=TrainOnBatch()),)), way=way)
 
@@ -48,6 +49,7 @@ class TestAnotherBatchWhileFitRunsOnArrays:
         "action", [Fit(data=OTHER), Evaluate(data=OTHER), Predict(data=OTHER), TestOnBatch()], ids=repr
     )
     @pytest.mark.parametrize("hook", ["epoch_begin", "epoch_end"])
+    @pytest.mark.quick("epoch_end")
     def test_so_do_nested_calls(self, hook, action):
         equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=action),)))
 
@@ -62,6 +64,7 @@ class TestArraysThatChangeInPlace:
 
     @pytest.mark.parametrize("hook", ["epoch_begin", "epoch_end", "test_begin"])
     @pytest.mark.parametrize("changed", [Data(), VALID], ids=["rows", "validation"])
+    @pytest.mark.quick("epoch_begin")
     def test_while_fit_runs(self, hook, changed):
         """Keras has copied the rows by then, or not: what it does is what counts."""
         equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=ChangeArrays(data=changed)),)))
@@ -70,6 +73,7 @@ class TestArraysThatChangeInPlace:
 class TestCompiledAgain:
     @pytest.mark.parametrize("freeze", [False, True], ids=["as it was", "frozen"])
     @WAYS
+    @pytest.mark.quick("plain", "xla-frozen")
     def test_plainly(self, freeze, way):
         equal(Compile(), Fit(epochs=2), Compile(plainly=True, freeze=freeze), Fit(epochs=2), Evaluate(), way=way)
 
@@ -101,16 +105,19 @@ class TestBadData:
 
     @pytest.mark.parametrize(("kind", "spoiled"), [("mlp", "label"), ("embedding", "id"), ("checked", "value")])
     @WAYS
+    @pytest.mark.quick("xla", "true-mlp")
     def test_in_fit(self, kind, spoiled, way):
         equal(Compile(), Fit(data=Data(spoiled=spoiled)), kind=kind, way=way)
 
     @pytest.mark.parametrize(("kind", "spoiled"), [("mlp", "label"), ("embedding", "id"), ("checked", "value")])
     @WAYS
+    @pytest.mark.quick("xla")
     def test_in_evaluate(self, kind, spoiled, way):
         equal(Compile(), Fit(), Evaluate(data=Data(spoiled=spoiled)), kind=kind, way=way)
 
     @pytest.mark.parametrize(("kind", "spoiled"), [("embedding", "id"), ("checked", "value")])
     @WAYS
+    @pytest.mark.quick("xla")
     def test_in_predict(self, kind, spoiled, way):
         equal(Compile(), Fit(), Predict(data=Data(spoiled=spoiled)), kind=kind, way=way)
 
@@ -125,6 +132,7 @@ class TestBadData:
 
     @pytest.mark.parametrize("form", ["arrays", "dataset", "generator"])
     @pytest.mark.parametrize("way", ["plain", "true"])
+    @pytest.mark.quick("true-arrays")
     def test_rows_of_another_width(self, form, way):
         wrong = Data(form=form, spoiled="width")
         equal(Compile(), Fit(), Fit(data=wrong), way=way)

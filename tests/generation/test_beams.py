@@ -73,6 +73,7 @@ def test_processors_in_greedy_and_beam_search_equal_the_references(beams, option
     assert layer.trace_count == 1
 
 
+@pytest.mark.slow
 def test_models_that_run_one_token_a_row_find_the_same_beams(checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), eos_token_id=EOS, pad_token_id=0)
 
@@ -110,6 +111,7 @@ def test_beam_sampling_draws_from_the_references_distribution(checkpoint):
     assert layer.trace_count == 1
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_beam_samples(checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), eos_token_id=EOS, pad_token_id=0)
     options = dict(num_beams=3, do_sample=True, seed=5, num_return_sequences=2, **LENGTHS)

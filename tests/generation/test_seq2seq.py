@@ -41,6 +41,7 @@ def layer(variant, checkpoint):
     )
 
 
+@pytest.mark.quick("t5", "bart", "marian")
 def test_greedy_for_a_batch_of_mixed_lengths_on_both_padding_sides(layer, variant):
     wanted = [expected(variant, source)[0] for source in SOURCES]
     assert made(layer.generate(SOURCES)) == wanted
@@ -54,6 +55,7 @@ def test_greedy_for_a_batch_of_mixed_lengths_on_both_padding_sides(layer, varian
     assert layer.trace_count == 1
 
 
+@pytest.mark.quick("bart")
 def test_beams_and_processors(layer, variant):
     for options in (
         dict(num_beams=3, num_return_sequences=3, length_penalty=2.0),
@@ -71,6 +73,7 @@ def test_beams_and_processors(layer, variant):
     assert layer.trace_count == 2
 
 
+@pytest.mark.quick("t5-gated", "marian")
 def test_decoder_prompts_of_mixed_lengths_go_on(layer, variant):
     prompts = [[START, 4], [START, 6, 7, 8], [START], [START, 5, 5]]
     wanted = [expected(variant, source, p)[0] for source, p in zip(SOURCES, prompts, strict=True)]
@@ -79,6 +82,7 @@ def test_decoder_prompts_of_mixed_lengths_go_on(layer, variant):
     assert made(layer.generate({**inputs, "decoder_input_ids": prompts})) == wanted
 
 
+@pytest.mark.quick("mbart")
 def test_it_runs_in_a_model_and_survives_saving(layer, variant, tmp_path):
     import keras
 

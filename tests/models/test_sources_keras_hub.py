@@ -113,6 +113,7 @@ def test_every_class_with_a_layout_has_a_variant_here():
 
 
 @pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.quick("gpt2", "llama3", "qwen3")
 def test_tokens_are_those_of_its_own_generate_and_stay_so_when_weights_change(name):
     task = make(CAUSAL, name)
     model = open_task(task)
@@ -147,6 +148,7 @@ def test_tables_norms_and_biases_stand_on_the_tasks_own_memory():
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.quick("True")
 def test_fit_changes_the_layer_too_and_only_what_has_changed_is_copied(jit_compile):
     task = make(CAUSAL, "llama")
     model = open_task(task)
@@ -162,6 +164,7 @@ def test_fit_changes_the_layer_too_and_only_what_has_changed_is_copied(jit_compi
 
 
 @pytest.mark.parametrize("name", UNDESCRIBED)
+@pytest.mark.quick("gemma")
 def test_other_classes_run_through_their_own_cached_call(name):
     task = make(UNDESCRIBED, name)
     model = open_task(task)
@@ -191,6 +194,7 @@ def int8(task):
 
 
 @pytest.mark.parametrize("change", [lora, int8])
+@pytest.mark.slow
 def test_a_lora_that_is_not_merged_and_quantized_weights_count(change):
     task = make(CAUSAL, "llama")
     plain = theirs(task)
@@ -201,6 +205,7 @@ def test_a_lora_that_is_not_merged_and_quantized_weights_count(change):
     assert made == theirs(task) != plain
 
 
+@pytest.mark.slow
 def test_rows_near_the_end_of_the_positions_fit():
     task = make(CAUSAL, "gpt2")
     prompts = [list(range(20, 76)), [3, 4]]
@@ -210,6 +215,7 @@ def test_rows_near_the_end_of_the_positions_fit():
         layer.generate([[5] * 57])
 
 
+@pytest.mark.slow
 def test_beams_of_the_cached_call_are_those_of_our_own_model():
     task = make(CAUSAL, "llama")
     options = dict(max_new_tokens=6, num_beams=3)
@@ -236,6 +242,7 @@ def test_a_task_without_the_usual_cache_runs_without_one():
 
 
 @pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.slow
 def test_encoder_decoders_become_ours(name):
     task = make(SEQ2SEQ, name)
     model = open_task(task)
@@ -269,6 +276,7 @@ WORDS = dict(vocabulary={token: i for i, token in enumerate(VOCABULARY)}, merges
 TEXTS = ["ab cab", "hello"]
 
 
+@pytest.mark.slow
 def test_text_goes_through_the_tasks_tokenizer_and_ends_where_its_own_does():
     preprocessor = hub.GPT2CausalLMPreprocessor(hub.GPT2Tokenizer(**WORDS), sequence_length=32)
     config = {**CAUSAL["gpt2"][1], "vocabulary_size": len(VOCABULARY)}
@@ -287,6 +295,7 @@ def test_text_goes_through_the_tasks_tokenizer_and_ends_where_its_own_does():
         layer.tokenizer.save_pretrained("anywhere")
 
 
+@pytest.mark.slow
 def test_an_encoders_text_has_a_start_and_an_end_and_its_decoder_both_of_its_first_tokens():
     tokenizer = hub.BartTokenizer(**WORDS)
     preprocessor = hub.BartSeq2SeqLMPreprocessor(tokenizer, encoder_sequence_length=16, decoder_sequence_length=10)

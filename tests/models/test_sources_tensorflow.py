@@ -55,6 +55,7 @@ def saved(request, checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "opt-125m"])
+@pytest.mark.slow
 def test_tensors_and_tokens_are_the_references(saved, variant):
     source, folder = saved(variant)
     checkpoint = open_checkpoint(folder)

@@ -57,6 +57,16 @@ def plain():
 
 
 @pytest.mark.parametrize(("name", "switch"), CASES, ids=str)
+@pytest.mark.quick(
+    "_symbolic_build",
+    "_compile_loss",
+    "make_train_function",
+    "_keras_history",
+    "FuncGraph.captures",
+    "_get_function",
+    "_user_loss",
+    "inputs",
+)
 def test_training_without(name, switch, without, plain):
     without(name)
     with warnings.catch_warnings(record=True) as seen:

@@ -22,6 +22,7 @@ def folder(tmp_path):
     return str(tmp_path / "gpt2")
 
 
+@pytest.mark.slow
 def test_the_guides_listings_for_live_models(folder, tmp_path):
     code = "import numpy as np\nimport keras_xla\n" + "\n".join(
         listings(ROOT / "docs" / "xla_guide.md", "python transformers4")
@@ -32,6 +33,7 @@ def test_the_guides_listings_for_live_models(folder, tmp_path):
     run(str(script))
 
 
+@pytest.mark.slow
 def test_the_script_moved_over_writes_what_it_wrote_before(folder):
     before, after = (run(str(EXAMPLES / f"migrate_{name}.py"), folder) for name in ("before", "after"))
     assert before.count(" -> ") == 3
