@@ -88,6 +88,7 @@ def assert_trained_as_lora_does(model, before):
         assert np.abs(value - before[path]).max() > 1e-4, path
 
 
+@pytest.mark.quick("xla", "auto")
 def test_losses_are_those_of_plain_keras_and_the_kernels_stay(way):
     model = ours(way, with_lora(reader()))
     before = named(model, *FROZEN, "lora_")
@@ -114,6 +115,7 @@ def trained_without_and_with_plainly():
     return trained_without_and_with(None, plain)
 
 
+@pytest.mark.quick("xla")
 def test_lora_after_a_first_fit(way):
     log = Log()
     made = trained_without_and_with(way, ours)
@@ -122,6 +124,7 @@ def test_lora_after_a_first_fit(way):
     assert_same(way, made, trained_without_and_with_plainly())
 
 
+@pytest.mark.quick("xla", "auto")
 def test_it_is_compiled_once_for_each_compile(way):
     log, model = Log(), ours(way, reader())
     for again in (lambda: None, lambda: ours(way, with_lora(model))):
@@ -132,6 +135,7 @@ def test_it_is_compiled_once_for_each_compile(way):
 
 
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")  # attention does not save its parts' rank
+@pytest.mark.quick("xla", "auto")
 def test_saving_merges_the_factors_and_training_goes_on(way, tmp_path):
     model = ours(way, with_lora(reader()))
     train(model)
@@ -151,6 +155,7 @@ def test_saving_merges_the_factors_and_training_goes_on(way, tmp_path):
     assert len(kept) == 3 and all(np.array_equal(after[path], value) for path, value in kept.items())
 
 
+@pytest.mark.quick("graph")
 def test_weights_go_to_a_model_without_lora(way, tmp_path):
     model = ours(way, with_lora(reader()))
     train(model)

@@ -73,10 +73,12 @@ def test_a_whole_run_gives_what_plain_keras_gives(way):
     assert compiled == ["train", "test", "predict"]  # once each, trials included
 
 
+@pytest.mark.quick("xla")
 def test_class_weights_and_sample_weights(way):
     assert_same(way, everything(auto, class_weight=CLASS_WEIGHTS), everything_plainly(weighted=True))
 
 
+@pytest.mark.quick("xla")
 def test_the_callback_for_a_model_compiled_the_plain_way(way):
     made = everything(plain, callbacks=[XLACompile()])
     assert_same(way, made, everything_plainly())
@@ -123,6 +125,7 @@ def test_a_generator_of_unknown_length(way):
         assert_same(way, run(auto), run(plain))
 
 
+@pytest.mark.quick("xla")
 def test_early_stopping_and_resuming(way, tmp_path):
     def run(make):
         model = make(classifier(dropout=0.3))
@@ -168,6 +171,7 @@ def test_custom_steps_losses_and_several_outputs(way):
 
 
 @pytest.mark.parametrize("mode", ["mixed precision", "accumulation", "ema", "clipping", "batch norm"])
+@pytest.mark.quick("xla", "graph-ema")
 def test_what_optimizers_and_layers_do(way, mode):
     def run(make):
         keras.utils.set_random_seed(0)
@@ -236,6 +240,7 @@ def test_ctrl_c_in_a_trial_leaves_the_model_as_it_was(way, monkeypatch):
 
 
 @pytest.mark.parametrize("data", ["arrays", "dataset", "generator"])
+@pytest.mark.quick("dataset")
 def test_xla_whose_first_trial_was_disturbed_runs_after_the_second(data, monkeypatch):
     trial, seen = tensorflow_executable.Executable.trial, []
 

@@ -43,6 +43,7 @@ for units in (32, 32, 64):
 """
 
 
+@pytest.mark.slow
 def test_the_next_process_knows_it():
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     runs = [

@@ -196,6 +196,7 @@ def ours(model, *args, **options):
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.quick("sample", "several", "sums")
 def test_results_are_those_of_plain_keras_from_one_executable(case):
     make, fit, options = CASES[case]
     expected = results(keras.Model.compile, make, fit, **options)

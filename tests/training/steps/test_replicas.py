@@ -312,17 +312,20 @@ def test_mirrored_replicas_train_as_one_device_does(tmp_path):
 
 
 @on_tensorflow
+@pytest.mark.slow
 def test_dropout_moving_statistics_class_weights_and_a_smaller_last_batch(tmp_path):
     """Replicas draw the same masks and have statistics of their own, in plain Keras too: so compare to that."""
     output_of(start(AS_PLAIN_KERAS, tmp_path, **dumping(tmp_path)))
 
 
 @on_tensorflow
+@pytest.mark.slow
 def test_what_else_models_do(tmp_path):
     output_of(start(SPECIAL, tmp_path, **dumping(tmp_path)))
 
 
 @on_tensorflow
+@pytest.mark.slow
 def test_two_workers_train_as_one_process_does(tmp_path):
     ports = free_ports(2)
     config = {"cluster": {"worker": [f"localhost:{port}" for port in ports]}}
