@@ -17,6 +17,7 @@ if keras.backend.backend() != "jax":
 
 import jax
 
+from keras_xla.backend.jax.batches import leaves_of
 from keras_xla.backend.jax.runner import Runner
 from keras_xla.backend.jax.step_loop import CannotLoop, StepLoop
 
@@ -330,3 +331,13 @@ def test_batches_on_a_device_are_stacked_there(monkeypatch):
     for count in (2, 5):
         _, state = loop(state, [jax.numpy.asarray(batch) for batch in ones(count)])
     assert float(state[0]) == 2 * (3 + 15) and loop.traces == 1
+
+
+def test_several_batches_that_come_at_once_are_told_by_the_first():
+    """Keras' development version hands what is left of `steps_per_execution` batches over as a list of its own."""
+
+    class Batches(list):
+        pass
+
+    batches = Batches((np.zeros((rows, 3), "float32"), np.zeros((rows,), "int32")) for rows in (4, 2))
+    assert leaves_of(batches, batch_names) == leaves_of(batches[0], batch_names)

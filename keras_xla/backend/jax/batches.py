@@ -18,6 +18,8 @@ def leaves_of(batch: Any, names: Callable) -> list[tuple]:
         names: `names(batch)` names the tensors.
     """
     batch = batch.batch if isinstance(batch, FilledBatch) else batch
+    if isinstance(batch, list) and type(batch) is not list:  # of several batches, in Keras' development version
+        batch = batch[0]
     present = [x for x in keras.tree.flatten(batch) if x is not None]
     return [
         (name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x))))
