@@ -104,6 +104,7 @@ for middle in ([layers.Dense(4), layers.Dropout(0.2)], [layers.Reshape((2, 3)), 
 """
 
 
+@pytest.mark.slow
 def test_a_new_process_gives_the_same(capfd):
     here = [step(layers.Dense(4), layers.Dropout(0.2)), step(layers.Reshape((2, 3)), layers.LSTM(2))]
     for seed in ("1", "2"):  # of the order of sets of strings

@@ -251,6 +251,7 @@ class Turning(layers.Layer):
 
 
 @pytest.mark.parametrize("middle, way", [("nothing", "xla"), ("dropout", "xla"), ("convolution", "partial")])
+@pytest.mark.slow
 def test_loops_without_a_known_end(chosen, middle, way):
     def run(compiled):
         keras.utils.set_random_seed(0)

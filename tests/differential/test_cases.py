@@ -41,7 +41,7 @@ def equal(*actions, **more):
 class TestAnotherBatchWhileFitRunsOnArrays:
     @pytest.mark.parametrize("hook", ["train_begin", "epoch_begin", "epoch_end", "test_begin", "test_end", "train_end"])
     @WAYS
-    @pytest.mark.quick("plain", "epoch_end")
+    @pytest.mark.quick("epoch_end", "plain-epoch_begin", "plain-train_end")
     def test_train_on_batch_trains_on_its_own(self, hook, way):
         equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=TrainOnBatch()),)), way=way)
 

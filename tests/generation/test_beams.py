@@ -92,6 +92,7 @@ def test_models_that_run_one_token_a_row_find_the_same_beams(checkpoint):
         np.testing.assert_allclose(ours["scores"], theirs["scores"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_beam_sampling_draws_from_the_references_distribution(checkpoint):
     """The first token of the best of 2 beams, over many seeds, against torch's own draws."""
     options = dict(num_beams=2, do_sample=True, top_k=4, temperature=1.3, max_new_tokens=2)

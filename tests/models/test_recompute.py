@@ -140,6 +140,7 @@ def test_greedy_tokens_are_those_of_the_models_own_calls_for_prompts_of_mixed_le
     assert layer.trace_count == 2  # batches of 4 and 1
 
 
+@pytest.mark.slow
 def test_after_more_training_the_new_weights_count_and_nothing_compiles_again():
     model = gpt()
     layer = XLAGenerationLayer(Recompute(model), max_new_tokens=8)
