@@ -31,6 +31,14 @@ def pytest_collection_finish(session):
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def settled():
+    """So need it not through what the tests of a file leave behind, such as executables."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Every test begins with the same random numbers, whatever ran before it in its process."""
