@@ -457,7 +457,9 @@ def test_a_single_callback_or_a_list_that_looks_at_every_batch(models, kind):
     for model in models:
         callback = kind()
         model.evaluate(X, Y, batch_size=16, callbacks=callback, verbose=0)
-        assert [batch for batch, _ in callback.seen] == [0, 1, 2, 3, 4]
+        seen = [batch for batch, _ in callback.seen]
+        # On JAX Keras calls a callback that is in no list from several threads, in no order.
+        assert (seen if ON_TENSORFLOW else sorted(seen)) == [0, 1, 2, 3, 4]
 
 
 def raised(call):
