@@ -25,10 +25,11 @@ test: $(VENV)/.test .venv-transformers4/.installed
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m "not slow"
 
-# And what takes minutes: before an issue is closed.
+# And what takes longer, on both backends: before an issue is closed.
 test-all: test
 	$(BIN)/python -m pytest $(PARALLEL) tests --ignore tests/training -m slow
 	$(BIN)/python -m pytest $(PARALLEL) tests/training -m slow
+	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m slow
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m slow
 
 # Scripts of actions in plain Keras and in ours, whatever can be seen of them compared: an hour or so.

@@ -33,7 +33,7 @@ def pytest_collection_finish(session):
 
 @pytest.fixture(scope="module", autouse=True)
 def settled():
-    """So need it not through what the tests of a file leave behind, such as executables."""
+    """What the tests of a file leave behind stays, too, such as executables."""
     yield
     gc.collect()
     gc.freeze()

@@ -66,7 +66,7 @@ class Compile(Action):
         options = {
             "optimizer": optimizer_of(self.optimizer, self.ema, self.accumulate, self.clipnorm),
             "loss": kind.loss,
-            "metrics": (list(metrics) or None) if isinstance(metrics, tuple) else metrics,
+            "metrics": list(metrics) if isinstance(metrics, tuple) else metrics,
             "steps_per_execution": self.steps_per_execution,
             **kind.more,
         }

@@ -313,7 +313,7 @@ KINDS: dict[str, Kind] = {
     ),
     "unbuilt": Kind(unbuilt, _classified),
     "subclassed": Kind(Subclassed, _classified),
-    "own_step": Kind(OwnStep, _measured, **MSE | {"metrics": ()}),  # its step leaves the compiled ones alone
+    "own_step": Kind(OwnStep, _measured, **MSE | {"metrics": None}),  # its step leaves the compiled ones alone
     "own_loss": Kind(OwnLoss, _measured, **MSE),
     "counting": Kind(counting, _classified),
     "ragged": Kind(ragged, _ragged, bad=("label",), whole=False, forms=("dataset", "shuffled", "unknown", "repeated")),

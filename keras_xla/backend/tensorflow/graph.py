@@ -12,6 +12,14 @@ _NONE: Mapping = {}
 _SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 
+def hidden(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The same tensors, of which TensorFlow's optimizer finds out no more than Python says of them.
+
+    It adds in another order where it can find out how many rows there are, or that several have as many.
+    """
+    return list(tf.experimental.Optional.from_value(tuple(tensors)).get_value())
+
+
 class Graph:
     """The graph of a concrete function, ready to be put into the function under construction.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.graph import leaves_of, repack
+from keras_xla.backend.tensorflow.graph import hidden, leaves_of, repack
 from keras_xla.backend.tensorflow.last_batch import Shapes
 from keras_xla.backend.tensorflow.loop_outputs import All, Last
 from keras_xla.backend.tensorflow.sources import Batches
@@ -108,8 +108,8 @@ def rows_loop(trace: Trace, step: Callable, joined: bool, holds: Callable | None
             parts = [
                 tf.slice(x, [start, *[0] * (x.shape.rank - 1)], [rows, *[-1] * (x.shape.rank - 1)]) for x in tensors
             ]
-            if all(shape.rank and shape[0] is None for shape in known):  # nor may it find out that all have as many
-                parts = tf.experimental.Optional.from_value(tuple(parts)).get_value()
+            if all(shape.rank and shape[0] is None for shape in known):
+                parts = hidden(parts)
         return [tf.ensure_shape(x, shape) for x, shape in zip(parts, known, strict=True)]
 
     def run(tensors, rows, first, count):
@@ -142,8 +142,7 @@ def _known_as(leaves: list[tf.Tensor], shapes: Sequence[tf.TensorShape]) -> list
     """Tensors of which the graph knows no more and no less than this, as in plain Keras' graph for such batches."""
     parts = [_open(x, shape) for x, shape in zip(leaves, map(tf.TensorShape, shapes), strict=True)]
     if any(part is not x for part, x in zip(parts, leaves, strict=True)):
-        # TensorFlow's optimizer adds in another order where it can find out what the placeholders hide.
-        parts = tf.experimental.Optional.from_value(tuple(parts)).get_value()
+        parts = hidden(parts)
     return [tf.ensure_shape(x, shape) for x, shape in zip(parts, shapes, strict=True)]
 
 

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of, rows_of
-from keras_xla.backend.tensorflow.graph import leaves_of, repack
+from keras_xla.backend.tensorflow.graph import hidden, leaves_of, repack
 from keras_xla.backend.tensorflow.last_batch import Shapes, fits
 from keras_xla.backend.tensorflow.trace import without_optionals
 
@@ -81,10 +81,8 @@ class Rows(Batches):
         """
         numbers = rows_of(element[MARK])
         with tf.device("CPU:0"):  # where the arrays are: they may not fit anywhere else
-            parts = tuple(tf.gather(x, numbers) for x in tensors)
-        if not alike and numbers.shape[0] is None:
-            parts = tf.experimental.Optional.from_value(parts).get_value()
-        return list(parts)
+            parts = [tf.gather(x, numbers) for x in tensors]
+        return hidden(parts) if not alike and numbers.shape[0] is None else parts
 
     def fits(self, element: Any, shapes: Shapes | None, filled: bool) -> tf.Tensor:
         numbers = element[MARK]

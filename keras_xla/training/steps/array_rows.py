@@ -14,15 +14,18 @@ from keras_xla.backend.row_numbers import MOST_OWNERS, numbered
 _OWNERS = itertools.count(1)
 
 
-def takes(*arrays: Any) -> bool:
+def takes(x: Any, *others: Any) -> bool:
     """Whether structures of arrays can stay in memory.
 
-    That is for dense numpy arrays of numbers, all with the same number of rows; Nones do not count.
+    That is for dense numpy arrays of numbers, all with the same number of rows; Nones do not count, but in `x` there
+    has to be an array.
     """
-    leaves = [leaf for leaf in keras.tree.flatten(arrays) if leaf is not None]
+    if all(leaf is None for leaf in keras.tree.flatten(x)):
+        return False
+    leaves = [leaf for leaf in keras.tree.flatten((x, *others)) if leaf is not None]
     if not all(isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fiub" for leaf in leaves):
         return False
-    return bool(leaves) and len({len(leaf) for leaf in leaves}) == 1 and len(leaves[0]) > 0
+    return len({len(leaf) for leaf in leaves}) == 1 and len(leaves[0]) > 0
 
 
 class ArrayRows:
@@ -78,12 +81,10 @@ def array_rows(given: Mapping[str, Any]) -> ArrayRows | None:
     Returns:
         None where they are not dense arrays, or Keras makes sample weights of them.
     """
-    data = x, y, weights = given["x"], given.get("y"), given.get("sample_weight")
+    data = _, y, weights = given["x"], given.get("y"), given.get("sample_weight")
     if weights is not None and (keras.tree.is_nested(y) or keras.tree.is_nested(weights)):
         return None
-    if not any(leaf is not None for leaf in keras.tree.flatten(x)) or given.get("class_weight") is not None:
-        return None
-    if not takes(*data):
+    if given.get("class_weight") is not None or not takes(*data):
         return None
     return ArrayRows(*data)
 

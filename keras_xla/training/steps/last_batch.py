@@ -47,6 +47,7 @@ _LOSSES = {
     "sparse_categorical_crossentropy",
     "squared_hinge",
 }
+_BY_SHAPE = ("crossentropy", "ce")  # Keras finds out which of its losses that is when it sees the outputs
 _MEANS = {"sum_over_batch_size", "mean"}
 _SUMS = {"sum", "mean_with_sample_weight"}
 # Layers that mix rows, or whose random numbers for a row depend on how many rows there are.
@@ -82,9 +83,6 @@ def _alone(layer: keras.layers.Layer) -> bool:
         and not getattr(layer, "mask_zero", False)
         and not getattr(layer, "stateful", False)
     )
-
-
-_BY_SHAPE = ("crossentropy", "ce")  # Keras finds out which of its losses that is when it sees the outputs
 
 
 def _scale(model: keras.Model) -> str:
