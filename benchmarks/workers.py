@@ -15,7 +15,7 @@ IDS = np.random.default_rng(0).integers(100, 50_000, (64, 64)).astype("int32")
 def ours(folder, prompt):
     import keras_xla
 
-    layer = keras_xla.XLAGenerationLayer.from_pretrained(folder, eos_token_id=None, new_token_buckets=[64])
+    layer = keras_xla.XLAGenerationLayer.from_pretrained(folder, eos_token_id=None)
     return lambda batch, new: layer.generate(IDS[:batch, :prompt], max_new_tokens=new)["sequences"]
 
 

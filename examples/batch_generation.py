@@ -53,7 +53,7 @@ class Generate:
     Args:
         model: Hugging Face folder, hub name or GGUF file.
         batch: Prompts that run at a time.
-        prompt_buckets: Prompt lengths to pad to, in tokens; each is compiled at most once.
+        prompt_buckets: Lengths that prompts may have, in tokens; for each, two executables are compiled at most.
         max_new_tokens: Tokens of an answer at most.
     """
 
@@ -65,8 +65,7 @@ class Generate:
             model,
             max_new_tokens=max_new_tokens,
             batch_buckets=[batch],
-            prompt_buckets=prompt_buckets,
-            new_token_buckets=[max_new_tokens],
+            cache_buckets=[length + max_new_tokens for length in prompt_buckets],
         )
         self.chats = getattr(self.layer.tokenizer, "chat_template", None) is not None
 

@@ -23,6 +23,7 @@ STYLES = [
     ("temperature 1.2, top-k 20", dict(do_sample=True, temperature=1.2, top_k=20, seed=2)),
     ("at least 20 tokens", dict(do_sample=True, temperature=0.2, min_new_tokens=20, seed=3)),
 ]
+TURNS = ["What is the capital of Italy?", "How many people live there?", "Name one thing to see there."]
 
 
 def timed(function, *args, **kwargs):
@@ -45,14 +46,22 @@ def main(source, new_tokens=48):
     for question, answer in zip(QUESTIONS, answers, strict=True):
         print(f"  {question}\n    {answer.decode()}")
 
-    print("\nOne question at a time, with other options at every call:")
+    print("\nOne question at a time, as the answers are made, with other options at every call:")
     for style, options in STYLES:
         for chat, question in zip(chats, QUESTIONS, strict=True):
-            compiled = layer.trace_count
-            (answer,), seconds = timed(layer.generate, chat, **options)
+            compiled, start = layer.trace_count, time.perf_counter()
+            print(f"  {question[:30]:30} {style}:\n    ", end="")
+            for piece in layer.stream(chat, **options):
+                print(piece.replace("\n", "\n    "), end="", flush=True)
             first = ", XLA compiled" if layer.trace_count > compiled else ""
-            print(f"  {question[:30]:30} {style}: {seconds:.2f} s{first}\n    {answer}")
-    calls = 2 + len(STYLES) * len(QUESTIONS)
+            print(f"\n    ({time.perf_counter() - start:.2f} s{first})")
+
+    print("\nA conversation, of which each turn runs only what is new:")
+    conversation = layer.chat()
+    for question in TURNS:
+        answer, seconds = timed(conversation.send, question)
+        print(f"  {question}\n    {answer}\n    ({seconds:.2f} s)")
+    calls = 2 + len(STYLES) * len(QUESTIONS) + len(TURNS)
     print(f"\n{calls} calls, {layer.trace_count} XLA compilations:\n{keras_xla.compile_log('generate')}")
 
     answer, compiled = timed(layer.generate, chats[1])

@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from keras_xla.registration import register as _register
+
 if TYPE_CHECKING:
     from keras_xla import callbacks
     from keras_xla.backend.compile_log import CompileEvent, CompileLog, RecompileError, compile_log
@@ -53,6 +55,8 @@ __all__ = [
     "move_to_pipeline",
 ]
 __version__ = "0.1.0"
+
+_register()
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,8 @@ class GenerationOptions:
         top_k: Draw among this many most likely tokens; 0 for all.
         top_p: Draw among the fewest most likely tokens that have this much probability together.
         min_p: Draw among tokens at least this fraction as likely as the most likely one.
-        seed: For equal draws in every call, on every backend and at every batch size; None draws one.
+        seed: For equal draws in every call, on every backend and at every batch size; None draws one. In graphs, such
+            as in `predict`, each batch draws on from the one before, for as long as the layer lives.
         num_return_sequences: Completions a prompt; more than 1 needs `do_sample`, or as many `num_beams`.
         repetition_penalty: Divides the positive and multiplies the negative logits of tokens in prompt or completion.
         no_repeat_ngram_size: No sequence of this many tokens occurs twice; 0 is off.
@@ -41,6 +42,8 @@ class GenerationOptions:
         suppress_tokens: Tokens that are never made.
         begin_suppress_tokens: Tokens that are not made first.
         decoder_start_token_id: An encoder-decoder's prompt; the checkpoint's by default.
+        stop_strings: Texts that end a completion, which includes them: it ends with the token that completes one.
+        max_time: Seconds after which a call makes no more tokens; it returns those that there are.
         eos_token_id: Token, or several, that end a sequence; None for no end but `max_new_tokens`.
         pad_token_id: Fills the rest of a finished row; None takes the first `eos_token_id`, or 0.
 
@@ -72,6 +75,8 @@ class GenerationOptions:
     eos_token_id: tuple[int, ...] = ()
     pad_token_id: int | None = None
     decoder_start_token_id: int | None = None
+    stop_strings: tuple[str, ...] = ()
+    max_time: float | None = None
 
     def __post_init__(self):
         def put(name, value):
@@ -99,6 +104,9 @@ class GenerationOptions:
             if getattr(self, name) is not None:
                 put(name, _integer(name, getattr(self, name), 0))
         put("bad_words_ids", _words(self.bad_words_ids))
+        put("stop_strings", _strings(self.stop_strings))
+        if self.max_time is not None:
+            put("max_time", _number("max_time", self.max_time, lambda v: v > 0, "above 0, in seconds"))
         self._check_together()
 
     def _check_together(self):
@@ -106,6 +114,11 @@ class GenerationOptions:
             raise ValueError(
                 f"Received min_new_tokens={self.min_new_tokens}, which is more than "
                 f"max_new_tokens={self.max_new_tokens}. Raise the latter, or lower the former."
+            )
+        if self.stop_strings and self.num_beams > 1:
+            raise ValueError(
+                f"Received stop_strings={list(self.stop_strings)} with num_beams={self.num_beams}; they end "
+                "completions without beams only. Pass num_beams=1, or leave them out."
             )
         copies = self.num_return_sequences
         if self.num_beams > 1 and copies > self.num_beams:
@@ -189,6 +202,7 @@ _OFF = {  # what None means, as generation_config.json writes it
     "repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
     "bad_words_ids": (),
+    "stop_strings": (),
 }
 _INTEGERS = {  # smallest values
     "max_new_tokens": 1,
@@ -215,6 +229,13 @@ def _words(value: Any) -> tuple[tuple[int, ...], ...]:
             "text pass tokenizer(words, add_special_tokens=False)['input_ids']."
         )
     return tuple(_tokens("bad_words_ids", word) for word in value)
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    value = (value,) if isinstance(value, str) else value
+    if not isinstance(value, (tuple, list)) or not all(isinstance(text, str) and text for text in value):
+        raise TypeError(f"Received stop_strings={value!r}; expected a string or a list of strings, none of them empty.")
+    return tuple(value)
 
 
 def _integer(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:

@@ -39,10 +39,11 @@ def test_tfds_pipeline(tmp_path):
 def test_generate_text():
     out = run(str(EXAMPLES / "generate_text.py"), "--new-tokens", "20")
     assert "The capital of France is Paris." in out
-    assert "14 calls, 3 XLA compilations" in out
+    # Prompts and tokens for batches of 4 and 1; and where the conversation outgrows its cache, at the next size.
+    assert re.search(r"17 calls, [456] XLA compilations", out)
     batch, alone = out.split("One question at a time")
     answers = re.findall(r"^  \S.*\n    (.*)", batch, re.MULTILINE)
-    assert len(answers) == 3 and answers == re.findall(r" greedy: .*\n    (.*)", alone)
+    assert len(answers) == 3 and answers == re.findall(r" greedy:\n    (.*)", alone)
 
 
 def test_translate_tfds():

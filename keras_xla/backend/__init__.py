@@ -17,7 +17,15 @@ is_traced = _module.is_traced
 is_string = _module.is_string
 host_call = _module.host_call
 jit = _module.jit
+read_weights = _module.read_weights
 run_eagerly = _module.run_eagerly
 matmul_transposed = _module.matmul_transposed
 share = _module.share
 machine = _module.machine
+
+_states = importlib.import_module(f"keras_xla.backend.{name}.device_state")
+DeviceState = _states.DeviceState
+jit_on_state = _states.jit_on_state
+output_spec = _states.output_spec
+
+Snapshot = importlib.import_module(f"keras_xla.backend.{name}.snapshot").Snapshot

@@ -7,106 +7,131 @@ end, so the search never starves. Finished beams compete by log-probability / le
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from keras_xla.engine import random, samplers
-from keras_xla.engine.state import Request, Result
+from keras_xla.engine.request import Request
 
-# B batch, K beams, C candidates, N new-token slots, V vocabulary
+# B batch, K beams, C candidates, T slots, V vocabulary
 
 _NONE = -1e9  # the score of a beam that is not there; Hugging Face's, so that sums round alike
 
 
-class State(NamedTuple):
-    """The state: running beams, and the best of the finished ones."""
+class BeamState(NamedTuple):
+    """Running beams, and the best of the finished ones."""
 
-    running: Any  # [B, K, N] int32
+    running: Any  # [B, K, T] int32, the token in each slot, prompts included
     logprobs: Any  # [B, K] float32, of the running beams, best first
-    sequences: Any  # [B, K, N] int32, finished
-    lengths: Any  # [B, K] int32
+    tokens: Any  # [B, K, T] int32, finished
+    lengths: Any  # [B, K] int32, new tokens
     scores: Any  # [B, K] float32
     finished: Any  # [B, K] bool
     open: Any  # [B] bool: a running beam may still beat the finished ones
 
 
 class BeamSearch:
-    """Beam search (`sampling`: candidates are drawn without replacement instead of taken).
+    """Beam search, or beam sampling, where candidates are drawn without replacement instead of taken.
 
     Args:
         request: The request.
-        new_tokens: N.
-        ends: `[V]` bool, the tokens that end a sequence.
-        process: From log-probabilities `[B K, V]`, the tokens made so far `[B K, N]` and the step to processed ones.
-        sampling: Whether candidates are drawn.
+        is_eos: `[V]` bool, the tokens that end a sequence.
+        process: From log-probabilities `[B K, V]`, tokens `[B K, T]` and the step to processed ones.
         width: K.
     """
 
-    def __init__(self, request: Request, new_tokens: int, ends: Any, process: Callable, sampling: bool, width: int):
-        self._request, self._new_tokens, self._ends = request, new_tokens, ends
-        self._process, self._sampling, self.width = process, sampling, width
+    def __init__(self, request: Request, is_eos: Any, process: Callable, width: int):
+        self._request, self._is_eos, self._process, self.width = request, is_eos, process, width
         self._candidates = max(2, 1 + request.eos.shape[0]) * width
         self._early = request.early_stopping == 1
 
-    def begin(self) -> State:
-        batch, prompt = self._request.ids.shape
-        shape = (batch, self.width)
-        empty = ops.broadcast_to(self._request.pad, (*shape, self._new_tokens))
+    @staticmethod
+    def specs(batch: int, slots: int, width: int) -> BeamState:
+        """Shapes and dtypes of the state."""
+        tokens, beams = keras.KerasTensor((batch, width, slots), "int32"), (batch, width)
+        return BeamState(
+            running=tokens,
+            logprobs=keras.KerasTensor(beams, "float32"),
+            tokens=tokens,
+            lengths=keras.KerasTensor(beams, "int32"),
+            scores=keras.KerasTensor(beams, "float32"),
+            finished=keras.KerasTensor(beams, "bool"),
+            open=keras.KerasTensor((batch,), "bool"),
+        )
+
+    def begin(self, tokens) -> BeamState:
+        """The state before the first token, from the prompts `[B, T]`."""
+        shape = (tokens.shape[0], self.width)
+        slot = ops.arange(tokens.shape[1], dtype="int32")
+        empty = ops.where(slot < self._request.prompt_end, tokens, self._request.pad)
+        empty = ops.tile(empty[:, None], (1, self.width, 1))
         none = ops.full(shape, _NONE, "float32")
-        return State(
+        return BeamState(
             running=empty,
             # All beams begin alike: only the first counts, or they would find the same K times.
-            logprobs=ops.concatenate([ops.zeros((batch, 1)), none[:, 1:]], axis=1),
-            sequences=empty,
+            logprobs=ops.concatenate([ops.zeros((shape[0], 1)), none[:, 1:]], axis=1),
+            tokens=empty,
             lengths=ops.zeros(shape, "int32"),
             scores=none,
             finished=ops.zeros(shape, "bool"),
-            open=self._request.starts < prompt,  # the others only fill the bucket
+            open=self._request.starts < self._request.prompt_end,  # the others only fill the bucket
         )
 
-    def advance(self, scores, step, state: State):
+    def advance(self, scores, step, state: BeamState):
+        """See `decode.Search`."""
         logprobs, parents, tokens = self._expand(scores, step, state)  # [B, C] each
         rows = ops.take_along_axis(state.running, parents[:, :, None], axis=1)
-        rows = ops.slice_update(rows, (0, 0, step), tokens[:, :, None])  # [B, C, N]
-        over = ops.logical_or(ops.take(self._ends, tokens), step == self._request.max_new_tokens - 1)
+        rows = ops.slice_update(rows, (0, 0, self._request.prompt_end + step), tokens[:, :, None])  # [B, C, T]
+        over = ops.logical_or(ops.take(self._is_eos, tokens), step == self._request.max_new_tokens - 1)
 
         going_on = logprobs + ops.where(over, _NONE, 0.0)
         _, best = ops.top_k(going_on, self.width)
         running, next_logprobs = _take(rows, best), _take(going_on, best)
 
-        sequences, lengths, final, finished = self._collect(logprobs, rows, over, step, state)
-        state = State(running, next_logprobs, sequences, lengths, final, finished, state.open)
+        finals, lengths, final, finished = self._collect(logprobs, rows, over, step, state)
+        state = BeamState(running, next_logprobs, finals, lengths, final, finished, state.open)
         state = state._replace(open=ops.logical_and(state.open, self._improvable(step, state)))
         return _take(tokens, best), _take(parents, best), state
 
-    def unfinished(self, state: State):
+    def unfinished(self, state: BeamState):
+        """See `decode.Search`."""
         full = ops.logical_and(self._early, ops.all(state.finished, axis=-1))
         return ops.any(ops.logical_and(state.open, ops.logical_not(full)))
 
-    def result(self, state: State) -> Result:
-        return Result(state.sequences, state.lengths, state.scores)
+    def progress(self, state: BeamState) -> tuple:
+        """See `decode.Search`: beams change until the last token, and there is nothing to tell before."""
+        return ()
 
-    def _expand(self, scores, step, state: State):
+    def _expand(self, scores, step, state: BeamState):
         """The best (or drawn) continuations of all beams: log-probabilities, beams and tokens, `[B, C]` each."""
         r, vocab = self._request, scores.shape[-1]
-        batch, rows = r.ids.shape[0], r.ids.shape[0] * self.width
+        batch, rows = r.starts.shape[0], r.starts.shape[0] * self.width
         flat = ops.reshape(scores, (rows, vocab))
         flat = flat - ops.logsumexp(flat, axis=-1, keepdims=True)
-        flat = self._process(flat, ops.reshape(state.running, (rows, self._new_tokens)), step)
-        if self._sampling:
+        flat = self._process(flat, ops.reshape(state.running, (rows, -1)), step)
+
+        def total(flat):
+            sums = ops.reshape(flat, (batch, self.width, vocab)) + state.logprobs[:, :, None]
+            return ops.reshape(sums, (batch, self.width * vocab))
+
+        def drawn():
+            # The largest of Gumbel-perturbed scores are a draw without replacement (Kool et al., 2019).
             ends = ops.sum(ops.cast(r.eos >= 0, "int32"))
-            flat = samplers.keep(flat, r.temperature, r.top_k, r.top_p, r.min_p, ops.maximum(ends, 1) + 1)
-        total = ops.reshape(flat, (batch, self.width, vocab)) + state.logprobs[:, :, None]
-        total = ops.reshape(total, (batch, self.width * vocab))
-        if not self._sampling:
-            logprobs, index = ops.top_k(total, self._candidates)
-        else:  # the largest of Gumbel-perturbed scores are a draw without replacement (Kool et al., 2019)
-            uniform = random.uniform_each(r.seed, total.shape, step)
-            _, index = ops.top_k(total - ops.log(-ops.log(uniform)), self._candidates)
-            logprobs = ops.take_along_axis(total, index, axis=1)
-        index = ops.cast(index, "int32")
+            kept = samplers.filter_logits(flat, r.temperature, r.top_k, r.top_p, r.min_p, ops.maximum(ends, 1) + 1)
+            sums = total(kept)
+            first = r.first_row + ops.arange(batch, dtype="int32")
+            uniform = random.uniform_each(r.seed, first, sums.shape[1], step)
+            index = ops.cast(ops.top_k(sums - ops.log(-ops.log(uniform)), self._candidates)[1], "int32")
+            return ops.take_along_axis(sums, index, axis=1), index
+
+        def best():
+            logprobs, index = ops.top_k(total(flat), self._candidates)
+            return logprobs, ops.cast(index, "int32")
+
+        logprobs, index = ops.cond(r.do_sample, drawn, best)
         return logprobs, index // vocab, index % vocab
 
-    def _collect(self, logprobs, rows, over, step, state: State):
+    def _collect(self, logprobs, rows, over, step, state: BeamState):
         """The best `K` of the finished beams and of those that have just finished."""
         first = ops.arange(self._candidates, dtype="int32")[None] < self.width  # the rest are only spares
         just = ops.logical_and(over, first)
@@ -117,10 +142,10 @@ class BeamSearch:
         scores = ops.concatenate([state.scores, final], axis=1)
         _, best = ops.top_k(scores, self.width)
         lengths = ops.broadcast_to(step + 1, just.shape)
-        pairs = ((state.sequences, rows), (state.lengths, lengths), (state.scores, final), (state.finished, just))
+        pairs = ((state.tokens, rows), (state.lengths, lengths), (state.scores, final), (state.finished, just))
         return [_take(ops.concatenate(pair, axis=1), best) for pair in pairs]
 
-    def _improvable(self, step, state: State):
+    def _improvable(self, step, state: BeamState):
         """Whether the best running beam may still beat a finished one, `[B]` bool."""
         r = self._request
         longest = ops.logical_and(r.early_stopping == 2, r.length_penalty > 0)

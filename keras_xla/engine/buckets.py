@@ -3,6 +3,10 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
+
+# Each is two compilations; a step over 128 slots costs hardly more than one over fewer.
+CACHE_BUCKETS = tuple(2**power for power in range(7, 21))
 
 
 @dataclass(frozen=True)
@@ -48,5 +52,13 @@ class Buckets:
 
 
 def make(name: str, sizes: Sequence[int] | None, smallest: int) -> Buckets:
-    """`Buckets` from what a user passed."""
+    """`Buckets` from what a user passed.
+
+    Raises:
+        TypeError: for what is no sequence of ints.
+    """
+    if sizes is not None and not (
+        isinstance(sizes, Sequence) and not isinstance(sizes, str) and all(isinstance(s, Integral) for s in sizes)
+    ):
+        raise TypeError(f"Received {name}_buckets={sizes!r}; expected a list of ints, such as [1, 8].")
     return Buckets(name, None if sizes is None else tuple(int(s) for s in sizes), smallest)

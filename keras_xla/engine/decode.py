@@ -1,62 +1,100 @@
-"""The decode loop: prefill once, then a token a lane and step until every row is finished."""
+"""The steps of a generation as pure functions of fixed shapes: a chunk of the prompt, and the loop over new tokens."""
 
 from typing import Any, Protocol
 
 import keras
 from keras import ops
 
-from keras_xla.engine.lanes import lanes_for
-from keras_xla.engine.state import Request, Result
-from keras_xla.models.interface import Decoder
+from keras_xla.engine.beam_cache import is_chunked, kind_of_cache
+from keras_xla.engine.request import Request
+from keras_xla.models.interface import ChunkDecoder, Decoder, View
 
-# B batch, K lanes, V vocabulary
+# B batch, C chunk, K beams, T cache slots, V vocabulary
 
 
 class Search(Protocol):
-    """What to do with scores: `single.Single` or `beam_search.BeamSearch`. Its state is a tree of tensors."""
+    """How tokens are chosen: `sampling.Sampling` or `beam_search.BeamSearch`. Its state is a tree of tensors."""
 
     width: int  # K
 
-    def begin(self) -> Any:
-        """The state before the first token."""
+    def begin(self, tokens: Any) -> Any:
+        """The state before the first token, from the prompts `[B, T]`."""
 
     def advance(self, scores: Any, step: Any, state: Any) -> tuple[Any, Any, Any]:
-        """From `scores [B, K, V]` to the tokens of `step [B, K]`, the lanes they continue `[B, K]`, and the state."""
+        """From `scores [B, K, V]` to the tokens of `step [B, K]`, the beams they continue `[B, K]`, and the state."""
 
     def unfinished(self, state: Any) -> Any:
         """Whether any row needs another step."""
 
-    def result(self, state: Any) -> Result:
-        """What was found."""
+    def progress(self, state: Any) -> Any:
+        """What a caller wants to know of each row between calls."""
 
 
-def decode(model: Decoder, request: Request, search: Search, new_tokens: int) -> Result:
-    """Generate; pure, of fixed shapes, and so compilable as one executable.
+def prefill(model: ChunkDecoder, cache: Any, ids: Any, starts: Any, slot: Any, slots: int) -> Any:
+    """The cache with a chunk of the prompts in it.
 
     Args:
-        model: The `Decoder`.
-        request: Bucketed tensors.
-        search: How tokens are chosen.
-        new_tokens: N, the bucket; `request.max_new_tokens` is at most this.
+        model: The model.
+        cache: With room for `slots` tokens a row.
+        ids: `[B, C]` int32. What stands behind a prompt's end is overwritten before it is seen.
+        starts: `[B]` int32, each row's first real slot.
+        slot: Scalar int32, of the chunk's first token; the chunk has to fit between it and the end.
+        slots: T.
     """
-    lanes = lanes_for(model, request.starts, request.ids.shape[1], new_tokens, search.width)
-    scores, cache = model.prefill(request.ids, request.starts, lanes.slots)
-    zero = ops.zeros((), "int32")
-    first = search.advance(ops.tile(scores[:, None], (1, search.width, 1)), zero, search.begin())
-    initial = (*first, lanes.begin(cache))
-    leaves = keras.tree.flatten(initial)
+    view = View.causal(slot, ids.shape[1], slots, starts)
+    return model.extend(ids, slot, view, cache)[1]
 
-    def pack(flat):
-        return keras.tree.pack_sequence_as(initial, list(flat))
 
-    def unfinished(step, *flat):
-        state = pack(flat)[2]
-        return ops.logical_and(step < request.max_new_tokens, search.unfinished(state))
+def begin(scores: Any, tokens: Any, search: Search) -> dict[str, Any]:
+    """The first token of each row, from the logits `[B, V]` behind the prompts, whose `tokens [B, T]` are given."""
+    scores = ops.tile(scores[:, None], (1, search.width, 1))
+    chosen, parents, state = search.advance(scores, ops.zeros((), "int32"), search.begin(tokens))
+    return {"chosen": chosen, "parents": parents, "search": state}
 
-    def advance(step, *flat):
-        tokens, parents, state, cache = pack(flat)
-        scores, cache = lanes.forward(tokens, parents, step - 1, cache)
-        return (step + 1, *keras.tree.flatten((*search.advance(scores, step, state), cache)))
 
-    final = ops.while_loop(unfinished, advance, (zero + 1, *leaves))
-    return search.result(pack(final[1:])[2])
+def advance(
+    model: Decoder, values: dict, request: Request, search: Search, step: Any, count: Any
+) -> tuple[dict, tuple[Any, Any, Any]]:
+    """Choose up to `count` more tokens a row, until every row is finished.
+
+    Each step runs the tokens that were chosen in the one before, the first one the last tokens of the prompts.
+
+    Args:
+        model: The model.
+        values: `cache`; `tokens [B, T]` int32, the prompts; `chosen [B, K]` and `parents [B, K]` int32, the tokens to
+            run and the beams they continue; `search`, of the search's state; `table`, see `beam_cache`.
+        request: What is asked for.
+        search: How tokens are chosen.
+        step: Scalar int32, how many tokens there are.
+        count: Scalar int32; there has to be room for them.
+
+    Returns:
+        The values; how many tokens there are now, whether a row needs more, and the search's progress.
+    """
+    slots = values["tokens"].shape[1]
+    kind = kind_of_cache(is_chunked(model), search.width)
+    beams = kind(model, request.starts, request.prompt_end, slots, search.width)
+    until = ops.minimum(step + count, request.max_new_tokens)
+    known = values["search"]
+    state = ops.cond(
+        step == 0, lambda: keras.tree.flatten(search.begin(values["tokens"])), lambda: keras.tree.flatten(known)
+    )
+    initial = (values["chosen"], values["parents"], _like(known, state), values["cache"], values["table"])
+
+    def more(step, *flat):
+        return ops.logical_and(step < until, search.unfinished(_like(initial, flat)[2]))
+
+    def one(step, *flat):
+        tokens, parents, state, cache, table = _like(initial, flat)
+        scores, cache, table = beams.forward(tokens, parents, step, cache, table)
+        return (step + 1, *keras.tree.flatten((*search.advance(scores, step, state), cache, table)))
+
+    step, *flat = ops.while_loop(more, one, (step, *keras.tree.flatten(initial)))
+    chosen, parents, state, cache, table = _like(initial, flat)
+    values = {**values, "cache": cache, "table": table, "chosen": chosen, "parents": parents, "search": state}
+    unfinished = ops.logical_and(step < request.max_new_tokens, search.unfinished(state))
+    return values, (step, unfinished, search.progress(state))
+
+
+def _like(structure: Any, flat: Any) -> Any:
+    return keras.tree.pack_sequence_as(structure, list(flat))

@@ -1,10 +1,11 @@
 """Logits processors: what changes scores before a token is chosen. In Hugging Face's order, with its meaning.
 
-Each is a pure function of fixed shapes; its values are tensors, so only switching one on or off compiles
-another executable.
+Each is a pure function of fixed shapes. All of them are in every executable, each behind a condition: switching one on
+compiles nothing, and what is off takes no time.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,20 +15,25 @@ from keras import ops
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.samplers import OFF
 
-# R rows (batch times beams), P prompt slots, N new-token slots, L = P + N, V vocabulary, W words, S their longest
+# R rows (batch times beams), T slots, V vocabulary, W words, S their longest
 
 
 class Context(NamedTuple):
     """What the processors may look at."""
 
-    prompt: Any  # [R, P] int32, left-padded
-    starts: Any  # [R] int32
-    made: Any  # [R, N] int32, the first `step` of which are made
+    tokens: Any  # [R, T] int32, the token in each slot, of which those before `end` are made
+    starts: Any  # [R] int32, each row's first real slot
+    prompt_end: Any  # int32, the slot of the first new token
     step: Any  # int32, of the token to choose
-    ends: Any  # [V] bool, the tokens that end a sequence
+    is_eos: Any  # [V] bool, the tokens that end a sequence
     max_new_tokens: Any  # int32
     min_new_tokens: Any  # int32
     min_length: Any  # int32
+
+    @property
+    def end(self):
+        """The slot of the token to choose."""
+        return self.prompt_end + self.step
 
 
 @dataclass(frozen=True)
@@ -47,12 +53,16 @@ class Processor:
     apply: Callable[[Any, Context, dict[str, Any]], Any]
 
 
-def process(scores, context: Context, names: Sequence[str], extras: dict[str, Any], table: dict[str, Processor]):
-    """Apply the processors called `names`, in the table's order."""
-    for name, processor in table.items():
-        if name in names:
-            scores = processor.apply(scores, context, extras)
-    return scores
+def process(scores, context: Context, active: Any, extras: dict[str, Any], table: Mapping[str, Processor]):
+    """Apply the processors of a table that are `active` `[number of processors]` bool, in its order."""
+
+    def apply_all():
+        x = scores
+        for i, processor in enumerate(table.values()):
+            x = ops.cond(active[i], functools.partial(processor.apply, x, context, extras), lambda x=x: x)
+        return x
+
+    return ops.cond(ops.any(active), apply_all, lambda: scores)
 
 
 def eos_mask(eos, vocab_size: int):
@@ -60,12 +70,10 @@ def eos_mask(eos, vocab_size: int):
     return ops.any(ops.arange(vocab_size, dtype="int32")[:, None] == eos[None, :], axis=-1)
 
 
-def history(context: Context):
-    """Prompt and new tokens `[R, L]`, and which of them are real `[R, L]` bool."""
-    tokens = ops.concatenate([context.prompt, context.made], axis=1)
-    slot = ops.arange(tokens.shape[1], dtype="int32")[None]
-    end = context.prompt.shape[1] + context.step
-    return tokens, ops.logical_and(slot >= context.starts[:, None], slot < end)
+def is_real(context: Context):
+    """Which of the slots hold a token of prompt or completion, `[R, T]` bool."""
+    slot = ops.arange(context.tokens.shape[1], dtype="int32")[None]
+    return ops.logical_and(slot >= context.starts[:, None], slot < context.end)
 
 
 def marked(tokens, which, vocab_size: int):
@@ -79,14 +87,13 @@ def marked(tokens, which, vocab_size: int):
 def _penalize_repetition(scores, context, extras):
     """Keskar et al., 2019 (CTRL)."""
     penalty = extras["repetition_penalty"]
-    seen = marked(*history(context), scores.shape[-1])
+    seen = marked(context.tokens, is_real(context), scores.shape[-1])
     return ops.where(seen, ops.where(scores < 0, scores * penalty, scores / penalty), scores)
 
 
 def _forbid_repeated_ngrams(scores, context, extras):
     """Forbid what would complete an n-gram that is there already."""
-    tokens, real = history(context)
-    end = context.prompt.shape[1] + context.step  # the slot of the token to choose
+    tokens, end = context.tokens, context.end
 
     def before(x, fill):
         return ops.concatenate([ops.full_like(x[:, :1], fill), x[:, :-1]], axis=1)
@@ -99,6 +106,7 @@ def _forbid_repeated_ngrams(scores, context, extras):
         same = ops.logical_and(shifted == last, ops.logical_not(before_start))
         return ops.logical_and(matches, ops.logical_and(known, same)), shifted, known
 
+    real = is_real(context)
     # Slot j's token is forbidden if the n - 1 before it are the last n - 1 of all.
     matches, _, _ = ops.fori_loop(1, extras["ngram_size"], compare, (real, tokens, real))
     return ops.where(marked(tokens, matches, scores.shape[-1]), OFF, scores)
@@ -107,9 +115,7 @@ def _forbid_repeated_ngrams(scores, context, extras):
 def _forbid_words(scores, context, extras):
     """Forbid the last token of each word whose others have just been made."""
     words, lengths = extras["words"], extras["word_lengths"]  # [W, S] right-aligned, [W]; unused 0
-    tokens, _ = history(context)
-    end = context.prompt.shape[1] + context.step
-    size = words.shape[1]
+    tokens, end, size = context.tokens, context.end, words.shape[1]
     slots = end - size + 1 + ops.arange(size - 1, dtype="int32")  # the slots of the last S - 1 tokens
     recent = ops.take(tokens, ops.maximum(slots, 0), axis=1)  # [R, S - 1]
     known = slots[None] >= context.starts[:, None]
@@ -122,15 +128,15 @@ def _forbid_words(scores, context, extras):
 
 
 def _forbid_early_end(scores, context, extras):
-    prompt = context.prompt.shape[1] - context.starts
+    prompt = context.prompt_end - context.starts  # tokens of each row
     least = ops.maximum(context.min_new_tokens, context.min_length - prompt)  # [R]
     early = context.step < least[:, None]
-    return ops.where(ops.logical_and(context.ends[None], early), OFF, scores)
+    return ops.where(ops.logical_and(context.is_eos[None], early), OFF, scores)
 
 
 def _force_first(scores, context, extras):
     """After a prompt of one token, which is an encoder-decoder's start token."""
-    alone = context.starts[:, None] == context.prompt.shape[1] - 1
+    alone = context.starts[:, None] == context.prompt_end - 1
     forced = ops.where(extras["forced_bos"][None], 0.0, OFF)
     return ops.where(ops.logical_and(alone, context.step == 0), forced, scores)
 
@@ -146,7 +152,7 @@ def _suppress(scores, context, extras):
 
 def _suppress_first(scores, context, extras):
     """At the first step; at the second where the first is forced."""
-    alone = context.starts == context.prompt.shape[1] - 1
+    alone = context.starts == context.prompt_end - 1
     first = ops.cast(ops.logical_and(alone, extras["after_forced"]), "int32")[:, None]
     return ops.where(ops.logical_and(extras["suppressed_first"][None], context.step == first), OFF, scores)
 
@@ -160,7 +166,8 @@ def _mask(tokens: Sequence[int], vocab_size: int) -> np.ndarray:
 def _words(options: GenerationOptions, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
     words = [word for word in options.bad_words_ids if word not in [(end,) for end in options.eos_token_id]]
     longest = max(map(len, words), default=1)
-    count, size = 1 << max(len(words) - 1, 3).bit_length(), 1 << longest.bit_length()
+    # Few sizes, since each compiles: 16 words of up to 8 tokens, or the next powers of two.
+    count, size = 1 << max(len(words) - 1, 15).bit_length(), 1 << max(longest, 7).bit_length()
     table, lengths = np.zeros((count, size), np.int32), np.zeros((count,), np.int32)
     for i, word in enumerate(words):
         table[i, size - len(word) :], lengths[i] = word, len(word)
@@ -181,11 +188,11 @@ PROCESSORS: dict[str, Processor] = {
         _forbid_repeated_ngrams,
     ),
     "bad_words_ids": Processor(lambda o: bool(o.bad_words_ids), ("words", "word_lengths"), _words, _forbid_words),
-    "min_length": Processor(lambda o: True, (), lambda o, v: [], _forbid_early_end),
+    "min_length": Processor(lambda o: o.min_new_tokens > 0 or o.min_length > 0, (), lambda o, v: [], _forbid_early_end),
     "forced_bos_token_id": Processor(
         lambda o: o.forced_bos_token_id is not None,
         ("forced_bos",),
-        lambda o, v: [_mask([o.forced_bos_token_id], v)],
+        lambda o, v: [_mask([] if o.forced_bos_token_id is None else [o.forced_bos_token_id], v)],
         _force_first,
     ),
     "forced_eos_token_id": Processor(

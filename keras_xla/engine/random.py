@@ -24,25 +24,25 @@ def threefry(key, counter):
     return ops.stack([a, b])
 
 
-def uniform(seed, rows: int, step):
+def uniform(seed, rows, step):
     """One float32 in [0, 1) a row.
 
     Args:
         seed: `(2,)` uint32.
-        rows: How many.
+        rows: `(rows,)` int32, their numbers.
         step: Scalar int32.
     """
-    row = ops.cast(ops.arange(rows, dtype="int32"), "uint32")
+    row = ops.cast(rows, "uint32")
     counter = ops.stack([row, row * _word(0) + ops.cast(step, "uint32")])
     bits = ops.right_shift(threefry(seed, counter)[0], _word(8))  # 24 bits: what a float32 holds
     return ops.cast(ops.cast(bits, "int32"), "float32") * 2.0**-24
 
 
-def uniform_each(seed, shape: tuple[int, int], step):
-    """Float32 in (0, 1), one for each place of `shape` (rows, columns); a row's are the same at any batch size."""
-    rows, columns = (ops.cast(ops.arange(n, dtype="int32"), "uint32") for n in shape)
+def uniform_each(seed, rows, count: int, step):
+    """`count` float32 in (0, 1) for each of the `rows (rows,)` int32; what a row gets depends on its number alone."""
+    rows, columns = ops.cast(rows, "uint32"), ops.cast(ops.arange(count, dtype="int32"), "uint32")
     row_key = threefry(seed, ops.stack([rows, rows * _word(0) + ops.cast(step, "uint32")]))  # [2, rows]
-    place = ops.broadcast_to(columns[None], shape)
+    place = ops.broadcast_to(columns[None], (rows.shape[0], count))
     bits = threefry(row_key[:, :, None], ops.stack([place, ops.zeros_like(place)]))[0]
     bits = ops.cast(ops.right_shift(bits, _word(9)), "int32")  # 23 bits, so that adding a half is exact
     return (ops.cast(bits, "float32") + 0.5) * 2.0**-23

@@ -10,6 +10,7 @@ from keras import ops
 
 OFF = -1e30  # a logit that is out of the question; finite, so that no NaN can come of it
 _BISECTIONS = 40
+_REACH = 1e4  # below the largest logit; what lies deeper, such as masked tokens, must not cost the bisection its digits
 _COLUMNS = 256
 
 
@@ -18,7 +19,7 @@ def greedy(logits):
     return ops.cast(ops.argmax(logits, axis=-1), "int32")
 
 
-def keep(logits, temperature, top_k, top_p, min_p, least=1):
+def filter_logits(logits, temperature, top_k, top_p, min_p, least=1):
     """Divide by the temperature, and turn off what the filters drop, in the order that Hugging Face does.
 
     Args:
@@ -103,10 +104,15 @@ def _invert(weights, uniform):
 
 
 def _keep_largest(x, enough):
-    """Turn off what is below the largest threshold for which `enough(threshold [B, 1])` still holds."""
+    """Turn off what is below the largest threshold for which `enough(threshold [B, 1])` still holds.
+
+    Logits more than `_REACH` below the largest, to which no probability is left, are kept only where nothing else is.
+    """
     real = x > OFF / 2
     high = ops.max(x, axis=-1, keepdims=True)
     low = ops.min(ops.where(real, x, high), axis=-1, keepdims=True)
+    near = ops.maximum(low, high - _REACH)
+    low = ops.where(enough(near), near, low)
 
     def halve(_, bounds):
         low, high = bounds

@@ -8,8 +8,8 @@ from typing import Any
 
 from keras_xla import config
 from keras_xla.config import GenerationOptions
-from keras_xla.generation.speech_options import SpeechOptions
-from keras_xla.generation.speech_tokens import SpeechTokens
+from keras_xla.generation.speech.options import SpeechOptions
+from keras_xla.generation.speech.tokens import SpeechTokens
 
 _TOKENS = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
 _FIELDS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
@@ -65,7 +65,7 @@ def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[s
     Args:
         stored: As in `generation_config.json`.
         where: Whose they are, for the warning.
-        speech: Whether the model hears.
+        speech: Whether the model reads speech.
     """
     own = {*SPEECH_FIELDS, *_SPEECH_TOKENS} if speech else set()
     _, ignored = config.checkpoint_defaults({name: value for name, value in stored.items() if name not in own})
@@ -85,7 +85,7 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
         stored: What `known_options` returned.
         asked: What comes first.
         has_encoder: Whether it is an encoder-decoder: its `max_length` does not count what it reads.
-        speech: Whether the model hears.
+        speech: Whether the model reads speech.
 
     Raises:
         TypeError, ValueError: for options as `GenerationOptions` and `SpeechOptions` do.
@@ -100,8 +100,9 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
     if has_encoder and stored.get("max_length"):  # it counts the start token
         options.setdefault("max_new_tokens", max(stored["max_length"] - 1, 1))
     merged = config.without_idle({**options, **asked})
-    options = {name: value for name, value in options.items() if name in merged}
-    return Asked(GenerationOptions().replace(**options).replace(**asked))
+    # What is asked for comes instead of what is stored, even where that is no value an option can have.
+    options = {name: value for name, value in options.items() if name in merged and name not in asked}
+    return Asked(GenerationOptions().replace(**options, **asked))
 
 
 def split_speech(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

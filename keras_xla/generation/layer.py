@@ -1,31 +1,38 @@
 """`XLAGenerationLayer`: generation as a Keras layer."""
 
+import functools
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_xla import backend, config
-from keras_xla.engine.buckets import make
+from keras_xla.engine.buckets import CACHE_BUCKETS, make
+from keras_xla.engine.prompt_cache import PromptCache
 from keras_xla.generation import prompts, tokenizing
+from keras_xla.generation.chat import Chat
 from keras_xla.generation.defaults import SPEECH_FIELDS, known_options, resolve, stored_options
-from keras_xla.generation.speech_pipeline import SpeechPipeline, generator_for, hears
-from keras_xla.generation.transcripts import Transcript
+from keras_xla.generation.speech.pipeline import SpeechPipeline, generator_for, is_speech
+from keras_xla.generation.speech.transcripts import Transcript
+from keras_xla.generation.text_pipeline import TextPipeline
 from keras_xla.models.build import build
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
+from keras_xla.models.sources.live import refresh
 from keras_xla.models.sources.live_models import as_decoder, options_of, tokenizer_of
+from keras_xla.models.sources.safetensors_folder import open_tokenizer
 
 
 @keras.saving.register_keras_serializable(package="keras_xla")
 class XLAGenerationLayer(keras.layers.Layer):
     """Text generation, compiled by XLA for a few fixed shapes, as a Keras layer.
 
-    Prompts are padded to buckets, and options are tensors: after the first call of a bucket, no other
-    prompt length, batch size or option in it compiles again.
+    Prompts run in chunks over a cache that grows in a few steps, and options are tensors: once a size of the cache is
+    compiled for a batch bucket, no prompt length, number of new tokens or option compiles again.
 
     Args:
         model: A live model: a KerasHub `CausalLM` or `Seq2SeqLM`, any Keras model from ids to logits, a TensorFlow
@@ -37,14 +44,15 @@ class XLAGenerationLayer(keras.layers.Layer):
             by default.
         return_prompt: Whether text outputs begin with the prompt.
         sampling_rate: Of speech that comes as an array, in hertz.
-        prompt_buckets: Prompt lengths to pad to, increasing; powers of two from 32 by default. For an
-            encoder-decoder, of what it reads.
-        batch_buckets: Batch sizes to pad to; powers of two by default.
-        new_token_buckets: Room for new tokens; powers of two from 32 by default.
+        batch_buckets: Batch sizes to pad to, increasing; powers of two by default.
+        cache_buckets: Sizes of the cache, in tokens of prompt and completion together (with a beam search, the
+            completion counts once a beam); powers of two from 128 by default. A cache that is full moves to the
+            next, and what attention costs grows with it.
+        source_buckets: For an encoder-decoder, lengths to pad what it reads to; powers of two from 32 by default.
         on_recompile: `"log"` (see `keras_xla.compile_log`), or `"raise"`: after the first compilation,
             another one is a `RecompileError`.
         **options: Any other field of `keras_xla.config.GenerationOptions`, and for speech of
-            `keras_xla.generation.speech_options.SpeechOptions`.
+            `keras_xla.generation.speech.options.SpeechOptions`.
 
     Call arguments:
         inputs: Ids `(batch, length)`, a ragged tensor, a list of lists of ints, or
@@ -80,9 +88,9 @@ class XLAGenerationLayer(keras.layers.Layer):
         generation_config: Mapping[str, Any] | None = None,
         return_prompt: bool = False,
         sampling_rate: int | None = None,
-        prompt_buckets: Sequence[int] | None = None,
         batch_buckets: Sequence[int] | None = None,
-        new_token_buckets: Sequence[int] | None = None,
+        cache_buckets: Sequence[int] | None = None,
+        source_buckets: Sequence[int] | None = None,
         on_recompile: str = "log",
         name: str | None = None,
         dtype: Any = None,
@@ -91,27 +99,28 @@ class XLAGenerationLayer(keras.layers.Layer):
     ):
         stored = options_of(model) if generation_config is None else generation_config
         decoder, tokenizer = as_decoder(model), tokenizer_of(model) if tokenizer is None else tokenizer
-        stored = known_options(stored, f"the {type(model).__name__}", hears(decoder))
+        stored = known_options(stored, f"the {type(model).__name__}", is_speech(decoder))
         if max_new_tokens is not None:
             options["max_new_tokens"] = max_new_tokens
-        asked = resolve(stored, options, hasattr(decoder, "condition"), hears(decoder))
+        asked = resolve(stored, options, hasattr(decoder, "encode"), is_speech(decoder))
         super().__init__(name=name, dtype=dtype, trainable=trainable)
-        self.options, self.model, self.tokenizer, self.return_prompt = asked.options, decoder, tokenizer, return_prompt
+        self.options, self.model, self.tokenizer = asked.options, decoder, tokenizer
         self.sampling_rate = sampling_rate
         self.supports_jit = False  # it compiles itself, for its own shapes
         self._convert_input_args = False  # strings, chats and ragged lists come as they are
         self._allow_non_tensor_positional_args = True
-        buckets = dict(batch=batch_buckets, prompt=prompt_buckets, new_tokens=new_token_buckets)
-        self._buckets = {name: sizes and list(sizes) for name, sizes in buckets.items()}
+        self._buckets = dict(batch_buckets=batch_buckets, cache_buckets=cache_buckets, source_buckets=source_buckets)
         self._generator = generator_for(
             decoder,
             asked.tokens,
             batch=make("batch", batch_buckets, 1),
-            prompt=make("prompt", prompt_buckets, 32),
-            new_tokens=make("max_new_tokens", new_token_buckets, 32),
+            cache=make("cache", CACHE_BUCKETS if cache_buckets is None else cache_buckets, 1),
+            source=make("source", source_buckets, 32),
             on_recompile=on_recompile,
             name=self.name,
+            refresh=functools.partial(refresh, decoder),
         )
+        self._text = TextPipeline(self._generator, return_prompt)
         self._stored = stored if asked.tokens else None
         self._speech = SpeechPipeline(self._generator, asked.tokens, asked.speech) if asked.tokens else None
         self.built = True
@@ -138,7 +147,8 @@ class XLAGenerationLayer(keras.layers.Layer):
         checkpoint = open_checkpoint(source)
         found = model_config(checkpoint)
         speech, has_encoder = hasattr(found, "num_mel_bins"), getattr(found, "is_encoder_decoder", False)
-        stored = known_options(stored_options(checkpoint, found), checkpoint.path, speech)
+        stored = kwargs.pop("generation_config", None)
+        stored = known_options(stored_options(checkpoint, found) if stored is None else stored, checkpoint.path, speech)
         # Options are checked before the weights are read, which can take a while.
         own = set(inspect.signature(cls.__init__).parameters) - {"max_new_tokens"}
         resolve(stored, {n: v for n, v in kwargs.items() if n not in own and v is not None}, has_encoder, speech)
@@ -147,25 +157,39 @@ class XLAGenerationLayer(keras.layers.Layer):
         return cls(model, tokenizer, dtype=dtype, generation_config=stored, **kwargs)
 
     def call(self, inputs):
-        if backend.is_traced(_leaf(inputs)):
+        if backend.is_traced(prompts.leaf(inputs)):
             return self._call_in_graph(inputs)
         if not self._makes_text(inputs):
-            outputs = self._complete_ids(inputs, self.options)
+            outputs = self._complete_ids(inputs)
             return {name: keras.ops.convert_to_tensor(value) for name, value in outputs.items()}
-        completions = self._complete_text(inputs, self.options, self.return_prompt)
+        completions = self._complete_text(inputs)
         return keras.ops.convert_to_tensor(completions) if backend.is_string(inputs) else completions
 
-    def generate(self, inputs: Any, **overrides: Any) -> list[str] | list[Transcript] | dict[str, np.ndarray]:
+    def generate(
+        self,
+        inputs: Any,
+        *,
+        streamer: Any = None,
+        cancel: threading.Event | None = None,
+        reuse_prompt: bool | PromptCache = False,
+        **overrides: Any,
+    ) -> list[str] | list[Transcript] | dict[str, np.ndarray]:
         """Generate outside of a model, with other options for this call.
 
         Args:
             inputs: See the class.
-            **overrides: Generation options, and `return_prompt`. For speech also the fields of
-                `keras_xla.generation.speech_options.SpeechOptions`, `sampling_rate` and `batch_size`.
+            streamer: An object with `put(ids)` and `end()`, such as Hugging Face's `TextStreamer`: it is told of the
+                prompts, and of every token when it is made.
+            cancel: A `threading.Event` that another thread sets to end the call, which returns what there is.
+            reuse_prompt: Whether the prompt's beginning need not be computed again where it is that of the last call
+                with `reuse_prompt`. For one prompt, and for several that begin where those of the last call began.
+            **overrides: Generation options, and those of `keras_xla.generation.text_options.TextOptions`. For speech
+                also the fields of `keras_xla.generation.speech.options.SpeechOptions`, `sampling_rate` and
+                `batch_size`.
 
         Returns:
             A list of strings for text; for ids or features the same dict as a call, as numpy arrays; for speech a list
-            of `keras_xla.generation.transcripts.Transcript`, whose `str` is the text.
+            of `keras_xla.generation.speech.transcripts.Transcript`, whose `str` is the text.
 
         Example:
         ```python
@@ -173,20 +197,74 @@ class XLAGenerationLayer(keras.layers.Layer):
         ```
         """
         if self._speech is not None:
-            if _is_features(inputs):
+            given = dict(streamer=streamer, cancel=cancel, reuse_prompt=reuse_prompt or None)
+            if named := [name for name, value in given.items() if value is not None]:
+                raise ValueError(f"Received {', '.join(named)} with speech; expected that with text or ids only.")
+            if prompts.is_features(inputs):
                 return self._speech.complete(inputs["input_features"], self.options, **overrides)
             overrides.setdefault("sampling_rate", self.sampling_rate)
             return self._speech.transcribe(inputs, self.tokenizer, self.options, **overrides)
-        return_prompt = overrides.pop("return_prompt", self.return_prompt)
-        options = self.options.replace(**overrides)
-        if prompts.is_text(inputs):
-            return self._complete_text(inputs, options, return_prompt)
-        return self._complete_ids(inputs, options)
+        given = dict(reuse_prompt=reuse_prompt, cancel=cancel)
+        completion = self._text.completion(inputs, self.tokenizer, self.options, overrides, **given)
+        return completion.texts(streamer) if prompts.is_text(inputs) else completion.outputs(streamer)
+
+    def stream(
+        self,
+        inputs: Any,
+        *,
+        cancel: threading.Event | None = None,
+        reuse_prompt: bool | PromptCache = False,
+        **overrides: Any,
+    ) -> Iterator[Any]:
+        """Generate a token after the other. Closing the iterator ends the generation.
+
+        Args:
+            inputs: See the class; no speech.
+            cancel: See `generate`.
+            reuse_prompt: See `generate`.
+            **overrides: See `generate`; no beams.
+
+        Returns:
+            For one prompt, pieces of its text, or arrays `(n,)` int32 of ids; for several, pairs of the row and such a
+            piece. Joined, the pieces of a row are what `generate` returns. All is checked before the first comes.
+
+        Example:
+        ```python
+        for piece in layer.stream("Once upon a time", max_new_tokens=20):
+            print(piece, end="", flush=True)
+        ```
+        """
+        if self._speech is not None:
+            raise ValueError("Received speech; only text and token ids come in a stream. Use generate.")
+        given = dict(reuse_prompt=reuse_prompt, cancel=cancel)
+        return self._text.completion(inputs, self.tokenizer, self.options, overrides, **given).stream()
+
+    def chat(self, system: str | None = None, messages: Sequence[Mapping[str, Any]] = (), **overrides: Any) -> Chat:
+        """A conversation whose past is not computed again in every turn.
+
+        Args:
+            system: The first message, of the role `"system"`.
+            messages: What was said already, in Hugging Face's format.
+            **overrides: Options of every turn; see `generate`. `tools` are functions or JSON schemas that the chat
+                template describes to the model.
+
+        Raises:
+            ValueError: without a tokenizer that has a chat template.
+
+        Example:
+        ```python
+        chat = layer.chat(system="You answer in one sentence.")
+        chat.send("What is the capital of France?")
+        chat.send("And of Italy?")
+        ```
+        """
+        first = [] if system is None else [{"role": "system", "content": system}]
+        return Chat(self, self.tokenizer, [*first, *messages], overrides, self._generator.prompt_cache() or False)
 
     def warmup(
         self,
-        batch_sizes: Sequence[int] = (1,),
-        prompt_lengths: Sequence[int] = (32,),
+        batch_sizes: int | Sequence[int] = (1,),
+        prompt_lengths: int | Sequence[int] = (32,),
         verbose: int | str = "auto",
         **overrides: Any,
     ) -> int:
@@ -194,7 +272,7 @@ class XLAGenerationLayer(keras.layers.Layer):
 
         Args:
             batch_sizes: How many prompts a call will have.
-            prompt_lengths: How long the longest will be.
+            prompt_lengths: How long the longest will be; of no meaning for speech.
             verbose: 0 for silence; a progress bar otherwise.
             **overrides: Generation options that the calls will have.
 
@@ -202,14 +280,18 @@ class XLAGenerationLayer(keras.layers.Layer):
             How many executables were compiled; the others were there already.
         """
         options = self.options.replace(**overrides)
-        pairs = [(batch, length) for batch in batch_sizes for length in prompt_lengths]
+        batches, lengths = ((sizes,) if isinstance(sizes, int) else sizes for sizes in (batch_sizes, prompt_lengths))
+        pairs = [(batch, length) for batch in batches for length in (lengths if self._speech is None else lengths[:1])]
         bar = keras.utils.Progbar(len(pairs), unit_name="shape") if verbose else None
-        compiled = 0
+        before = self.trace_count
         for i, (batch, length) in enumerate(pairs):
-            compiled += self._generator.warmup(batch, length, options)
+            if self._speech is not None:
+                self._speech.warmup(batch, options)
+            else:
+                self._generator.warmup([np.zeros((length,), np.int32)] * batch, options)
             if bar:
                 bar.update(i + 1, finalize=i + 1 == len(pairs))
-        return compiled
+        return self.trace_count - before
 
     @property
     def trace_count(self) -> int:
@@ -226,7 +308,7 @@ class XLAGenerationLayer(keras.layers.Layer):
         self._generator.executables.run_eagerly = bool(value)
 
     def compute_output_spec(self, inputs):
-        text = not _is_features(inputs) if self._speech else _leaf(inputs).dtype == "string"
+        text = not prompts.is_features(inputs) if self._speech else prompts.leaf(inputs).dtype == "string"
         specs = self._output_specs(inputs, text)
         outputs = {name: keras.KerasTensor(shape, dtype=dtype) for name, (shape, dtype) in specs.items()}
         return outputs.get("text", outputs)
@@ -242,24 +324,26 @@ class XLAGenerationLayer(keras.layers.Layer):
         if self._speech is not None:
             speech = {name: getattr(self._speech.defaults, name) for name in SPEECH_FIELDS}
             options |= {name: value for name, value in speech.items() if value is not None and value != ()}
-        buckets = {f"{'new_token' if n == 'new_tokens' else n}_buckets": s for n, s in self._buckets.items()}
-        return {
+        buckets = {name: sizes and list(sizes) for name, sizes in self._buckets.items()}
+        made = {
             **super().get_config(),
             **options,
             **buckets,
             "generation_config": self._stored or {},
-            "return_prompt": self.return_prompt,
+            "return_prompt": self._text.return_prompt,
             "sampling_rate": self.sampling_rate,
             "on_recompile": self._generator.executables.on_recompile,
             "model": self.model.spec.to_dict(),
         }
+        return tokenizing.LayerConfig(made, self.tokenizer)
 
     @classmethod
     def from_config(cls, config: dict) -> "XLAGenerationLayer":
         dtype = config.pop("dtype", None)
         if isinstance(dtype, dict):
             dtype = keras.saving.deserialize_keras_object(dtype)
-        return cls(**{**config, "model": build(config["model"], dtype=dtype), "dtype": dtype})
+        tokenizer = getattr(config, "tokenizer", None)
+        return cls(**{**config, "model": build(config["model"], dtype=dtype), "dtype": dtype}, tokenizer=tokenizer)
 
     def save_assets(self, dir_path: str) -> None:
         """Write the tokenizer into a `.keras` file."""
@@ -269,46 +353,25 @@ class XLAGenerationLayer(keras.layers.Layer):
     def load_assets(self, dir_path: str) -> None:
         """Read the tokenizer from a `.keras` file."""
         if os.path.exists(os.path.join(dir_path, "tokenizer_config.json")):
-            from transformers import AutoTokenizer  # late: it takes a second
-
-            self.tokenizer = AutoTokenizer.from_pretrained(dir_path, local_files_only=True)
-
-    @property
-    def _padding(self) -> int | None:
-        """The token that is padding even without a mask, if there is one."""
-        pad = self.options.pad_token_id
-        return None if pad in self.options.eos_token_id else pad
+            self.tokenizer = open_tokenizer(dir_path)
 
     def _makes_text(self, inputs) -> bool:
-        return not _is_features(inputs) if self._speech is not None else prompts.is_text(inputs)
+        return not prompts.is_features(inputs) if self._speech is not None else prompts.is_text(inputs)
 
-    def _complete_ids(self, inputs, options) -> dict[str, np.ndarray]:
+    def _complete_ids(self, inputs, goes_on: bool = False) -> dict[str, np.ndarray]:
         if self._speech is not None:
-            return self._speech.complete(inputs["input_features"], options)
-        decoder = None
-        if self._generator.has_encoder:
-            inputs, decoder = prompts.split_decoder(inputs)
-        if decoder is not None:
-            decoder = prompts.decoder_rows(decoder, options.decoder_start_token_id)
-        return self._generator(prompts.rows(inputs, self._padding), options, decoder)
+            return self._speech.complete(inputs["input_features"], self.options)
+        return self._text.completion(inputs, self.tokenizer, self.options, goes_on=goes_on).outputs()
 
-    def _complete_text(self, inputs, options, return_prompt: bool) -> list[str]:
+    def _complete_text(self, inputs, goes_on: bool = False) -> list[str]:
         if self._speech is not None:
-            made = self._speech.transcribe(inputs, self.tokenizer, options, sampling_rate=self.sampling_rate)
+            made = self._speech.transcribe(inputs, self.tokenizer, self.options, sampling_rate=self.sampling_rate)
             return [str(transcript) for transcript in made]
-        rows = tokenizing.encode(self.tokenizer, prompts.texts(inputs))
-        if return_prompt and self._generator.has_encoder:
-            raise ValueError("Received return_prompt=True; an encoder-decoder's text does not go on from its prompt.")
-        out = self._generator(rows, options)
-        # An encoder-decoder's completion stands alone.
-        rows = [row[:0] if self._generator.has_encoder else row for row in rows]
-        rows = [row for row in rows for _ in range(options.num_return_sequences)]
-        made = [sequence[:length] for sequence, length in zip(out["sequences"], out["lengths"], strict=True)]
-        return [tokenizing.decode(self.tokenizer, *pair, return_prompt) for pair in zip(rows, made, strict=True)]
+        return self._text.completion(inputs, self.tokenizer, self.options, goes_on=goes_on).texts()
 
     def _output_specs(self, inputs, text: bool) -> dict[str, tuple[tuple, str]]:
         """Shape and dtype of each output; a single one, `"text"`, for text."""
-        batch = _leaf(inputs).shape[0]
+        batch = prompts.leaf(inputs).shape[0]
         rows = None if batch is None else batch * self.options.num_return_sequences
         if text:
             return {"text": ((rows,), "string")}
@@ -320,25 +383,18 @@ class XLAGenerationLayer(keras.layers.Layer):
 
     def _call_in_graph(self, inputs):
         """A call inside a graph (`predict`, `tf.data.map`): leaves it for the executables, and comes back."""
-        text = not _is_features(inputs) if self._speech else backend.is_string(_leaf(inputs))
+        text = not prompts.is_features(inputs) if self._speech else backend.is_string(prompts.leaf(inputs))
+        if len(prompts.leaf(inputs).shape) == 0:
+            raise ValueError(
+                "Received a single prompt in a graph; expected a batch of them: dataset.batch(8).map(layer)."
+            )
         specs = self._output_specs(inputs, text)
 
         def run(arrays):
             if text:
-                return np.array(self._complete_text(arrays, self.options, self.return_prompt), object)
-            outputs = self._complete_ids(arrays, self.options)
+                return np.array(self._complete_text(arrays, goes_on=True), object)
+            outputs = self._complete_ids(arrays, goes_on=True)
             return [outputs[name] for name in specs]
 
         outputs = dict(zip(specs, backend.host_call(run, inputs, list(specs.values())), strict=True))
         return outputs.get("text", outputs)
-
-
-def _leaf(inputs):
-    """The tensor whose kind and batch size speak for all of the inputs."""
-    if isinstance(inputs, dict):
-        return next((inputs[name] for name in ("input_ids", "input_features") if name in inputs), inputs)
-    return inputs
-
-
-def _is_features(inputs) -> bool:
-    return isinstance(inputs, Mapping) and "input_features" in inputs

@@ -13,11 +13,23 @@ def is_text(inputs: Any) -> bool:
     if isinstance(inputs, (str, bytes)):
         return True
     if isinstance(inputs, Mapping):
-        return "role" in inputs
+        return "role" in inputs or "content" in inputs
     if isinstance(inputs, (list, tuple)):
         return bool(inputs) and is_text(inputs[0])
     dtype = getattr(inputs, "dtype", None)
     return dtype == "string" or getattr(dtype, "kind", None) in ("U", "S", "O", "T")
+
+
+def is_features(inputs: Any) -> bool:
+    """Whether the inputs are the features of speech."""
+    return isinstance(inputs, Mapping) and "input_features" in inputs
+
+
+def leaf(inputs: Any) -> Any:
+    """The tensor whose kind and batch size speak for all of the inputs."""
+    if isinstance(inputs, Mapping):
+        return next((inputs[name] for name in ("input_ids", "input_features") if name in inputs), inputs)
+    return inputs
 
 
 def texts(inputs: Any) -> list[str | list[Message]]:
@@ -57,6 +69,8 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
         ValueError: for a wrong rank, an empty batch, a mask of another shape or with values beside 0 and 1.
     """
     mask = None
+    if inputs is None or isinstance(inputs, (bool, int, float)):
+        raise TypeError(f"Received {inputs!r}; expected text, or token ids of shape (batch, length).")
     if isinstance(inputs, Mapping):
         unknown = set(inputs) - {"input_ids", "attention_mask", "token_type_ids"}
         if "input_ids" not in inputs or unknown:
@@ -68,7 +82,7 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
     if hasattr(inputs, "to_list") and not hasattr(inputs, "__array__"):  # a ragged tensor
         inputs = inputs.to_list()
     if isinstance(inputs, (list, tuple)):
-        return _ragged(list(inputs), mask)
+        return _ragged(list(inputs), mask, pad)
     ids = _array(inputs)
     if ids.ndim != 2:
         raise ValueError(f"Received ids of shape {ids.shape}; expected (batch, length). For one prompt pass ids[None].")
@@ -79,10 +93,7 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
     if mask is not None:
         keep = _mask(_array(mask), ids.shape)
     elif pad is not None:
-        # Only at the ends: the same token inside a prompt is a token.
-        real = ids != pad
-        before, after = np.cumsum(real, axis=1), np.cumsum(real[:, ::-1], axis=1)[:, ::-1]
-        keep = (before > 0) & (after > 0)
+        keep = _between_padding(ids, pad)
     else:
         keep = np.ones(ids.shape, bool)
     if ids.max() > 2**31 - 1 or ids.min() < -(2**31):
@@ -107,10 +118,7 @@ def _text(i: int, prompt: Any) -> str | list[Message]:
         prompt = prompt.decode("utf-8")
     if isinstance(prompt, (list, tuple)) and all(isinstance(message, Mapping) for message in prompt):
         for message in prompt:
-            if not {"role", "content"} <= set(message):
-                raise ValueError(
-                    f"Chat {i} has a message with the keys {sorted(message)}; expected 'role' and 'content'."
-                )
+            _check_message(i, message)
     elif not isinstance(prompt, str):
         raise TypeError(f"Prompt {i} is a {type(prompt).__name__}; expected a string, like the first.")
     if not prompt:
@@ -118,7 +126,25 @@ def _text(i: int, prompt: Any) -> str | list[Message]:
     return prompt
 
 
-def _ragged(prompts: Sequence, mask: Any) -> list[np.ndarray]:
+def _check_message(i: int, message: Message) -> None:
+    calls = "tool_calls" in message  # then there may be nothing beside them
+    if not ({"role"} if calls else {"role", "content"}) <= set(message):
+        raise ValueError(f"Chat {i} has a message with the keys {sorted(message)}; expected 'role' and 'content'.")
+    content = message.get("content")
+    if not isinstance(message["role"], str) or not (isinstance(content, (str, list)) or (content is None and calls)):
+        raise TypeError(
+            f"Chat {i} has a message with role={message['role']!r} and content={content!r}; expected strings."
+        )
+
+
+def _between_padding(ids: np.ndarray, pad: int) -> np.ndarray:
+    """Where `ids (..., length)` are no padding. Only at the ends: the same token inside a prompt is a token."""
+    real = ids != pad
+    before, after = np.cumsum(real, axis=-1), np.cumsum(real[..., ::-1], axis=-1)[..., ::-1]
+    return (before > 0) & (after > 0)
+
+
+def _ragged(prompts: Sequence, mask: Any, pad: int | None) -> list[np.ndarray]:
     if not prompts:
         raise ValueError("Received no prompts; expected at least one.")
     arrays = [_array(prompt) for prompt in prompts]
@@ -128,6 +154,7 @@ def _ragged(prompts: Sequence, mask: Any) -> list[np.ndarray]:
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"Prompt {i} has dtype {array.dtype}; expected ints.")
     if mask is None:
+        arrays = [array if pad is None else array[_between_padding(array, pad)] for array in arrays]
         return [array.astype(np.int32) for array in arrays]
     masks = [_mask(_array(m), array.shape) for m, array in zip(mask, arrays, strict=True)]
     return [array[kept].astype(np.int32) for array, kept in zip(arrays, masks, strict=True)]

@@ -5,43 +5,79 @@ from typing import Any
 
 import numpy as np
 
+from keras_xla.generation.text_options import TextOptions
 
-def encode(tokenizer: Any, prompts: Sequence[str | list]) -> list[np.ndarray]:
+DEFAULTS = TextOptions()
+
+
+class LayerConfig(dict):
+    """A layer's config, and its tokenizer: a clone gets it, a file does not, for it is no JSON."""
+
+    def __init__(self, config: dict, tokenizer: Any):
+        super().__init__(config)
+        self.tokenizer = tokenizer
+
+
+def encode(tokenizer: Any, prompts: Sequence[str | list], text: TextOptions = DEFAULTS) -> list[np.ndarray]:
     """Ids of each prompt; a chat goes through the tokenizer's chat template.
 
     Raises:
-        ValueError: without a tokenizer, or for a chat without a chat template.
+        ValueError: without a tokenizer, for a chat without a chat template or one that its template refuses, and for a
+            string that is no Unicode text.
     """
     if tokenizer is None:
         raise ValueError(
             "Received text, but the layer has no tokenizer. Pass tokenizer=..., or token ids of shape (batch, length)."
         )
-    return [np.asarray(_ids(tokenizer, prompt), np.int32) for prompt in prompts]
+    return [np.asarray(_ids(tokenizer, i, prompt, text), np.int32) for i, prompt in enumerate(prompts)]
 
 
-def decode(tokenizer: Any, prompt: np.ndarray, new: np.ndarray, return_prompt: bool) -> str:
+def decode(tokenizer: Any, prompt: np.ndarray, new: np.ndarray, text: TextOptions = DEFAULTS) -> str:
     """The text of a completion, or of prompt and completion.
 
     The completion is what it adds to the prompt's text: decoded alone, a tokenizer that keeps spaces
     in front of words would lose the first one.
     """
-
-    def text(ids):
-        return tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-
-    whole, head = text(np.concatenate([prompt, new])), text(prompt)
-    if return_prompt:
+    skip = text.skip_special_tokens
+    whole, head = plain(tokenizer, np.concatenate([prompt, new]), skip), plain(tokenizer, prompt, skip)
+    if text.return_prompt:
         return whole
-    return whole[len(head) :] if whole.startswith(head) else text(new)
+    return whole[len(head) :] if whole.startswith(head) else plain(tokenizer, new, skip)
 
 
-def _ids(tokenizer, prompt):
-    if isinstance(prompt, str):
-        return tokenizer(prompt)["input_ids"]
-    if getattr(tokenizer, "chat_template", None) is None:
+def plain(tokenizer: Any, ids: np.ndarray, skip_special_tokens: bool) -> str:
+    """The text of token ids `(n,)`, as it is."""
+    return tokenizer.decode(ids.tolist(), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
+
+
+def _ids(tokenizer, i: int, prompt, text: TextOptions):
+    if not isinstance(prompt, str):
+        prompt, special = _chat(tokenizer, i, prompt, text), False  # its template has written them
+    else:
+        special = text.add_special_tokens
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"Prompt {i} is no Unicode text: {error}. Decode it with errors='replace'.") from None
+    how = {} if special else {"add_special_tokens": False}
+    if hasattr(tokenizer, "model_max_length"):
+        how["verbose"] = False  # transformers would warn of a length, whose limit we know better
+    return tokenizer(prompt, **how)["input_ids"]
+
+
+def _chat(tokenizer, i: int, messages, text: TextOptions) -> str:
+    arguments = text.template_arguments
+    if getattr(tokenizer, "chat_template", None) is None and "chat_template" not in arguments:
         raise ValueError(
-            "Received a chat (a list of messages), but the tokenizer has no chat template. Pass a string, or set "
-            "tokenizer.chat_template."
+            "Received a chat (a list of messages), but the tokenizer has no chat template. Pass a string, "
+            "chat_template=..., or set tokenizer.chat_template."
         )
-    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-    return tokenizer(text, add_special_tokens=False)["input_ids"]
+    from jinja2.exceptions import TemplateError  # late: only a chat needs it
+
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
+    except (TemplateError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"The tokenizer's chat template refused chat {i}: {type(error).__name__}: {error}. It received the roles "
+            f"{[message['role'] for message in messages]}."
+        ) from error

@@ -14,7 +14,7 @@ from keras_xla.models.spec import AttentionSpec, NormSpec
 # H key-value heads, G query heads a key-value head, D head size
 
 
-class Scene(NamedTuple):
+class AttentionInputs(NamedTuple):
     """What all blocks of a stack share in one run."""
 
     one: Any  # scalar, see `Linear`
@@ -75,25 +75,25 @@ class Attention(keras.layers.Layer):
             self.k_norm = Norm(spec.head_dim, head_norm, dtype=dtype, name="k_norm")
         self.built = True
 
-    def call(self, x, scene: Scene, cache=None, slot=None):
+    def call(self, x, attention_inputs: AttentionInputs, cache=None, slot=None):
         """Attend from `x [B, S, E]`; returns the output `[B, S, E]` and this layer's keys and values.
 
         Without a `cache` the queries see the keys of `x` itself; with one, `x`'s keys and values are
         written at `slot` first, and the whole updated cache is seen and returned.
         """
         s = self.spec
-        heads = _heads(self.qkv(x, scene.one), s.heads + 2 * s.kv_heads)  # [B, HG + 2H, S, D]
+        heads = _heads(self.qkv(x, attention_inputs.one), s.heads + 2 * s.kv_heads)  # [B, HG + 2H, S, D]
         q, k, v = ops.split(heads, (s.heads, s.heads + s.kv_heads), axis=1)
         if s.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        if scene.rotary is not None:
-            q, k = rotate(q, scene.rotary), rotate(k, scene.rotary)
+        if attention_inputs.rotary is not None:
+            q, k = rotate(q, attention_inputs.rotary), rotate(k, attention_inputs.rotary)
         rows = (ops.shape(x)[0] * s.kv_heads, ops.shape(x)[1], s.head_dim)
         k, v = ops.reshape(k, rows), ops.reshape(v, rows)  # [BH, S, D]
         if cache is not None:
             k, v = kv.write(cache, k, v, slot)  # [BH, T, D]
-        y = attend(q, k, v, scene.masks[self.window], scene.bias, self.factor)
-        return self.out(y, scene.one), (k, v)
+        y = attend(q, k, v, attention_inputs.masks[self.window], attention_inputs.bias, self.factor)
+        return self.out(y, attention_inputs.one), (k, v)
 
 
 class CrossAttention(keras.layers.Layer):
@@ -115,8 +115,8 @@ class CrossAttention(keras.layers.Layer):
         rows = (hidden.shape[0] * s.kv_heads, hidden.shape[1], s.head_dim)
         return tuple(ops.reshape(x, rows) for x in ops.split(heads, 2, axis=1))
 
-    def call(self, x, scene: Scene, memory):
+    def call(self, x, attention_inputs: AttentionInputs, memory):
         """Attend from `x [B, S, E]` to what `remember` returned; all S tokens of a row share it."""
-        q = _heads(self.q(x, scene.one), self.spec.heads)
-        y = attend(q, *memory, scene.source, None, self.spec.scale)
-        return self.out(y, scene.one)
+        q = _heads(self.q(x, attention_inputs.one), self.spec.heads)
+        y = attend(q, *memory, attention_inputs.source, None, self.spec.scale)
+        return self.out(y, attention_inputs.one)

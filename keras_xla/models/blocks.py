@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_xla.models.attention import Attention, CrossAttention, Scene
+from keras_xla.models.attention import Attention, AttentionInputs, CrossAttention
 from keras_xla.models.layers import MLP, Norm
 from keras_xla.models.spec import AttentionSpec, StackSpec
 
@@ -26,14 +26,14 @@ class Block(keras.layers.Layer):
         self.mlp = MLP(size, spec.mlp, dtype=dtype, name="mlp")
         self.built = True
 
-    def call(self, x, scene: Scene, cache=None, slot=None, memory=None):
+    def call(self, x, attention_inputs: AttentionInputs, cache=None, slot=None, memory=None):
         """`x [B, S, E]` -> `[B, S, E]`, and the layer's keys and values; see `Attention` and `CrossAttention`."""
-        y, cache = self.attention(self._before(x, self.attention_norm), scene, cache, slot)
+        y, cache = self.attention(self._before(x, self.attention_norm), attention_inputs, cache, slot)
         x = self._after(x + y, self.attention_norm)
         if self.cross is not None:
-            y = self.cross(self._before(x, self.cross_norm), scene, memory)
+            y = self.cross(self._before(x, self.cross_norm), attention_inputs, memory)
             x = self._after(x + y, self.cross_norm)
-        y = self.mlp(self._before(x, self.mlp_norm), scene.one)
+        y = self.mlp(self._before(x, self.mlp_norm), attention_inputs.one)
         return self._after(x + y, self.mlp_norm), cache
 
     def _before(self, x, norm):

@@ -24,22 +24,6 @@ def write(cache, keys, values, slot):
     )
 
 
-def causal(first, length: int, slots: int, starts) -> View:
-    """The view of `length` tokens a row at the slots from `first` on: each sees the real ones up to itself.
-
-    Args:
-        first: Scalar int32.
-        length: S.
-        slots: T.
-        starts: `[B]` int32, each row's first real slot.
-    """
-    queries = first + ops.arange(length, dtype="int32")
-    slot = ops.arange(slots, dtype="int32")
-    past = slot[None, None, :] <= queries[None, :, None]
-    real = slot[None, None, :] >= starts[:, None, None]
-    return View(queries[None] - starts[:, None], slot[None] - starts[:, None], ops.logical_and(past, real))
-
-
 def within(view: View, window: int | None):
     """The attention mask `[B, 1, S, T]` bool of a view; tokens see `window` positions, their own included."""
     seen = view.seen

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_xla.models.attention import Scene
+from keras_xla.models.attention import AttentionInputs
 from keras_xla.models.blocks import Block
 from keras_xla.models.embedding import PositionEmbedding
 from keras_xla.models.layers import Convolution, Norm, gelu
@@ -57,14 +57,14 @@ class Encoder(keras.layers.Layer):
         added = self.positions.added(positions)
         x = x if added is None else x + ops.cast(added, x.dtype)
         x = self.embedding_norm(x) if spec.embedding_norm else x
-        scene = Scene(
+        attention_inputs = AttentionInputs(
             one=ops.ones((), x.dtype),  # many rows: these are no matrix-vector products
             masks={None: None if real is None else real[:, None, None, :]},
             rotary=self.positions.rotary(positions),
             bias=self.positions.bias(positions, positions),
         )
         for block in self.blocks:
-            x, _ = block(x, scene)
+            x, _ = block(x, attention_inputs)
         return self.final_norm(x) if spec.final_norm else x
 
     def _embed(self, ids, embedding):

@@ -50,13 +50,17 @@ class EncoderDecoder(keras.layers.Layer):
         shared = self.spec.encoder.source.kind == "text" and self.spec.encoder.source.shared
         return self.encoder(source, mask, ops.convert_to_tensor(self.decoder.embedding) if shared else None)
 
-    def condition(self, hidden, mask=None) -> "Conditioned":
-        """See `interface.EncoderDecoder.condition`."""
-        return Conditioned(self.decoder, self.decoder.remember(hidden, mask))
+    def remember(self, hidden, mask=None) -> Decisions:
+        """See `interface.EncoderDecoder.remember`."""
+        return self.decoder.remember(hidden, mask)
+
+    def with_memory(self, memory: Decisions) -> "DecoderWithMemory":
+        """See `interface.EncoderDecoder.with_memory`."""
+        return DecoderWithMemory(self.decoder, memory)
 
 
-class Conditioned:
-    """A decoder with what it remembers of one source; implements the `TreeDecoder` protocol."""
+class DecoderWithMemory:
+    """A decoder with what it remembers of one source; implements the `ChunkDecoder` protocol."""
 
     def __init__(self, decoder: Transformer, memory: Decisions):
         self._decoder, self._memory = decoder, memory
@@ -75,6 +79,10 @@ class Conditioned:
         """See `Decoder.step`."""
         return self._decoder.step(tokens, slot, starts, cache, self._memory)
 
+    def empty_cache(self, batch: int, slots: int) -> Cache:
+        """See `ChunkDecoder.empty_cache`."""
+        return self._decoder.empty_cache(batch, slots)
+
     def extend(self, tokens, slot, view: View, cache: Cache) -> tuple[Any, Cache]:
-        """See `TreeDecoder.extend`."""
+        """See `ChunkDecoder.extend`."""
         return self._decoder.extend(tokens, slot, view, cache, self._memory)

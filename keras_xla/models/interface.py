@@ -2,6 +2,10 @@
 
 from typing import Any, NamedTuple, Protocol
 
+from keras import ops
+
+Memory = Any
+"""Any nested structure of tensors."""
 Cache = Any
 """Any nested structure of tensors whose first axis is the batch, or a multiple of it (batch times heads)."""
 
@@ -51,15 +55,43 @@ class View(NamedTuple):
     slot_positions: Any  # [B, T] int32, of the token in each slot, the new ones included
     seen: Any  # [B, S, T] bool: the slots that each new token attends to, its own included
 
+    @classmethod
+    def causal(cls, first: Any, length: int, slots: int, starts: Any) -> "View":
+        """The view of `length` tokens a row at the slots from `first` on: each sees the real ones up to itself.
 
-class TreeDecoder(Decoder, Protocol):
-    """A decoder that can run several tokens a row at once, each with a past of its own.
+        Args:
+            first: Scalar int32.
+            length: S.
+            slots: T.
+            starts: `[B]` int32, each row's first real slot.
+        """
+        queries = first + ops.arange(length, dtype="int32")
+        slot = ops.arange(slots, dtype="int32")
+        past = slot[None, None, :] <= queries[None, :, None]
+        real = slot[None, None, :] >= starts[:, None, None]
+        return cls(queries[None] - starts[:, None], slot[None] - starts[:, None], ops.logical_and(past, real))
 
-    Beams are such tokens: they share the prompt's cache, and none of it is ever copied.
+
+class ChunkDecoder(Decoder, Protocol):
+    """A decoder that can run several tokens a row at once over a cache that it did not fill itself.
+
+    Its prompts come in chunks, its cache may grow, and its beams share the prompt's cache, none of which is copied.
     """
+
+    def empty_cache(self, batch: int, slots: int) -> Cache:
+        """A cache of zeros with room for `slots` tokens a row.
+
+        The axis that counts the slots is the only one whose length depends on them.
+        """
 
     def extend(self, tokens: Any, slot: Any, view: View, cache: Cache) -> tuple[Any, Cache]:
         """Run the `tokens (batch, new)` int32, written to the slots from `slot` on.
+
+        Args:
+            tokens: `(batch, new)` int32.
+            slot: Scalar int32.
+            view: What each of them sees.
+            cache: With room for them.
 
         Returns:
             The logits `(batch, new, vocab_size)` float32, and the updated cache.
@@ -89,10 +121,13 @@ class EncoderDecoder(Protocol):
             Hidden states `(batch, length, hidden)`.
         """
 
-    def condition(self, hidden: Any, mask: Any) -> TreeDecoder:
-        """The decoder that attends to `hidden`; cross-attention keys and values are computed here, once.
+    def remember(self, hidden: Any, mask: Any) -> Memory:
+        """What the decoder needs of hidden states, such as keys and values for cross-attention, computed once.
 
         Args:
             hidden: What `encode` returned.
             mask: `(batch, length)` bool over `hidden`; None for all.
         """
+
+    def with_memory(self, memory: Memory) -> ChunkDecoder:
+        """The decoder that attends to what `remember` returned."""

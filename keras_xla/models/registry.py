@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+import keras
+
 from keras_xla.backend.requirements import require
 from keras_xla.models.build import build
 from keras_xla.models.convert.bart import BART, MBART
@@ -10,6 +12,7 @@ from keras_xla.models.convert.gpt2 import GPT2
 from keras_xla.models.convert.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from keras_xla.models.convert.marian import MARIAN
 from keras_xla.models.convert.opt import OPT
+from keras_xla.models.convert.sizes import check_sizes
 from keras_xla.models.convert.t5 import MT5, T5
 from keras_xla.models.convert.whisper import WHISPER
 from keras_xla.models.encoder_decoder import EncoderDecoder
@@ -34,12 +37,15 @@ FAMILIES: dict[str, Family] = {
     "whisper": WHISPER,
 }
 
+_UNFIT = (ValueError, TypeError, ArithmeticError, KeyError, AttributeError)  # what wrong values in a config lead to
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+
 
 def model_config(checkpoint: "Checkpoint") -> Any:
     """A checkpoint's config as a transformers object, which knows the defaults of its architecture.
 
     Raises:
-        ValueError: unknown architecture.
+        ValueError: unknown architecture; or a config that cannot be read, or does not fit its weights.
     """
     kind = checkpoint.config.get("model_type")
     if kind not in FAMILIES:
@@ -48,8 +54,16 @@ def model_config(checkpoint: "Checkpoint") -> Any:
     require("transformers", "Reading a model's config")
     from transformers import AutoConfig  # late: it takes a second
 
+    if not hasattr(checkpoint, "variable"):  # a live model has the sizes that it has
+        check_sizes(checkpoint, FAMILIES[kind].sizes)
     values = {key: value for key, value in checkpoint.config.items() if key != "model_type"}
-    return AutoConfig.for_model(kind, **values)
+    try:
+        return AutoConfig.for_model(kind, **values)
+    except Exception as error:  # transformers raises what its validators, or Python, do
+        raise ValueError(
+            f"{checkpoint.path}: its config cannot be read as that of the type {kind!r} ({type(error).__name__}: "
+            f"{error}). Download it again."
+        ) from error
 
 
 def load_model(checkpoint: "Checkpoint", dtype: str | None = None) -> Transformer | EncoderDecoder:
@@ -60,12 +74,20 @@ def load_model(checkpoint: "Checkpoint", dtype: str | None = None) -> Transforme
         dtype: dtype or dtype policy of weights and computation; Keras' own default if None.
 
     Raises:
-        ValueError: unknown architecture; or weights that are missing, unexpected, of the wrong
+        ValueError: unknown architecture; a dtype of no floats; or weights that are missing, unexpected, of the wrong
             shape or not finite, all named at once.
     """
+    if dtype is not None and keras.dtype_policies.get(dtype).compute_dtype not in _DTYPES:
+        raise ValueError(f"Received dtype={dtype!r}; expected one that computes in {', '.join(_DTYPES)}, or None.")
     config = model_config(checkpoint)
     kind = config.model_type
     family = FAMILIES[kind]
-    model = build(untied(family.spec(config), family, checkpoint), dtype=dtype, name=kind)
+    try:
+        model = build(untied(family.spec(config), family, checkpoint), dtype=dtype, name=kind)
+    except _UNFIT as error:
+        raise ValueError(
+            f"{checkpoint.path}: its config does not describe a model of the type {kind!r}: {error}. The file is "
+            "damaged, or belongs to another checkpoint."
+        ) from error
     follow(model, load(model, family, checkpoint), checkpoint)
     return model

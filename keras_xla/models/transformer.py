@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_xla import backend
 from keras_xla.models import cache as kv
-from keras_xla.models.attention import Scene
+from keras_xla.models.attention import AttentionInputs
 from keras_xla.models.blocks import Block
 from keras_xla.models.embedding import PositionEmbedding
 from keras_xla.models.interface import Cache, View
@@ -25,7 +25,7 @@ class Decisions(NamedTuple):
 
 
 class Transformer(keras.layers.Layer):
-    """A language model of the decoder kind; implements the `TreeDecoder` protocol.
+    """A language model of the decoder kind; implements the `ChunkDecoder` protocol.
 
     With cross-attention in its spec, every method needs the `memory` that `remember` makes.
 
@@ -80,33 +80,39 @@ class Transformer(keras.layers.Layer):
     def prefill(self, ids, starts, slots: int, memory: Decisions | None = None) -> tuple:
         """See `Decoder.prefill`."""
         x, prompt = self._prompt(ids, starts, memory)
-        a, batch = self.spec.attention, ids.shape[0]
-        rows = batch * a.kv_heads
-        cache: Cache = [kv.write(kv.empty(rows, slots, a.head_dim, k.dtype), k, v, 0) for k, v in prompt]
+        empty = self.empty_cache(ids.shape[0], slots)
+        cache: Cache = [kv.write(each, k, v, 0) for each, (k, v) in zip(empty, prompt, strict=True)]
         return self._logits(x[:, -1], ids), cache
+
+    def empty_cache(self, batch: int, slots: int) -> Cache:
+        """See `ChunkDecoder.empty_cache`."""
+        a = self.spec.attention
+        return [kv.empty(batch * a.kv_heads, slots, a.head_dim, self.compute_dtype) for _ in self.blocks]
 
     def step(self, tokens, slot, starts, cache: Cache, memory: Decisions | None = None) -> tuple:
         """See `Decoder.step`."""
-        view = kv.causal(slot, 1, cache[0][0].shape[1], starts)
+        view = View.causal(slot, 1, cache[0][0].shape[1], starts)
         x, cache = self._run(tokens[:, None], view, memory, cache, slot)
         return self._logits(x[:, 0], tokens), cache
 
     def extend(self, tokens, slot, view: View, cache: Cache, memory: Decisions | None = None) -> tuple:
-        """See `TreeDecoder.extend`."""
+        """See `ChunkDecoder.extend`."""
         x, cache = self._run(tokens, view, memory, cache, slot)
         return self._logits(x, tokens), cache
 
     def _prompt(self, ids, starts, memory):
         """Hidden states `[B, S, E]` of a prompt, and each layer's keys and values over it."""
         length = ops.shape(ids)[1]
-        return self._run(ids, kv.causal(0, length, length, starts), memory)
+        return self._run(ids, View.causal(0, length, length, starts), memory)
 
     def _run(self, ids, view: View, memory: Decisions | None, cache: Cache | None = None, slot=None):
         """Hidden states `[B, S, E]` of `ids [B, S]`, and the updated cache; without one, their keys and values."""
         spec, one = self.spec, _one(ids, self.compute_dtype)
         positions = ops.maximum(view.positions, 0)  # padding counts as 0
+        if self.max_positions is not None:  # and so does what fills a prompt's last chunk
+            positions = ops.minimum(positions, self.max_positions - 1)
         x = self._embed(ids, positions, one)
-        scene = Scene(
+        attention_inputs = AttentionInputs(
             one,
             masks={
                 window: kv.within(view, window) for window in {spec.attention.window(i) for i in range(spec.layers)}
@@ -118,7 +124,7 @@ class Transformer(keras.layers.Layer):
         nothing, updated = [None] * spec.layers, []
         layers = zip(self.blocks, cache or nothing, nothing if memory is None else memory.layers, strict=True)
         for block, layer_cache, layer_memory in layers:
-            x, layer_cache = block(x, scene, layer_cache, slot, layer_memory)
+            x, layer_cache = block(x, attention_inputs, layer_cache, slot, layer_memory)
             updated.append(layer_cache)
         return x, updated
 

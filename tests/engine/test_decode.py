@@ -11,7 +11,7 @@ from tests.engine.fake import EOS, Follow, decode, encode
 
 
 def generator(model=None, **kwargs):
-    buckets = (Buckets("batch"), Buckets("prompt", None, 4), Buckets("max_new_tokens", None, 4))
+    buckets = (Buckets("batch"), Buckets("cache", None, 64))
     return Generator(model or Follow(), *buckets, **kwargs)
 
 
@@ -73,30 +73,33 @@ def test_nothing_compiles_twice_for_other_options_or_sizes_in_a_bucket(new_event
     for n, text in enumerate(["a", "ab", "abc", "abcd"]):
         run(gen, [text] * 2, max_new_tokens=1 + n, do_sample=True, temperature=1.0 + n, top_k=n, seed=n)
         run(gen, [text] * 2, max_new_tokens=1 + n, do_sample=True, top_p=0.5 + n / 10, min_p=n / 10)
-    assert gen.executables.trace_count == 1
-    assert [event.cause for event in new_events("generate")] == ["first call"]
+    assert gen.executables.trace_count == 2  # the prompt, and the loop
+    assert [event.cause for event in new_events("generate")] == ["first call"] * 2
 
 
 def test_a_compilation_says_what_was_new(new_events):
     gen = generator()
     run(gen, ["a"])
     run(gen, ["abcde"])
-    run(gen, ["abcde"], do_sample=True)
+    run(gen, ["abcde"], do_sample=True, repetition_penalty=1.5, max_new_tokens=20)
     run(gen, ["a", "b"], do_sample=True)
+    run(gen, ["a"], max_new_tokens=40)
     assert [event.cause for event in new_events("generate")] == [
-        "first call",
-        "prompt bucket 4 -> 8",
-        "do_sample False -> True",
-        "batch bucket 1 -> 2, prompt bucket 8 -> 4",
+        "first call",  # the prompt, whole
+        "first call",  # and the loop
+        "batch bucket 1 -> 2",
+        "batch bucket 1 -> 2",
+        "cache bucket 64 -> 128",
+        "cache bucket 64 -> 128",
     ]
 
 
 def test_on_recompile_raise_names_the_change_and_compiles_nothing(new_events):
     gen = generator(on_recompile="raise")
     run(gen, ["a"])
-    with pytest.raises(RecompileError, match="prompt bucket 4 -> 8"):
-        run(gen, ["abcde"])
-    assert len(new_events("generate")) == 1
+    with pytest.raises(RecompileError, match="batch bucket 1 -> 2"):
+        run(gen, ["a", "b"])
+    assert len(new_events("generate")) == 2
 
 
 @pytest.mark.parametrize(
@@ -133,4 +136,4 @@ def test_two_threads_with_the_same_new_bucket_compile_once():
     with ThreadPoolExecutor(4) as pool:
         outs = list(pool.map(lambda text: decode(run(gen, [text], max_new_tokens=3)["sequences"][0]), "abcd"))
     assert outs == ["bcd", "cde", "def", "efg"]
-    assert gen.executables.trace_count == 1
+    assert gen.executables.trace_count == 2

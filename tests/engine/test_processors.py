@@ -18,22 +18,21 @@ VOCAB, PROMPT, NEW, EOS = 12, 6, 5, (2, 3)
 
 def ours(scores, prompts, made, options):
     """Scores after all that `options` switch on; `prompts` and `made` are lists of lists, all `made` of a length."""
-    ids = np.zeros((len(prompts), PROMPT), "int32")
-    new = np.zeros((len(prompts), NEW), "int32")
-    for i, (prompt, tokens) in enumerate(zip(prompts, made, strict=True)):
-        ids[i, PROMPT - len(prompt) :], new[i, : len(tokens)] = prompt, tokens
+    tokens = np.full((len(prompts), PROMPT + NEW), 5, "int32")  # what was not generated must not count
+    for i, (prompt, generated) in enumerate(zip(prompts, made, strict=True)):
+        tokens[i, PROMPT - len(prompt) : PROMPT + len(generated)] = (*prompt, *generated)
     starts = np.array([PROMPT - len(prompt) for prompt in prompts], "int32")
     numbers = (options.max_new_tokens, options.min_new_tokens, options.min_length)
-    ends = eos_mask(ops.convert_to_tensor(options.eos_token_id, "int32"), VOCAB)
-    step = ops.convert_to_tensor(len(made[0]), "int32")
-    arrays = map(ops.convert_to_tensor, (ids, starts, new))
-    context = Context(*arrays, step, ends, *(ops.convert_to_tensor(n, "int32") for n in numbers))
-    names = [name for name, processor in PROCESSORS.items() if processor.wanted(options)]
+    is_eos = eos_mask(ops.convert_to_tensor(options.eos_token_id, "int32"), VOCAB)
+    arrays = map(ops.convert_to_tensor, (tokens, starts, np.int32(PROMPT), np.int32(len(made[0]))))
+    context = Context(*arrays, is_eos, *(ops.convert_to_tensor(n, "int32") for n in numbers))
+    active = np.array([processor.wanted(options) for processor in PROCESSORS.values()])
     extras = {}
-    for name in names:
-        extras |= dict(zip(PROCESSORS[name].names, PROCESSORS[name].tensors(options, VOCAB), strict=True))
+    for processor in PROCESSORS.values():
+        extras |= dict(zip(processor.names, processor.tensors(options, VOCAB), strict=True))
     extras = {name: ops.convert_to_tensor(value) for name, value in extras.items()}
-    return ops.convert_to_numpy(process(ops.convert_to_tensor(scores), context, names, extras, PROCESSORS))
+    arguments = ops.convert_to_tensor(scores), context, ops.convert_to_tensor(active), extras, PROCESSORS
+    return ops.convert_to_numpy(process(*arguments))
 
 
 def theirs(scores, prompts, made, options):

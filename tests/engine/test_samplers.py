@@ -33,7 +33,7 @@ def support(logits, temperature, top_k, top_p, min_p, draws=64):
     batch = np.repeat(logits, draws, axis=0)
     u = np.tile((np.arange(draws) + 0.5) / draws, len(logits)).astype("float32")
     values = (np.float32(temperature), np.int32(top_k), np.float32(top_p), np.float32(min_p))
-    x = samplers.keep(*map(ops.convert_to_tensor, (batch, *values)))
+    x = samplers.filter_logits(*map(ops.convert_to_tensor, (batch, *values)))
     tokens = samplers.draw(samplers.weights(x), ops.convert_to_tensor(u))
     return ops.convert_to_numpy(tokens).reshape(len(logits), draws)
 
@@ -69,7 +69,7 @@ def test_draws_have_the_references_distribution(seed, temperature, top_k, top_p,
 def test_every_filter_keeps_as_many_as_it_must(seed, top_k, top_p, min_p, least):
     logits = np.random.default_rng(seed).normal(0, 2, (2, 50)).astype("float32")
     values = (np.float32(0.7), np.int32(top_k), np.float32(top_p), np.float32(min_p), np.int32(least))
-    x = ops.convert_to_numpy(samplers.keep(*map(ops.convert_to_tensor, (logits, *values))))
+    x = ops.convert_to_numpy(samplers.filter_logits(*map(ops.convert_to_tensor, (logits, *values))))
     assert ((x > samplers.OFF / 2) == (kept(logits, 0.7, top_k, top_p, min_p, least) > 0)).all()
 
 
@@ -96,8 +96,10 @@ def test_tokens_that_are_off_are_never_drawn_at_any_temperature():
 
 def test_uniforms_are_uniform_and_independent_of_the_batch_size():
     seed = ops.convert_to_tensor(np.array([0, 7], "uint32"))
-    many = np.stack([ops.convert_to_numpy(uniform(seed, 1000, ops.convert_to_tensor(s, "int32"))) for s in range(20)])
-    few = ops.convert_to_numpy(uniform(seed, 3, ops.convert_to_tensor(4, "int32")))
+    many = np.stack(
+        [ops.convert_to_numpy(uniform(seed, np.arange(1000), ops.convert_to_tensor(s, "int32"))) for s in range(20)]
+    )
+    few = ops.convert_to_numpy(uniform(seed, np.arange(3), ops.convert_to_tensor(4, "int32")))
     np.testing.assert_array_equal(few, many[4, :3])
     assert many.min() >= 0 and many.max() < 1
     counts = np.histogram(many, 50, (0, 1))[0]
@@ -107,10 +109,17 @@ def test_uniforms_are_uniform_and_independent_of_the_batch_size():
 
 def test_uniforms_of_a_row_are_open_at_both_ends_and_the_same_in_any_batch():
     seed = ops.convert_to_tensor(np.array([0, 7], "uint32"))
-    many = ops.convert_to_numpy(uniform_each(seed, (3, 5000), ops.convert_to_tensor(4, "int32")))
-    one = ops.convert_to_numpy(uniform_each(seed, (1, 5000), ops.convert_to_tensor(4, "int32")))
+    many = ops.convert_to_numpy(uniform_each(seed, np.arange(3), 5000, ops.convert_to_tensor(4, "int32")))
+    one = ops.convert_to_numpy(uniform_each(seed, np.arange(1), 5000, ops.convert_to_tensor(4, "int32")))
     np.testing.assert_array_equal(many[:1], one)
     assert many.min() > 0 and many.max() < 1
     counts = np.histogram(many, 50, (0, 1))[0]
     assert ((counts - 300) ** 2 / 300).sum() < 100
     assert abs(np.corrcoef(many[0], many[1])[0, 1]) < 0.06
+
+
+def test_masked_tokens_cost_the_thresholds_no_digits():
+    logits = np.array([[1.0, 1.0 - 1e-5, 1.0 - 2e-5, 0.5, -1e9, -1e9]], "float32")
+    for k in (1, 2, 3):
+        assert set(support(logits, 1.0, k, 1.0, 0.0).ravel()) == set(range(k))
+    assert set(support(logits, 1.0, 0, 0.3, 0.0).ravel()) == {0, 1}

@@ -56,7 +56,7 @@ def test_tokens_scores_and_order_equal_the_references(variant, checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint(variant), eos_token_id=EOS, pad_token_id=0)
     for options in OPTIONS:
         compare(layer, variant, PROMPTS, options)
-    assert layer.trace_count == 2  # 2 beams and 4: everything else is a tensor
+    assert layer.trace_count == 3  # the prompts; 2 beams, and 4: everything else is a tensor
 
 
 @pytest.mark.parametrize("options", PROCESSED)
@@ -70,7 +70,7 @@ def test_processors_in_greedy_and_beam_search_equal_the_references(beams, option
         for i, prompt in enumerate(PROMPTS):
             expected = reference.generate("gpt2", prompt, eos_token_id=list(EOS), **LENGTHS, **options)
             assert out["sequences"][i, : out["lengths"][i]].tolist() == expected
-    assert layer.trace_count == 1
+    assert layer.trace_count == 2  # the prompts, and the tokens
 
 
 @pytest.mark.slow
@@ -86,8 +86,8 @@ def test_models_that_run_one_token_a_row_find_the_same_beams(checkpoint):
         prefill, step = layer.model.prefill, layer.model.step
 
     other = XLAGenerationLayer(OneToken(), eos_token_id=EOS, pad_token_id=0)
-    for options in (OPTIONS[1], OPTIONS[5]):
-        ours, theirs = (x.generate(PROMPTS, **LENGTHS, **options) for x in (layer, other))
+    for options in ({**LENGTHS, **OPTIONS[1]}, {**LENGTHS, **OPTIONS[5]}, dict(num_beams=4, max_new_tokens=64)):
+        ours, theirs = (x.generate(PROMPTS, **options) for x in (layer, other))
         np.testing.assert_array_equal(ours["sequences"], theirs["sequences"])
         np.testing.assert_allclose(ours["scores"], theirs["scores"], rtol=1e-5)
 
@@ -109,7 +109,7 @@ def test_beam_sampling_draws_from_the_references_distribution(checkpoint):
     assert theirs.sum() == count  # nothing drawn there that cannot be drawn here
     assert np.abs(ours - theirs).max() < 5 * np.sqrt(2 * count * 0.25)
     assert 0.5 * np.abs(ours - theirs).sum() / count < 0.12
-    assert layer.trace_count == 1
+    assert layer.trace_count == 2
 
 
 @pytest.mark.slow

@@ -1,6 +1,9 @@
 """`XLAGenerationLayer` as a Keras layer: ids and text, eager and in models, saved and loaded."""
 
 import json
+import shutil
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -117,7 +120,7 @@ def test_options_of_a_call_override_those_of_the_layer(layer):
 
 
 def test_forty_different_calls_compile_once_a_bucket(model, new_events):
-    layer = XLAGenerationLayer(model, max_new_tokens=8, eos_token_id=2, name="forty")
+    layer = XLAGenerationLayer(model, max_new_tokens=8, eos_token_id=2, cache_buckets=(64, 128), name="forty")
     rng = np.random.default_rng(0)
     buckets = set()
     for i in range(40):
@@ -133,8 +136,8 @@ def test_forty_different_calls_compile_once_a_bucket(model, new_events):
         )
         out = layer.generate(rows, do_sample=True, max_new_tokens=new, **options)
         assert out["sequences"].shape == (batch, new)
-        buckets.add((1 << (batch - 1).bit_length(), 32 if longest <= 32 else 64))
-    assert layer.trace_count == len(new_events("generate")) == len(buckets) == 4
+        buckets.add((1 << (batch - 1).bit_length(), 64 if longest + new <= 64 else 128))
+    assert layer.trace_count == len(new_events("generate")) == 2 * len(buckets) == 8
 
 
 def test_a_model_around_it_is_not_compiled_again_and_says_why(layer):
@@ -144,10 +147,10 @@ def test_a_model_around_it_is_not_compiled_again_and_says_why(layer):
 
 
 def test_warmup_compiles_ahead(layer, new_events):
-    assert layer.warmup(batch_sizes=[1, 3], prompt_lengths=[5, 20], verbose=0) == 2
+    assert layer.warmup(batch_sizes=[1, 3], prompt_lengths=[5, 20], verbose=0) == 4
     layer.generate([[5] * 20])
     layer.generate([[5], [6], [7]])
-    assert len(new_events("generate")) == 2
+    assert len(new_events("generate")) == 4
 
 
 def test_new_weights_are_used_without_compiling_again(checkpoint, new_events):
@@ -156,7 +159,7 @@ def test_new_weights_are_used_without_compiling_again(checkpoint, new_events):
     other = reference.torch_model("gpt2", seed=1).transformer.wte.weight.detach().numpy()
     layer.model.embedding.assign(other)
     assert (layer.generate([[5, 6]])["scores"] != before["scores"]).all()
-    assert len(new_events("generate")) == 1
+    assert len(new_events("generate")) == 2
 
 
 def test_a_saved_pipeline_loads_with_weights_tokenizer_and_options(layer, tmp_path):
@@ -229,3 +232,105 @@ def test_the_log_names_the_layer(model):
     layer.generate([[5]])
     event = keras_xla.compile_log()[-1]
     assert event.name == "storyteller" and event.kind == "generate" and event.seconds > 0
+
+
+def test_a_saved_pipeline_loads_in_a_new_process_whatever_was_imported_first(layer, tmp_path):
+    inputs = keras.Input((3,), dtype="int32")
+    keras.Model(inputs, layer(inputs)).save(tmp_path / "pipeline.keras")
+    for imports in ("import keras_xla, keras", "import keras, keras_xla", "import keras; import keras_xla.generation"):
+        load = f"keras.saving.load_model({str(tmp_path / 'pipeline.keras')!r})"
+        script = f"{imports}; model = {load}; print(type(model.layers[-1]).__module__)"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.stdout.strip() == "keras_xla.generation.layer", done.stderr
+
+
+def test_the_package_alone_imports_no_keras():
+    script = "import sys, keras_xla; print('keras' in sys.modules, len(sys.meta_path))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.split()[0] == "False", done.stderr
+
+
+def test_strings_first_and_ids_in_a_model_afterwards(layer):
+    layer(["abc"])
+    inputs = keras.Input((3,), dtype="int32")
+    pipeline = keras.Model(inputs, layer(inputs))
+    assert pipeline.predict(np.array([[5, 6, 7]]), verbose=0)["sequences"].shape == (1, 6)
+
+
+def test_batches_of_a_predict_draw_each_for_itself(model):
+    layer = XLAGenerationLayer(model, max_new_tokens=8, do_sample=True, temperature=3.0, seed=1)
+    inputs = keras.Input((3,), dtype="int32")
+    pipeline = keras.Model(inputs, layer(inputs))
+    same = np.array([[5, 6, 7]] * 4)
+    made = pipeline.predict(same, batch_size=2, verbose=0)["sequences"]
+    assert len({tuple(row) for row in made.tolist()}) == 4
+    assert (made == layer.generate(same)["sequences"]).all()  # as if they had run together
+    assert (layer.generate(same)["sequences"] == layer.generate(same, max_new_tokens=8)["sequences"]).all()
+
+
+def test_more_rows_than_run_at_once_are_batches_with_the_same_results(model):
+    options = dict(max_new_tokens=4, do_sample=True, seed=5)
+    rows = [[5 + i % 50, 6] for i in range(9)]
+    few = XLAGenerationLayer(model, batch_buckets=[4], **options)
+    assert (few.generate(rows)["sequences"] == XLAGenerationLayer(model, **options).generate(rows)["sequences"]).all()
+
+
+def test_greedy_search_draws_nothing_from_numpy(layer):
+    np.random.seed(0)
+    expected = np.random.rand()
+    np.random.seed(0)
+    layer.generate([[5, 6, 7]])
+    assert np.random.rand() == expected
+
+
+def test_padding_of_a_call_is_stripped_from_arrays_and_lists(layer):
+    expected = layer.generate([[5, 6, 7]])["sequences"].tolist()
+    for inputs in (np.array([[9, 5, 6, 7, 9]]), [[5, 6, 7, 9]], [[9, 9, 5, 6, 7]]):
+        assert layer.generate(inputs, pad_token_id=9)["sequences"].tolist() == expected
+
+
+def test_a_very_negative_length_penalty_is_no_nan(layer):
+    out = layer.generate([[5, 6, 7]], num_beams=2, length_penalty=-200.0, max_new_tokens=20)
+    assert out["sequences"].shape == (1, 20)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda layer: XLAGenerationLayer(layer.model, cache_buckets=64), TypeError, "expected a list of ints"),
+        (lambda layer: layer.generate(None), TypeError, "Received None; expected text"),
+        (lambda layer: layer.generate(5), TypeError, "Received 5; expected text"),
+        (lambda layer: layer.generate("a\ud800"), ValueError, "no Unicode text"),
+    ],
+)
+def test_odd_arguments_raise_our_errors(layer, make, error, text):
+    with pytest.raises(error, match=text):
+        make(layer)
+
+
+@tensorflow_only
+def test_a_dataset_of_single_strings_says_to_batch_them(layer):
+    import tensorflow as tf
+
+    with pytest.raises(ValueError, match=r"dataset.batch\(8\)"):
+        tf.data.Dataset.from_tensor_slices(["abc"]).map(layer)
+
+
+def test_a_clone_has_the_tokenizer(layer):
+    pipeline = keras.Sequential([keras.Input((), dtype="string"), layer])
+    clone = keras.models.clone_model(pipeline).layers[-1]
+    assert clone.tokenizer is layer.tokenizer and clone.options == layer.options
+    clone.set_weights(layer.get_weights())
+    assert clone.generate("abc") == layer.generate("abc")
+
+
+def test_bad_values_of_a_checkpoint_can_be_overridden(checkpoint, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint("gpt2"), folder)
+    (folder / "generation_config.json").write_text(json.dumps({"max_new_tokens": -3, "repetition_penalty": "high"}))
+    with pytest.raises((TypeError, ValueError), match=r"max_new_tokens|repetition_penalty"):
+        XLAGenerationLayer.from_pretrained(folder)
+    layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3, repetition_penalty=1.1)
+    assert layer.options.max_new_tokens == 3
+    layer = XLAGenerationLayer.from_pretrained(folder, generation_config={"max_new_tokens": 5})
+    assert layer.options.max_new_tokens == 5 and layer.options.repetition_penalty == 1.0

@@ -52,7 +52,7 @@ def test_greedy_for_a_batch_of_mixed_lengths_on_both_padding_sides(layer, varian
             where = slice(width - len(source), None) if side == "left" else slice(len(source))
             ids[i, where], mask[i, where] = source, 1
         assert made(layer.generate({"input_ids": ids, "attention_mask": mask})) == wanted, side
-    assert layer.trace_count == 1
+    assert layer.trace_count == 2  # the source, and the tokens
 
 
 @pytest.mark.quick("bart")
@@ -63,14 +63,14 @@ def test_beams_and_processors(layer, variant):
     ):
         wanted = [row for source in SOURCES for row in expected(variant, source, **options)]
         assert made(layer.generate(SOURCES, **options)) == wanted
-    assert layer.trace_count == 1
+    compiled = layer.trace_count
     options = dict(
         num_beams=3, repetition_penalty=1.3, no_repeat_ngram_size=2, forced_bos_token_id=8, forced_eos_token_id=2
     )
     options |= dict(bad_words_ids=[[5], [6, 7]], suppress_tokens=[11], begin_suppress_tokens=[12, 13])
     wanted = [row for source in SOURCES for row in expected(variant, source, **options)]
     assert made(layer.generate(SOURCES, **options)) == wanted
-    assert layer.trace_count == 2
+    assert layer.trace_count == compiled
 
 
 @pytest.mark.quick("t5-gated", "marian")
@@ -98,3 +98,11 @@ def test_it_runs_in_a_model_and_survives_saving(layer, variant, tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert made(again.predict(arrays, verbose=0)) == made(out)
+
+
+def test_decoder_prompts_are_as_many_as_sources(checkpoint):
+    layer = XLAGenerationLayer.from_pretrained(checkpoint("t5"), max_new_tokens=2)
+    for sources, starts in ((1, 2), (2, 1)):
+        ids = {"input_ids": np.full((sources, 3), 5), "decoder_input_ids": np.full((starts, 1), 0)}
+        with pytest.raises(ValueError, match=f"{starts} rows of decoder_input_ids with {sources} of input_ids"):
+            layer.generate(ids)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_xla.models import cache as kv
 from keras_xla.models.build import build
+from keras_xla.models.interface import View
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
@@ -45,7 +45,7 @@ def sources(variant):
 def conditioned(model, batch, mask):
     """The decoder behind an encoded batch."""
     mask = None if mask is None else ops.convert_to_tensor(mask)
-    return model.condition(model.encode(ops.convert_to_tensor(batch), mask), mask)
+    return model.with_memory(model.remember(model.encode(ops.convert_to_tensor(batch), mask), mask))
 
 
 def test_teacher_forced_logits_equal_the_reference(model, variant):
@@ -138,13 +138,13 @@ def test_a_loop_of_steps_reads_the_source_where_it_is(model, variant, lanes):
 
     def run(values, batch, mask):
         with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
-            decoder = model.condition(model.encode(batch, mask), mask)
+            decoder = model.with_memory(model.remember(model.encode(batch, mask), mask))
             starts = ops.zeros((2,), "int32")
             _, cache = decoder.prefill(ops.ones((2, 4), "int32"), starts, 4 + 8 * lanes)
 
             def step(i, tokens, cache):
                 slot = 4 + lanes * i
-                view = kv.causal(slot, lanes, 4 + 8 * lanes, starts)
+                view = View.causal(slot, lanes, 4 + 8 * lanes, starts)
                 logits, cache = decoder.extend(tokens, slot, view, cache)
                 return i + 1, ops.cast(ops.argmax(logits, axis=-1), "int32"), cache
 

@@ -82,4 +82,4 @@ def test_the_example_of_the_documentation_gives_the_tokens_of_the_same_model_wit
         weight.assign(-keras.ops.convert_to_numpy(weight))
     after = layer.generate(prompts)["sequences"].tolist()
     assert after == plain.generate(prompts)["sequences"].tolist() != expected
-    assert layer.trace_count == 3  # two batches, and beams
+    assert layer.trace_count == 6  # prompts and tokens: for two sizes of a batch, and for beams

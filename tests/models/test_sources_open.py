@@ -69,15 +69,41 @@ def test_hub_names(tmp_path, monkeypatch, name):
             "merges.txt",
             "tokenizer.model",
         ]
-        files += ["chat_template.jinja", "rust_model.ot", "consolidated.safetensors", "modeling_custom.py"]
+        files += [
+            "chat_template.jinja",
+            "rust_model.ot",
+            "consolidated.safetensors",
+            "modeling_custom.py",
+            "source.spm",
+        ]
         asked[repo] = list(filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns))
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     state = save(tmp_path)
     assert open_checkpoint(name).names() == set(state)
-    expected = ["config.json", "model.safetensors", "merges.txt", "tokenizer.model", "chat_template.jinja"]
+    expected = [
+        "config.json",
+        "model.safetensors",
+        "merges.txt",
+        "tokenizer.model",
+        "chat_template.jinja",
+        "source.spm",
+    ]
     assert asked == {name: expected}
+
+
+def test_a_hub_repository_without_safetensors_gives_what_tensorflow_saved(tmp_path, monkeypatch):
+    asked = []
+
+    def snapshot_download(repo, allow_patterns, ignore_patterns):
+        asked.append(list(allow_patterns))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        open_checkpoint("org/name")
+    assert asked[1:] == [["tf_model.h5"]]
 
 
 def test_hub_out_of_reach(monkeypatch):

@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import ml_dtypes
@@ -140,3 +141,32 @@ def test_configs_that_cannot_be_used(tmp_path, text, message):
     with pytest.raises(ValueError, match=message) as error:
         open_checkpoint(tmp_path)
     assert str(tmp_path) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/outside.safetensors", "a/b.safetensors", ".."])
+def test_an_index_that_names_files_elsewhere_is_refused(tmp_path, name):
+    save(tmp_path, max_shard_size="10KB")
+    index = tmp_path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["model.norm.weight"] = name
+    index.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="names files outside of its folder"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_tokenizers_own_code_is_not_run(tmp_path):
+    save(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"})
+    )
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass")
+    with contextlib.suppress(ValueError):  # transformers may have a class of its own for the model
+        open_checkpoint(tmp_path).tokenizer()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_tokenizer_files_that_cannot_be_read_are_named(tmp_path):
+    save(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": ')
+    with pytest.raises(ValueError, match=rf"{tmp_path}: its tokenizer files cannot be read"):
+        open_checkpoint(tmp_path).tokenizer()

@@ -10,7 +10,7 @@ from keras import layers
 keras.utils.set_random_seed(3)
 chance = random.Random(3)
 good, bad = ["great", "lovely", "fun", "moving"], ["dull", "awful", "boring", "weak"]
-neutral = ["film", "plot", "actor", "scene", "music", "the", "a", "very"]
+neutral = ["film", "plot", "actor", "attention_inputs", "music", "the", "a", "very"]
 texts, labels = [], []
 for i in range(800):
     words = chance.choices(neutral, k=chance.randint(3, 15)) + chance.choices(good if i % 2 else bad, k=2)

@@ -23,7 +23,15 @@ def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return fn(*args)
 
-    return lambda *args: compiled([v.value for v in variables], args)
+    def run(*args, weights: list[jax.Array] | None = None):
+        return compiled(read_weights(variables) if weights is None else weights, args)
+
+    return run
+
+
+def read_weights(variables: Sequence[keras.Variable]) -> list[jax.Array]:
+    """The values that variables have in this thread, to be passed on to another: `predict` has a scope of its own."""
+    return [v.value for v in variables]
 
 
 def share(variable: keras.Variable, source: Any) -> bool:

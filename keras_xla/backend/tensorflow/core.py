@@ -46,6 +46,10 @@ def share(variable: keras.Variable, source: Any) -> bool:
     return same
 
 
+def read_weights(variables: Sequence[keras.Variable]) -> None:
+    """Nothing: executables read the variables themselves, in any thread."""
+
+
 def run_eagerly(fn: Callable, *args):
     """Call `fn` op by op."""
     return fn(*args)

@@ -117,5 +117,15 @@ def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
 
 
 _IGNORED = r"^(en|de)coder\.version$"
-BART = Family(_bart, _modules, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")
-MBART = Family(_mbart, _modules, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")
+SIZES = (
+    "encoder_layers",
+    "decoder_layers",
+    "vocab_size*d_model",
+    "encoder_ffn_dim*d_model",
+    "decoder_ffn_dim*d_model",
+    "encoder_attention_heads",
+    "decoder_attention_heads",
+)
+_WITH_POSITIONS = (*SIZES, "max_position_embeddings*d_model")
+BART = Family(_bart, _modules, _WITH_POSITIONS, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")
+MBART = Family(_mbart, _modules, _WITH_POSITIONS, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")

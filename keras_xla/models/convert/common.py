@@ -34,6 +34,7 @@ class Family:
         modules: From the spec to checkpoint names. Keys are either our modules, whose values are checkpoint modules,
             or single variables of ours, whose values are whole tensor names: `"a=b|c"` is the first of them that
             is stored, where `b` must equal `a` if both are. Several values are stacked by rows.
+        sizes: Keys of its config that say how large it is, see `check_sizes`.
         prefix: What its checkpoints may or may not put before every name.
         ignored: Names in checkpoints that are no weights (masks, tables that can be computed).
         transposed: Checkpoint modules stored `[in, out]`.
@@ -42,6 +43,7 @@ class Family:
 
     spec: Callable[..., ModelSpec]
     modules: Callable[..., Mapping[str, tuple[str, ...]]]
+    sizes: tuple[str, ...]
     prefix: str
     ignored: str = r"rotary_emb\.inv_freq$"
     transposed: str = r"(?!)"

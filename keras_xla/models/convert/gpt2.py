@@ -48,6 +48,7 @@ def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
 GPT2 = Family(
     _spec,
     _modules,
+    ("n_layer", "vocab_size*n_embd", "n_positions*n_embd", "n_head", "?n_inner*n_embd"),
     "transformer.",
     ignored=r"\.attn\.(masked_)?bias$",
     transposed=r"\.(c_attn|c_proj|c_fc)\.weight$",

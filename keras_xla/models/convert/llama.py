@@ -66,7 +66,16 @@ def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
     return table
 
 
-LLAMA = Family(_llama, _modules, "model.")
-MISTRAL = Family(_mistral, _modules, "model.")
-QWEN2 = Family(_qwen2, _modules, "model.")
-QWEN3 = Family(_qwen3, _modules, "model.")
+_SIZES = (
+    "num_hidden_layers",
+    "vocab_size*hidden_size",
+    "hidden_size*intermediate_size",
+    "num_attention_heads",
+    "max_position_embeddings",
+    "?num_key_value_heads",
+    "?num_attention_heads*head_dim*hidden_size",
+)
+LLAMA = Family(_llama, _modules, _SIZES, "model.")
+MISTRAL = Family(_mistral, _modules, _SIZES, "model.")
+QWEN2 = Family(_qwen2, _modules, _SIZES, "model.")
+QWEN3 = Family(_qwen3, _modules, _SIZES, "model.")

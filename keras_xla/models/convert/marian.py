@@ -1,6 +1,6 @@
 """Marian (the OPUS-MT translators): BART with sinusoidal positions and without a norm on the embeddings."""
 
-from keras_xla.models.convert.bart import embeddings, stack, stack_modules
+from keras_xla.models.convert.bart import SIZES, embeddings, stack, stack_modules
 from keras_xla.models.convert.common import Family
 from keras_xla.models.spec import (
     DecoderSpec,
@@ -50,6 +50,7 @@ def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
 MARIAN = Family(
     _spec,
     _modules,
+    (*SIZES, "max_position_embeddings"),
     "model.",
     ignored=r"^(en|de)coder\.embed_positions\.weight$",
     optional=r"^final_logits_bias$",

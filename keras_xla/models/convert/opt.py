@@ -46,4 +46,11 @@ def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
     return table
 
 
-OPT = Family(_spec, _modules, "model.")
+_SIZES = (
+    "num_hidden_layers",
+    "vocab_size*word_embed_proj_dim",
+    "hidden_size*ffn_dim",
+    "max_position_embeddings*hidden_size",
+    "num_attention_heads",
+)
+OPT = Family(_spec, _modules, _SIZES, "model.")

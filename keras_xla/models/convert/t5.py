@@ -89,5 +89,6 @@ def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
 
 # Early checkpoints hold a table for the cross-attention too, which was never used.
 _UNUSED = r"EncDecAttention\.relative_attention_bias\.weight$"
-T5 = Family(_t5, _modules, "transformer.", ignored=_UNUSED)
-MT5 = Family(_mt5, _modules, "transformer.", ignored=_UNUSED)
+_SIZES = ("num_layers", "?num_decoder_layers", "vocab_size*d_model", "d_model*d_ff", "num_heads*d_kv*d_model")
+T5 = Family(_t5, _modules, _SIZES, "transformer.", ignored=_UNUSED)
+MT5 = Family(_mt5, _modules, _SIZES, "transformer.", ignored=_UNUSED)

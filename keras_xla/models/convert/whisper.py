@@ -1,6 +1,6 @@
 """Whisper: BART, pre-norm, that listens; no bias on the keys, English-only and multilingual alike."""
 
-from keras_xla.models.convert.bart import stack, stack_modules
+from keras_xla.models.convert.bart import SIZES, stack, stack_modules
 from keras_xla.models.convert.common import Family
 from keras_xla.models.spec import (
     DecoderSpec,
@@ -43,4 +43,5 @@ def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
 
 
 # A bias on the keys adds the same to all scores of a query, which the softmax takes away: it is zero here.
-WHISPER = Family(_spec, _modules, "model.", ignored=r"(?!)", optional=r"\.k_proj\.bias$")
+_SIZES = (*SIZES, "max_source_positions*d_model", "max_target_positions*d_model", "num_mel_bins*d_model")
+WHISPER = Family(_spec, _modules, _SIZES, "model.", ignored=r"(?!)", optional=r"\.k_proj\.bias$")

@@ -22,7 +22,7 @@ _FILE_ENDINGS = (
     ".json",
 )
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
+_HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.spm", "*.txt", "*.jinja")
 # Folders inside a repository hold other formats; "consolidated" is Mistral's second copy of the weights.
 _HUB_IGNORED = ("*/*", "consolidated*")
 
@@ -109,9 +109,15 @@ def _download(name: str) -> Path:
     import huggingface_hub
 
     try:
-        folder = huggingface_hub.snapshot_download(
-            name, allow_patterns=list(_HUB_FILES), ignore_patterns=list(_HUB_IGNORED)
-        )
+
+        def download(*files):
+            return Path(
+                huggingface_hub.snapshot_download(name, allow_patterns=files, ignore_patterns=list(_HUB_IGNORED))
+            )
+
+        folder = download(*_HUB_FILES)
+        if not any(folder.glob("*.safetensors")):  # most repositories have both, and one is enough
+            folder = download("tf_model.h5")
     # The hub client and the HTTP library below it share no base class but this one.
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -120,4 +126,4 @@ def _download(name: str) -> Path:
             f"it ({type(error).__name__}: {reason}). Give a local folder or a .gguf file, or check the name, "
             "the connection, and for gated models the access token."
         ) from error
-    return Path(folder)
+    return folder

@@ -13,7 +13,7 @@ from keras_xla.models.sources.live import open_live
 from keras_xla.models.sources.transformers_tf import CLASSES, accepts
 
 _DATA = ("vocab_size", "max_positions", "variables")
-_PROTOCOLS = {("prefill", "step"): _DATA, ("encode", "condition"): (*_DATA, "max_source")}
+_PROTOCOLS = {("prefill", "step"): _DATA, ("encode", "remember", "with_memory"): (*_DATA, "max_source")}
 
 
 def as_decoder(model: Any) -> Decoder | EncoderDecoder:

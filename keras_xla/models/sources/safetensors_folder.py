@@ -70,9 +70,24 @@ class SafetensorsFolder:
         """The folder's tokenizer, or None if it has no tokenizer files."""
         if not any((Path(self.path) / name).exists() for name in _TOKENIZER_FILES):
             return None
-        from transformers import AutoTokenizer
+        return open_tokenizer(self.path)
 
-        return AutoTokenizer.from_pretrained(self.path, local_files_only=True)
+
+def open_tokenizer(folder: str) -> Any:
+    """The tokenizer of a folder; code that comes with it is never run.
+
+    Raises:
+        ValueError: for files that transformers cannot read, or only by running code of theirs.
+    """
+    from transformers import AutoTokenizer  # late: it takes a second
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers and tokenizers raise everything from KeyError to their own
+        raise ValueError(
+            f"{folder}: its tokenizer files cannot be read ({type(error).__name__}: {error}). Pass tokenizer=..., or "
+            "download them again. Code that comes with a tokenizer is not run."
+        ) from error
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -114,7 +129,11 @@ def _weight_files(folder: Path) -> list[Path]:
         shards = _json(folder / _INDEX).get("weight_map")
         if not isinstance(shards, dict):
             raise ValueError(f"{folder / _INDEX} has no 'weight_map'. Download or save it again.")
-        names = sorted(set(shards.values()))
+        names = sorted(set(map(str, shards.values())))
+        if outside := [name for name in names if Path(name).name != name or name in ("", ".", "..")]:
+            raise ValueError(
+                f"{folder / _INDEX} names files outside of its folder: {', '.join(outside)}. They are not opened."
+            )
         if missing := [name for name in names if not (folder / name).exists()]:
             raise FileNotFoundError(
                 f"{folder}: {len(missing)} of the {len(names)} files named in {_INDEX} are missing: "

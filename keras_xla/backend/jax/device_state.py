@@ -1,0 +1,77 @@
+"""Arrays that stay on the device between executables, donated to each and handed back by it."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import keras
+
+from keras_xla.backend.jax.core import read_weights
+
+
+def output_spec(fn: Callable, *specs: Any) -> Any:
+    """What `fn` makes of tensors, as `keras.KerasTensor`s; nothing is run."""
+    given = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), list(specs))
+    return jax.tree.map(lambda x: keras.KerasTensor(x.shape, x.dtype.name), jax.eval_shape(fn, *given))
+
+
+class DeviceState:
+    """Named structures of arrays that executables of `jit_on_state` read and change, without a copy.
+
+    One call at a time may use it.
+
+    Args:
+        specs: By name, nested structures of `keras.KerasTensor`; all begin as zeros.
+    """
+
+    def __init__(self, specs: dict[str, Any]):
+        self.values = jax.tree.map(lambda spec: jax.numpy.zeros(spec.shape, spec.dtype), specs)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays together."""
+        return sum(x.nbytes for x in jax.tree.leaves(self.values))
+
+    def __getitem__(self, name: str) -> Any:
+        # Copies: the arrays themselves are given away in the next call.
+        return jax.tree.map(jax.numpy.copy, self.values[name])
+
+    def assign(self, name: str, values: Any) -> None:
+        """Set the arrays called `name` to values of the same structure and shapes."""
+        self.values[name] = jax.tree.map(
+            lambda old, new: jax.numpy.array(new, old.dtype).reshape(old.shape), self.values[name], values
+        )
+
+    def copy_from(self, other: "DeviceState") -> None:
+        """Take over the values of another state of the same structure, none of whose axes is longer."""
+        self.values = jax.tree.map(
+            lambda mine, theirs: jax.lax.dynamic_update_slice(mine, theirs, (0,) * mine.ndim),
+            self.values,
+            other.values,
+        )
+
+
+def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple[str, ...]) -> Callable:
+    """Compile `fn(values, *tensors) -> values, outputs`, which may read `variables`.
+
+    `values` are those called `names` of a `DeviceState`.
+
+    Returns:
+        `run(state, *tensors) -> outputs`, which leaves the values in the state. One trace, and one compilation, serve
+        all states in which these are of equal structure. After an error the state is of no use.
+    """
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def compiled(weights, values, args):
+        with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
+            return fn(values, *args)
+
+    def run(state: DeviceState, *args, weights: list[jax.Array] | None = None):
+        weights = read_weights(variables) if weights is None else weights
+        values = {name: state.values.pop(name) for name in names}
+        values, outputs = compiled(weights, values, args)
+        state.values |= values
+        return outputs
+
+    return run

@@ -1,0 +1,145 @@
+"""Arrays that stay on the device between executables, as variables that compiled functions assign in place."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_xla.private.names import Gone
+from keras_xla.private.tensorflow import flat_call
+
+# TensorFlow keeps int32 variables in the host's memory, where an executable on a GPU cannot reach them.
+_STORED = {tf.int32: tf.int64}
+_SHOWN = {stored: shown for shown, stored in _STORED.items()}
+
+
+def output_spec(fn: Callable, *specs: Any) -> Any:
+    """What `fn` makes of tensors, as `keras.KerasTensor`s; nothing is run."""
+    given = _map(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), list(specs))
+    made = tf.function(fn, autograph=False).get_concrete_function(*given).structured_outputs
+    return _map(lambda x: keras.KerasTensor(tuple(x.shape), x.dtype.name), made)
+
+
+class DeviceState:
+    """Named structures of arrays that executables of `jit_on_state` read and change, without a copy.
+
+    One call at a time may use it.
+
+    Args:
+        specs: By name, nested structures of `keras.KerasTensor`; all begin as zeros.
+    """
+
+    def __init__(self, specs: dict[str, Any]):
+        self._variables = _map(_variable, specs)
+        self._handles: dict[tuple[str, ...], list[tf.Tensor]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays together."""
+        return sum(v.dtype.size * v.shape.num_elements() for v in _leaves(self._variables))
+
+    def __getitem__(self, name: str) -> Any:
+        return _map(lambda variable: _shown(variable.value()), self._variables[name])
+
+    def assign(self, name: str, values: Any) -> None:
+        """Set the arrays called `name` to values of the same structure and shapes."""
+        for variable, value in _pairs(self._variables[name], values):
+            variable.assign(_stored(value))
+
+    def copy_from(self, other: "DeviceState") -> None:
+        """Take over the values of another state of the same structure, none of whose axes is longer."""
+        for variable, source in _pairs(self._variables, other._variables):
+            if variable.shape == source.shape:
+                variable.assign(source)
+            else:
+                variable[tuple(slice(0, size) for size in source.shape)].assign(source)
+
+    def handles(self, names: tuple[str, ...]) -> list[tf.Tensor]:
+        """Of the variables of these structures, flat: what executables take instead of values."""
+        if names not in self._handles:
+            self._handles[names] = [variable.handle for name in names for variable in _leaves(self._variables[name])]
+        return self._handles[names]
+
+    def structure(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """The specs of these structures."""
+        variables = {name: self._variables[name] for name in names}
+        return _map(lambda v: keras.KerasTensor(tuple(v.shape), _SHOWN.get(v.dtype, v.dtype).name), variables)
+
+
+def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple[str, ...]) -> Callable:
+    """Compile `fn(values, *tensors) -> values, outputs`, which may read `variables`.
+
+    `values` are those called `names` of a `DeviceState`. What `fn` returns unchanged is not written.
+
+    Returns:
+        `run(state, *tensors) -> outputs`, which leaves the values in the state. One trace, and one compilation, serve
+        all states in which these are of equal structure.
+    """
+    compiled = None
+
+    def traced(specs, handles, args):
+        flat = [spec for name in names for spec in _leaves(specs[name])]
+        before = [_read(spec, handle) for spec, handle in zip(flat, handles, strict=True)]
+        with keras.StatelessScope(state_mapping=[(v, v.value) for v in variables]):
+            rest = iter(before)
+            values, outputs = fn({name: _map(lambda _: next(rest), specs[name]) for name in names}, *args)
+        after = [value for name in names for value in _leaves(values[name])]
+        for old, new, handle in zip(before, after, handles, strict=True):
+            if new is not old:
+                tf.raw_ops.AssignVariableOp(resource=handle, value=_stored(new))
+        return outputs
+
+    def run(state: DeviceState, *args):
+        nonlocal compiled
+        if compiled is None:
+            specs = state.structure(names)
+            function = tf.function(functools.partial(traced, specs), jit_compile=True, autograph=False)
+            compiled = _flat(function.get_concrete_function(state.handles(names), args))
+        return compiled(state.handles(names), args)
+
+    return run
+
+
+def _flat(function: Any) -> Callable:
+    """A concrete function of the handles and arguments, called as quickly as TensorFlow lets us."""
+    try:
+        call = flat_call(function)
+    except Gone:
+        return function
+    return lambda handles, args: call([*handles, *tf.nest.flatten(args)])
+
+
+def _variable(spec: keras.KerasTensor) -> tf.Variable:
+    return tf.Variable(_stored(tf.zeros(spec.shape, spec.dtype)), trainable=False)
+
+
+def _stored(value: Any) -> tf.Tensor:
+    """As it stands in a variable."""
+    value = tf.convert_to_tensor(value)
+    return tf.cast(value, _STORED[value.dtype]) if value.dtype in _STORED else value
+
+
+def _shown(value: tf.Tensor) -> tf.Tensor:
+    """As executables and callers see it."""
+    return tf.cast(value, _SHOWN[value.dtype]) if value.dtype in _SHOWN else value
+
+
+def _read(spec: keras.KerasTensor, handle: tf.Tensor) -> tf.Tensor:
+    dtype = tf.as_dtype(spec.dtype)
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=_STORED.get(dtype, dtype))
+    return tf.ensure_shape(_shown(value), spec.shape)
+
+
+def _pairs(variables: Any, values: Any) -> list[tuple]:
+    keras.tree.assert_same_structure(variables, values)
+    return list(zip(_leaves(variables), _leaves(values), strict=True))
+
+
+def _map(fn: Callable, structure: Any) -> Any:
+    return keras.tree.map_structure(lambda x: None if x is None else fn(x), structure)
+
+
+def _leaves(structure: Any) -> list:
+    return [x for x in keras.tree.flatten(structure) if x is not None]

@@ -1,0 +1,233 @@
+"""Executables by key: one XLA compilation each, logged with its cause."""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from keras_xla import backend
+from keras_xla.backend.compile_log import RecompileError, record
+
+
+@dataclass(frozen=True)
+class PrefillKey:
+    """What changes the graph of a prompt's run.
+
+    Attributes:
+        batch: Batch bucket.
+        cache: Cache bucket.
+        chunk: Tokens a row at once.
+        source: Length of what an encoder-decoder reads; 0 without.
+    """
+
+    batch: int
+    cache: int
+    chunk: int
+    source: int = 0
+
+    def __str__(self):
+        return ", ".join(["prefill", *_shown(self)])
+
+
+@dataclass(frozen=True)
+class ScoreKey:
+    """What changes the graph of the logits behind a prompt.
+
+    Attributes:
+        batch: Batch bucket.
+        cache: Cache bucket.
+        source: Length of what an encoder-decoder reads; 0 without.
+    """
+
+    batch: int
+    cache: int
+    source: int = 0
+
+    def __str__(self):
+        return ", ".join(["score", *_shown(self)])
+
+
+@dataclass(frozen=True)
+class AdvanceKey:
+    """What changes the graph of the loop over new tokens; everything else is a tensor.
+
+    Attributes:
+        batch: Batch bucket.
+        cache: Cache bucket.
+        source: Length of what an encoder-decoder reads; 0 without.
+        beams: Beams.
+        eos_room: Room for end-of-sequence ids.
+        words: Room for bad words: how many, how long.
+    """
+
+    batch: int
+    cache: int
+    source: int = 0
+    beams: int = 1
+    eos_room: int = 8
+    words: tuple[int, ...] = ()
+
+    def __str__(self):
+        return ", ".join(["advance", *([f"{self.beams} beams"] if self.beams > 1 else []), *_shown(self)])
+
+
+@dataclass(frozen=True)
+class WholeKey(AdvanceKey):
+    """What changes the graph that runs prompts whole, where they cannot come in chunks, and chooses the first token.
+
+    Attributes:
+        prompt: Prompt bucket.
+    """
+
+    prompt: int = 0
+
+    def __str__(self):
+        return f"prefill {self.prompt}, " + super().__str__().removeprefix("advance, ")
+
+
+@dataclass(frozen=True)
+class EncodeKey:
+    """What changes the graph of an encoder."""
+
+    batch: int
+    source: tuple[int, ...]
+
+    def __str__(self):
+        return f"encode, batch {self.batch}, source {' x '.join(map(str, self.source))}"
+
+
+@dataclass(frozen=True)
+class RememberKey:
+    """What changes the graph of what a decoder keeps of its source."""
+
+    batch: int
+    source: int
+    encoded: bool
+
+    def __str__(self):
+        return f"remember, batch {self.batch}, source {self.source}"
+
+
+def _shown(key: PrefillKey | AdvanceKey | ScoreKey) -> list[str]:
+    return [f"batch {key.batch}", f"cache {key.cache}", *([f"source {key.source}"] if key.source else [])]
+
+
+class Executables:
+    """Compiles a function for each key at its first use, and never again.
+
+    A first use runs in a thread of its own, so that Ctrl-C ends the wait for it: the compilation goes on, and what it
+    made serves the next call.
+
+    Args:
+        name: What is compiled, for the log.
+        build: From a key to a function, and the names of what it works on in a state: `build(key) -> function, names`.
+            The function takes tensors. Where there are names it takes those values of a `backend.DeviceState` before
+            them, and returns these and its outputs.
+        variables: What those functions read.
+        on_recompile: `"log"`, or `"raise"`: once one key of a kind is compiled, a new one is a `RecompileError`.
+    """
+
+    def __init__(self, name: str, build: Callable, variables: Sequence, on_recompile: str = "log"):
+        if on_recompile not in ("log", "raise"):
+            raise ValueError(f'Received on_recompile={on_recompile!r}; expected "log" or "raise".')
+        self.name, self.on_recompile = name, on_recompile
+        self._build, self._variables = build, variables
+        self._compiled: dict[Any, Callable] = {}
+        self._lock = threading.Lock()
+        self._warming = threading.local()
+        self.trace_count = 0
+        self.run_eagerly = False
+
+    def __call__(self, key: Any, *args):
+        """Run the executable of `key`, compiling it if it is new."""
+        if self.run_eagerly:
+            return self._run_eagerly(key, *args)
+        compiled = self._compiled.get(key)
+        return self._first(key, args) if compiled is None else compiled(*args)
+
+    @contextlib.contextmanager
+    def warming(self) -> Iterator[None]:
+        """In this thread, new keys compile whatever `on_recompile` says."""
+        self._warming.on = True
+        try:
+            yield
+        finally:
+            self._warming.on = False
+
+    def _first(self, key, args):
+        cause = self._cause(key)
+        if cause != "first call" and self.on_recompile == "raise" and not getattr(self._warming, "on", False):
+            raise RecompileError(f"{self.name} would compile again: {cause}. Warm that up, or widen the buckets.")
+        result, weights = Future(), backend.read_weights(self._variables)
+
+        def run():
+            try:
+                result.set_result(self._compile_and_run(key, args, weights))
+            except BaseException as error:
+                result.set_exception(error)
+
+        threading.Thread(target=run, daemon=True, name=f"compile {self.name}").start()
+        return result.result()
+
+    def _compile_and_run(self, key, args, weights):
+        theirs = {} if weights is None else {"weights": weights}
+        with self._lock:  # two threads with the same new key must not both compile
+            if key not in self._compiled:
+                cause, before = self._cause(key), self.trace_count
+                function, names = self._build(key)
+                function = self._counted(function)
+                if names is None:
+                    compiled = backend.jit(function, self._variables)
+                else:
+                    compiled = backend.jit_on_state(function, self._variables, names)
+                start = time.perf_counter()
+                result = compiled(*args, **theirs)
+                self._compiled[key] = compiled
+                assert self.trace_count == before + 1, "one key is one trace"
+                record(self.name, "generate", str(key), cause, time.perf_counter() - start)
+                return result
+        return self._compiled[key](*args, **theirs)
+
+    def _run_eagerly(self, key, *args):
+        function, names = self._build(key)
+        if names is None:
+            return backend.run_eagerly(function, *args)
+        state, *args = args
+        values, outputs = backend.run_eagerly(function, {name: state[name] for name in names}, *args)
+        for name, value in values.items():
+            state.assign(name, value)
+        return outputs
+
+    @property
+    def keys(self) -> list:
+        """What has been compiled, oldest first."""
+        return list(self._compiled)
+
+    def _counted(self, function):
+        def traced(*args):
+            self.trace_count += 1  # runs while tracing only
+            return function(*args)
+
+        return traced
+
+    def _cause(self, key) -> str:
+        """What sets `key` apart from the nearest one of its kind compiled so far."""
+        others = [other for other in reversed(list(self._compiled)) if type(other) is type(key)]
+        if not others:
+            return "first call"
+
+        def changes(other):
+            fields = [f.name for f in dataclasses.fields(key)]
+            return [(f, getattr(other, f), getattr(key, f)) for f in fields if getattr(other, f) != getattr(key, f)]
+
+        nearest = min(map(changes, others), key=len)  # of equals, the latest
+        labels = {name: f"{name} bucket" for name in ("batch", "cache", "source", "prompt")}
+        return ", ".join(f"{labels.get(field, field)} {_show(old)} -> {_show(new)}" for field, old, new in nearest)
+
+
+def _show(value) -> str:
+    return "(" + ", ".join(map(str, value)) + ")" if isinstance(value, tuple) else str(value)

@@ -1,0 +1,236 @@
+"""One generation on its way: a state on the device, and how far it has come."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_xla.backend import DeviceState
+from keras_xla.config import GenerationOptions
+from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.executables import AdvanceKey, Executables
+from keras_xla.engine.request import Request
+from keras_xla.engine.state_pool import StatePool
+
+CALL_SECONDS = 0.5  # that a call of several tokens takes: Python's part of it is below 1 %, and Ctrl-C waits no longer
+_NO_BEAM, _NO_LOGITS = -1e8, -1e20  # log-probabilities below: of a beam that is not there; after logits that were NaN
+FIRST_COUNT = 8  # tokens of a call while nobody knows how long one takes
+
+
+@dataclass(frozen=True)
+class StateKey:
+    """What the shapes of a state depend on.
+
+    Attributes:
+        batch: Batch bucket.
+        cache: Cache bucket.
+        beams: Beams.
+        source: Length of what an encoder-decoder reads; 0 without.
+    """
+
+    batch: int
+    cache: int
+    beams: int = 1
+    source: int = 0
+
+
+class Pace:
+    """How many tokens one call of an executable makes."""
+
+    def __init__(self):
+        self._seconds: float | None = None  # of a token
+
+    def count(self, most: float = CALL_SECONDS) -> int:
+        """For the next call, which shall take at most so many seconds."""
+        if self._seconds is None:
+            return FIRST_COUNT if most == CALL_SECONDS else 1
+        return max(1, int(most / self._seconds))
+
+    def took(self, seconds: float, tokens: int) -> None:
+        """Learn from a call that compiled nothing."""
+        self._seconds = seconds / max(tokens, 1)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a generation has made: B rows, K answers each, best first (1 without beams).
+
+    Attributes:
+        tokens: `[B, K, N]` int32; what stands behind a row's length is of no meaning.
+        lengths: `[B, K]` int32.
+        scores: `[B, K]` float32, the sum of log-probabilities, or a beam's score.
+        broken: `[B]` bool, the rows whose logits were NaN.
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    scores: np.ndarray
+    broken: np.ndarray
+
+
+class Generation:
+    """A generation whose prompts have been run.
+
+    One thread at a time may use it.
+
+    Args:
+        executables: With `advance` of each `AdvanceKey`.
+        pool: Where larger states come from, and this one goes at the end.
+        caches: Cache buckets to move to; None where the state has room for all.
+        key: Of the state.
+        state: With the prompts in its cache.
+        request: What is asked for.
+        executable: From the key of a state to that of the executable which advances it.
+        prompt_end: The slot of the first new token.
+        options: What the request was made of.
+        step: How many tokens there are.
+        pace: Shared by the generations of one executable.
+        progress: `sampling.Progress` after `step` tokens; None where there are none, and for beams.
+
+    Attributes:
+        step: How many tokens a row has at most.
+    """
+
+    def __init__(
+        self,
+        executables: Executables,
+        pool: StatePool,
+        caches: Buckets | None,
+        key: StateKey,
+        state: DeviceState,
+        request: Request,
+        executable: Callable[[StateKey], AdvanceKey],
+        prompt_end: int,
+        options: GenerationOptions,
+        step: int,
+        pace: Pace,
+        progress: Any = None,
+    ):
+        self._executables, self._pool, self._caches = executables, pool, caches
+        self._key, self._state, self._request, self._executable = key, state, request, executable
+        self._end, self._options, self._pace = prompt_end, options, pace
+        self.step = step
+        self._more = step < options.max_new_tokens
+        self._progress = progress
+        self._stopped: dict[int, int] = {}
+
+    @property
+    def batch(self) -> int:
+        """Rows, with those that fill the bucket."""
+        return self._key.batch
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a row needs more tokens."""
+        if not self._more or not self._stopped:
+            return self._more
+        done = ops.convert_to_numpy(self._progress.done)
+        return any(not over and row not in self._stopped for row, over in enumerate(done))
+
+    def advance(self, count: int | None = None, seconds: float = CALL_SECONDS) -> None:
+        """Make `count` more tokens; by default as many as are worth a call, which takes at most so many `seconds`."""
+        count = self._pace.count(seconds) if count is None else count
+        if self.step >= self._room:
+            self._grow()
+        key = self._executable(self._key)
+        traces, start, before = self._executables.trace_count, time.perf_counter(), self.step
+        limits = ops.convert_to_tensor(np.array([self.step, min(count, self._room - self.step)], np.int32))
+        step, more, self._progress = self._executables(key, self._state, self._request, limits)
+        self.step, self._more = int(step), bool(more)
+        if self._executables.trace_count == traces:
+            self._pace.took(time.perf_counter() - start, self.step - before)
+
+    def rows(self) -> list[tuple[np.ndarray, bool]]:
+        """Of each row the new tokens so far, and whether there will be no others; not for beams."""
+        if self._progress is None:
+            return [(np.zeros((0,), np.int32), False)] * self._key.batch
+        tokens, lengths, done = map(ops.convert_to_numpy, self._progress)
+        made = []
+        for row, over in enumerate(done):
+            length = min(lengths[row], self._stopped.get(row, lengths[row]))
+            made.append((tokens[row, self._end : self._end + length], over or row in self._stopped or not self._more))
+        return made
+
+    def stop(self, row: int, length: int) -> None:
+        """End a row behind its first `length` new tokens; not for beams."""
+        self._stopped[row] = length
+
+    def found(self) -> Found:
+        """What there is, whether it is finished or not."""
+        if not self.step:  # what the state says is of an earlier generation
+            none = np.zeros((self._key.batch, self._key.beams), np.int32)
+            return Found(none[..., None][..., :0], none, none.astype(np.float32), np.zeros((self._key.batch,), bool))
+        state = self._state["search"]
+        new = slice(self._end, self._end + self.step)
+        if self._key.beams > 1:
+            return _best_beams(state, new, self.step, self._options.length_penalty, cut_off=self._more)
+        lengths = ops.convert_to_numpy(state.lengths)
+        lengths = np.array([min(n, self._stopped.get(row, n)) for row, n in enumerate(lengths)], np.int32)
+        counted = np.arange(self.step) < lengths[:, None]
+        scores = np.where(counted, ops.convert_to_numpy(state.logprobs)[:, new], 0).sum(axis=1, dtype=np.float32)
+        tokens = ops.convert_to_numpy(state.tokens)[:, new]
+        return Found(tokens[:, None], lengths[:, None], scores[:, None], np.isnan(scores))
+
+    def warm(self, prefill: Callable[[StateKey, DeviceState], None]) -> None:
+        """Compile what all tokens will need, at each size of the cache on the way; no result is of use.
+
+        `prefill` runs a chunk of a prompt: a prompt that is reused may find a cache that has grown.
+        """
+        while True:
+            self.advance(1)
+            if self._caches is None or self._room >= self._options.max_new_tokens:
+                return
+            self._grow()
+            prefill(self._key, self._state)
+
+    def close(self) -> None:
+        """Hand the state back; nothing else may be asked."""
+        self._pool.give(self._key, self.release()[1])
+
+    def release(self) -> tuple[StateKey, DeviceState, np.ndarray]:
+        """Let go of the state: its key, it, and the tokens `[B, S]` that stand in its cache, S slots from the first."""
+        (key, state), self._state = (self._key, self._state), None
+        shown = state["search"].tokens if key.beams == 1 and self.step else state["tokens"]
+        # The newest token has been chosen, but not run.
+        run = self._end - 1 + (self.step if key.beams == 1 else 0)
+        return key, state, ops.convert_to_numpy(shown)[:, :run]
+
+    @property
+    def _room(self) -> int:
+        """How many tokens the cache can hold; the prompts' last token runs with the new ones."""
+        behind = self._key.cache - self._end
+        # Beams that share a cache have a slot each for every token.
+        return behind if self._caches is None else min((behind + 1) // self._key.beams, behind)
+
+    def _grow(self) -> None:
+        key = dataclasses.replace(self._key, cache=self._caches.fit(self._key.cache + 1))
+        state = self._pool.take(key)
+        state.copy_from(self._state)
+        self._pool.give(self._key, self._state)
+        self._key, self._state = key, state
+
+
+def _best_beams(state: Any, new: slice, step: int, length_penalty: float, cut_off: bool) -> Found:
+    """The best of the finished beams; and of the running ones, where the search was cut off or none has finished."""
+    running, logprobs, tokens, lengths, scores, finished = map(ops.convert_to_numpy, state[:6])
+    width = scores.shape[1]
+    with np.errstate(all="ignore"):
+        ended = logprobs / np.float32(max(step, 1)) ** np.float32(length_penalty)
+        compete = (cut_off | ~finished.any(axis=1))[:, None] & (logprobs > _NO_BEAM)
+        rank = np.concatenate([np.where(finished, scores, -np.inf), np.where(compete, ended, -np.inf)], axis=1)
+    best = np.argsort(-rank, axis=1, kind="stable")[:, :width]
+
+    def taken(done, going_on):
+        both = np.concatenate([done, going_on], axis=1)
+        return np.take_along_axis(both, best.reshape(*best.shape, *[1] * (both.ndim - 2)), axis=1)
+
+    return Found(
+        taken(tokens, running)[..., new],
+        taken(lengths, np.full_like(lengths, step)),
+        taken(scores, ended),
+        np.isnan(logprobs).any(axis=1) | np.isnan(scores[:, 0]) | (logprobs[:, 0] < _NO_LOGITS),
+    )

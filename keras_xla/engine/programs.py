@@ -1,0 +1,141 @@
+"""What each executable computes, and what state it works on."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_xla import backend
+from keras_xla.engine import decode, processors
+from keras_xla.engine.beam_cache import is_chunked, kind_of_cache, rows_of_cache
+from keras_xla.engine.beam_search import BeamSearch
+from keras_xla.engine.executables import AdvanceKey, EncodeKey, PrefillKey, RememberKey, ScoreKey, WholeKey
+from keras_xla.engine.generation import StateKey
+from keras_xla.engine.request import Request
+from keras_xla.engine.sampling import Sampling
+from keras_xla.models.interface import Decoder, EncoderDecoder
+
+_SEARCHED = ("tokens", "chosen", "parents", "search", "table")  # of a state, beside what the model needs
+
+
+class Programs:
+    """The functions of one model that are compiled, and the states that they change.
+
+    Args:
+        model: A `Decoder` or an `EncoderDecoder`.
+        logits_processors: The logits processors there are, by name.
+        processed_scores: Whether scores are of the processed distribution, before the temperature.
+
+    Attributes:
+        has_encoder: Whether the model is an `EncoderDecoder`.
+        chunked: Whether it runs prompts in chunks, over a cache that may grow.
+    """
+
+    def __init__(
+        self,
+        model: Decoder | EncoderDecoder,
+        logits_processors: Mapping[str, processors.Processor],
+        processed_scores: bool,
+    ):
+        self._model, self._processors, self._processed_scores = model, logits_processors, processed_scores
+        self.has_encoder = hasattr(model, "encode")
+        self.chunked = self.has_encoder or is_chunked(model)
+        self._memory_specs: dict[tuple[int, int], Any] = {}
+
+    def function(self, key: Any) -> tuple[Callable, tuple[str, ...] | None]:
+        """The function of a key, and the parts of a state that it works on; see `Executables`."""
+        model = ("memory", "cache") if self.has_encoder else ("cache",)
+        if isinstance(key, EncodeKey):
+            return (lambda features: self._model.encode(features, None)), None
+        if isinstance(key, RememberKey):
+            return (lambda values, *inputs: ({"memory": self._memory(*inputs)}, ())), ("memory",)
+        if isinstance(key, PrefillKey):
+            return functools.partial(self._prefill_chunk, key), model
+        if isinstance(key, ScoreKey):
+            return self._score, model
+        advance = self._prefill_whole if isinstance(key, WholeKey) else self._advance
+        return functools.partial(advance, key), (*model, *_SEARCHED)
+
+    def remember_specs(self, key: StateKey, sources: list) -> None:
+        """Note the shapes of what the decoder keeps of `sources`, the inputs of a `RememberKey`."""
+        if (key.batch, key.source) not in self._memory_specs:
+            specs = [keras.KerasTensor(tuple(x.shape), keras.backend.standardize_dtype(x.dtype)) for x in sources]
+            self._memory_specs[key.batch, key.source] = backend.output_spec(self._memory, *specs)
+
+    def new_state(self, key: StateKey) -> backend.DeviceState:
+        """A state of zeros."""
+        model, specs = self._model, {}
+        row = keras.KerasTensor((key.batch,), "int32")
+        if key.source:
+            specs["memory"] = memory = self._memory_specs[key.batch, key.source]
+            specs["cache"] = backend.output_spec(lambda m: _empty_cache(model.with_memory(m), key), memory)
+        elif self.chunked:
+            specs["cache"] = backend.output_spec(lambda row: _empty_cache(model, key), row)
+        else:
+            ids = keras.KerasTensor((key.batch, 1), "int32")
+            specs["cache"] = backend.output_spec(
+                lambda ids, starts: _once_a_beam(model.prefill(ids, starts, key.cache)[1], key), ids, row
+            )
+        search, table = Sampling if key.beams == 1 else BeamSearch, kind_of_cache(self.chunked, key.beams)
+        sizes, beams = (key.batch, key.cache, key.beams), keras.KerasTensor((key.batch, key.beams), "int32")
+        specs |= {
+            "tokens": keras.KerasTensor((key.batch, key.cache), "int32"),
+            "chosen": beams,
+            "parents": beams,
+            "search": search.specs(*sizes),
+            "table": table.specs(*sizes),
+        }
+        return backend.DeviceState(specs)
+
+    def _memory(self, source, mask=None):
+        """What the decoder needs of ids `[B, M]` int32 with a mask, or of hidden states `[B, M, E]` without one."""
+        hidden = source if mask is None else self._model.encode(source, mask)
+        return self._model.remember(hidden, mask)
+
+    def _prefill_chunk(self, key: PrefillKey, values, ids, starts, slot):
+        cache = decode.prefill(self._decoder(values), values["cache"], ids, starts, slot, key.cache)
+        return {**values, "cache": cache}, ()
+
+    def _score(self, values, tokens, slot, starts):
+        scores, cache = self._decoder(values).step(tokens, slot, starts, values["cache"])
+        return {**values, "cache": cache}, scores
+
+    def _prefill_whole(self, key: AdvanceKey, values, request: Request, ids):
+        scores, cache = self._model.prefill(ids, request.starts, key.cache)
+        search = self._search(key, request)
+        begun = decode.begin(scores, values["tokens"], search)
+        return {**values, **begun, "cache": _once_a_beam(cache, key)}, search.progress(begun["search"])
+
+    def _advance(self, key: AdvanceKey, values, request: Request, limits):
+        """Limits `[2]` int32: how many tokens there are, and how many more to make."""
+        search = self._search(key, request)
+        return decode.advance(self._decoder(values), values, request, search, limits[0], limits[1])
+
+    def _search(self, key: AdvanceKey, request: Request) -> decode.Search:
+        is_eos = processors.eos_mask(request.eos, self._model.vocab_size)
+        starts = ops.repeat(request.starts, key.beams, axis=0)
+        limits = request.max_new_tokens, request.min_new_tokens, request.min_length
+
+        def process(scores, tokens, step):
+            context = processors.Context(tokens, starts, request.prompt_end, step, is_eos, *limits)
+            return processors.process(scores, context, request.active, request.extras, self._processors)
+
+        if key.beams == 1:
+            return Sampling(request, is_eos, process, self._processed_scores)
+        return BeamSearch(request, is_eos, process, key.beams)
+
+    def _decoder(self, values) -> Decoder:
+        return self._model.with_memory(values["memory"]) if self.has_encoder else self._model
+
+
+def _empty_cache(model, key: StateKey):
+    return model.empty_cache(key.batch, key.cache)
+
+
+def _once_a_beam(cache, key: StateKey | AdvanceKey):
+    """A prompt's cache once for each beam, where they cannot share it."""
+    if key.beams == 1:
+        return cache
+    return rows_of_cache(cache, key.batch, ops.repeat(ops.arange(key.batch, dtype="int32"), key.beams))

@@ -1,0 +1,80 @@
+"""What an earlier generation left in its cache, for a prompt that begins as that one did."""
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_xla.backend import DeviceState, Snapshot
+from keras_xla.engine.generation import Generation, StateKey
+from keras_xla.engine.state_pool import StatePool
+
+# B batch, S slots that hold tokens, L length of the prompts
+
+
+@dataclass(frozen=True)
+class _Kept:
+    key: StateKey
+    state: DeviceState
+    tokens: np.ndarray  # [B, S] int32
+    starts: np.ndarray  # [B] int32, each row's first real slot
+    weights: Snapshot  # those that ran the tokens
+
+
+class PromptCache:
+    """The state of the last generation that was put here.
+
+    Threads may share it: a state that one of them has taken is not there for the others, who run their prompts whole.
+
+    Args:
+        pool: Where states go that are of no use any more.
+    """
+
+    def __init__(self, pool: StatePool):
+        self._pool, self._kept, self._lock = pool, None, threading.Lock()
+
+    def take(self, batch: int, ids: np.ndarray, starts: np.ndarray) -> tuple[StateKey, DeviceState, int] | None:
+        """A state whose cache begins like the prompts, and how many slots of it can stay.
+
+        The weights have to be those of then, and the rows have to begin at the slots of then, which a single row
+        always does.
+
+        Args:
+            batch: Batch bucket.
+            ids: `[B, L]` int32, prompts that end together.
+            starts: `[B]` int32, each row's first real slot; L for rows that only fill the bucket.
+
+        Returns:
+            The state's key, the state, and the number of slots; None where nothing can stay.
+        """
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is None:
+            return None
+        real = starts < ids.shape[1]
+        common = 0
+        if kept.key.batch == batch and (kept.starts == starts)[real].all() and kept.weights.holds():
+            length = min(kept.tokens.shape[1], ids.shape[1] - 1)  # the last token of a prompt runs with the new ones
+            equal = (kept.tokens[:, :length] == ids[:, :length])[real].all(axis=0)
+            common = int(np.logical_and.accumulate(equal).sum())
+        if common <= int(starts.min()):  # nothing but padding
+            self._pool.give(kept.key, kept.state)
+            return None
+        return kept.key, kept.state, common
+
+    def put(self, generation: Generation, starts: np.ndarray, weights: Snapshot) -> None:
+        """Take over the state of a generation that has ended, instead of `generation.close()`.
+
+        Args:
+            generation: Of a decoder-only model, whose prompts ran in chunks.
+            starts: `[B]` int32, each row's first real slot.
+            weights: Those that it began with.
+        """
+        key, state, tokens = generation.release()
+        if key.beams > 1:  # beams have slots of their own
+            self._pool.give(key, state)
+            return
+        with self._lock:
+            before, self._kept = self._kept, _Kept(key, state, tokens, starts, weights)
+        if before is not None:
+            self._pool.give(before.key, before.state)

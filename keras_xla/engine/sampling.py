@@ -1,0 +1,99 @@
+"""One continuation a row: the most likely token, or a drawn one."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_xla.engine import random, samplers
+from keras_xla.engine.request import Request
+
+# B batch, T slots, V vocabulary
+
+
+class SamplingState(NamedTuple):
+    """Who is done, and what each row has."""
+
+    tokens: Any  # [B, T] int32, the token in each slot, prompts included
+    done: Any  # [B] bool
+    lengths: Any  # [B] int32, new tokens
+    logprobs: Any  # [B, T] float32, the log-probability of each new token, at its slot
+
+
+class Progress(NamedTuple):
+    """What a call tells of each row."""
+
+    tokens: Any  # [B, T] int32, the token in each slot, prompts included
+    lengths: Any  # [B] int32, new tokens
+    done: Any  # [B] bool
+
+
+class Sampling:
+    """Greedy search, or sampling.
+
+    Args:
+        request: The request.
+        is_eos: `[V]` bool, the tokens that end a sequence.
+        process: From logits `[B, V]`, tokens `[B, T]` and the step to processed logits.
+        processed_scores: Whether scores are of the processed distribution rather than the model's own.
+    """
+
+    width = 1
+
+    def __init__(self, request: Request, is_eos: Any, process: Callable, processed_scores: bool):
+        self._request, self._is_eos = request, is_eos
+        self._process, self._processed_scores = process, processed_scores
+
+    @staticmethod
+    def specs(batch: int, slots: int, width: int) -> SamplingState:
+        """Shapes and dtypes of the state, but for the tokens."""
+        row = (batch,)
+        return SamplingState(
+            tokens=keras.KerasTensor((batch, slots), "int32"),
+            done=keras.KerasTensor(row, "bool"),
+            lengths=keras.KerasTensor(row, "int32"),
+            logprobs=keras.KerasTensor((batch, slots), "float32"),
+        )
+
+    def begin(self, tokens) -> SamplingState:
+        """The state before the first token, from the prompts `[B, T]`."""
+        row = self._request.starts.shape
+        return SamplingState(
+            tokens=tokens,
+            done=self._request.starts >= self._request.prompt_end,  # rows that only fill the bucket
+            lengths=ops.zeros(row, "int32"),
+            logprobs=ops.zeros(tokens.shape, "float32"),
+        )
+
+    def advance(self, scores, step, state: SamplingState):
+        """See `decode.Search`."""
+        scores, request = scores[:, 0], self._request
+        processed = self._process(scores, state.tokens, step)
+        token = ops.cond(request.do_sample, lambda: self._draw(processed, step), lambda: samplers.greedy(processed))
+        scores = processed if self._processed_scores else scores
+        chosen = ops.take_along_axis(scores, token[:, None], axis=-1)[:, 0]
+        logprob = chosen - ops.logsumexp(scores, axis=-1)
+        done, at = state.done, (0, request.prompt_end + step)
+        token = ops.where(done, request.pad, token)
+        state = SamplingState(
+            tokens=ops.slice_update(state.tokens, at, token[:, None]),
+            done=ops.logical_or(done, ops.take(self._is_eos, token)),
+            lengths=ops.where(done, state.lengths, step + 1),
+            logprobs=ops.slice_update(state.logprobs, at, logprob[:, None]),
+        )
+        return token[:, None], ops.zeros_like(token[:, None]), state
+
+    def unfinished(self, state: SamplingState):
+        """See `decode.Search`."""
+        return ops.logical_not(ops.all(state.done))
+
+    def progress(self, state: SamplingState) -> Progress:
+        """See `decode.Search`."""
+        return Progress(state.tokens, state.lengths, state.done)
+
+    def _draw(self, scores, step):
+        r = self._request
+        kept = samplers.filter_logits(scores, r.temperature, r.top_k, r.top_p, r.min_p)
+        uniform = random.uniform(r.seed, r.first_row + ops.arange(r.starts.shape[0], dtype="int32"), step)
+        return samplers.draw(samplers.weights(kept), uniform)

@@ -1,0 +1,91 @@
+"""A conversation, whose past stays in the model's cache."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keras_xla.generation.layer import XLAGenerationLayer
+
+Message = Mapping[str, Any]
+
+
+class Chat:
+    """A conversation with a layer's model; see `XLAGenerationLayer.chat`.
+
+    Every turn is rendered by the tokenizer's chat template, from the first message on. What then begins as the turn
+    before did is not computed again, wherever messages were changed.
+
+    Attributes:
+        messages: The conversation so far, in Hugging Face's format. It may be changed between turns.
+    """
+
+    def __init__(
+        self,
+        layer: "XLAGenerationLayer",
+        tokenizer: Any,
+        messages: Sequence[Message],
+        options: Mapping[str, Any],
+        reuse: Any,
+    ):
+        if getattr(tokenizer, "chat_template", None) is None and "chat_template" not in options:
+            raise ValueError("The layer has no tokenizer with a chat template. Pass chat_template=... to the chat.")
+        self.messages: list[Message] = [dict(message) for message in messages]
+        self._layer, self._options, self._reuse = layer, dict(options), reuse
+        self._turn = threading.Lock()
+
+    def send(self, content: str | None = None, *, role: str = "user", **overrides: Any) -> str:
+        """Add a message, and return the answer, which is added, too.
+
+        Args:
+            content: The message; None to answer the messages as they are.
+            role: Whose message it is: `"user"`, or such as `"tool"`.
+            **overrides: As for `XLAGenerationLayer.generate`, for this turn.
+
+        Raises:
+            ValueError: as `generate` does; the messages are then those from before.
+        """
+        return "".join(self._answered(content, role, overrides, self._whole))
+
+    def stream(self, content: str | None = None, *, role: str = "user", **overrides: Any) -> Iterator[str]:
+        """Like `send`, in pieces as they are made.
+
+        A stream that is closed before its end leaves the answer as far as it came among the messages.
+        """
+        return self._answered(content, role, overrides, self._pieces)
+
+    def _answered(self, content, role, overrides, make) -> Iterator[str]:
+        if not self._turn.acquire(blocking=False):
+            raise RuntimeError("Received a message while the chat is answering one. Wait for that answer, or close it.")
+        try:
+            asked = self.messages if content is None else [*self.messages, {"role": role, "content": content}]
+            if not asked:
+                raise ValueError("Received no message; expected a text for the first turn.")
+            options = {**self._options, **overrides, "return_prompt": False}
+            copies = options.get("num_return_sequences", self._layer.options.num_return_sequences)
+            if copies != 1:
+                raise ValueError(f"Received num_return_sequences={copies}; a chat goes on with one answer. Pass 1.")
+            answer, goes_on = [], options.get("continue_final_message", False)
+            try:
+                for piece in make(asked, options):
+                    answer.append(piece)
+                    yield piece
+            except GeneratorExit:
+                self._add(asked, answer, goes_on)
+                raise
+            self._add(asked, answer, goes_on)
+        finally:
+            self._turn.release()
+
+    def _add(self, asked: Sequence[Message], answer: Sequence[str], goes_on: bool) -> None:
+        text = "".join(answer)
+        if goes_on:
+            self.messages = [*asked[:-1], {**asked[-1], "content": asked[-1]["content"] + text}]
+        else:
+            self.messages = [*asked, {"role": "assistant", "content": text}]
+
+    def _whole(self, messages, options) -> Iterator[str]:
+        yield from self._layer.generate(messages, reuse_prompt=self._reuse, **options)
+
+    def _pieces(self, messages, options) -> Iterator[str]:
+        return self._layer.stream(messages, reuse_prompt=self._reuse, **options)

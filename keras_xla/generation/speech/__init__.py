@@ -1,0 +1,1 @@
+"""Speech to text: from audio to features, windows, prompts, timestamps and transcripts."""

@@ -1,0 +1,37 @@
+"""The engine's `Generator` as the `SpeechModel` that transcription wants."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_xla.config import GenerationOptions
+from keras_xla.engine.generator import Generator
+from keras_xla.generation.speech.timestamp_rules import TimestampOptions
+
+
+class EngineSpeech:
+    """A `SpeechModel` on a `Generator` whose processors include `timestamp_rules.timestamps_processor`.
+
+    The batch keeps its size from call to call, so that nothing compiles again as clips end: the generator takes a row
+    with an empty prompt for idle.
+    """
+
+    def __init__(self, generator: Generator):
+        self._generator = generator
+        self.vocab_size: int = generator.model.vocab_size
+        self.max_positions: int = generator.model.max_positions
+
+    def encode(self, features: np.ndarray) -> Any:
+        return self._generator.encode(features)
+
+    def logits(self, prompts: Sequence[np.ndarray], hidden: Any) -> np.ndarray:
+        return self._generator.score(prompts, hidden)
+
+    def decode(
+        self, prompts: Sequence[np.ndarray], hidden: Any, options: GenerationOptions, timestamps: bool
+    ) -> Mapping[str, np.ndarray]:
+        values = {field.name: getattr(options, field.name) for field in dataclasses.fields(GenerationOptions)}
+        timed = TimestampOptions(**values, timestamps=timestamps)
+        return self._generator([], timed, prompts=prompts, hidden=hidden)

@@ -1,0 +1,149 @@
+"""What a layer with a speech model has beside its generator: from clips or features to transcripts or tokens."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_xla.config import GenerationOptions
+from keras_xla.engine.checks import check_options
+from keras_xla.engine.generator import Generator
+from keras_xla.engine.processors import PROCESSORS
+from keras_xla.generation.defaults import split_speech
+from keras_xla.generation.speech import audio
+from keras_xla.generation.speech.engine import EngineSpeech
+from keras_xla.generation.speech.features import Features
+from keras_xla.generation.speech.options import SpeechOptions
+from keras_xla.generation.speech.timestamp_rules import timestamps_processor
+from keras_xla.generation.speech.tokens import SpeechTokens
+from keras_xla.generation.speech.transcriber import Transcriber
+from keras_xla.generation.speech.transcripts import FRAMES_PER_SECOND, Transcript
+from keras_xla.models.audio import LogMel
+
+
+def is_speech(model: Any) -> bool:
+    """Whether a model's encoder reads speech."""
+    encoder = getattr(getattr(model, "spec", None), "encoder", None)
+    return encoder is not None and encoder.source.kind == "speech"
+
+
+def generator_for(model: Any, tokens: SpeechTokens | None, **kwargs: Any) -> Generator:
+    """The generator of a model for text, or of one for speech with these special `tokens`."""
+    if tokens is None:
+        return Generator(model, **kwargs)
+    limits = (tokens.no_timestamps, tokens.eos, tokens.max_initial_timestamp_index)
+    rules = timestamps_processor(tokens.first_timestamp, *limits)
+    return Generator(
+        model,
+        **kwargs,
+        processors={**PROCESSORS, "timestamps": rules},
+        processed_scores=True,
+    )
+
+
+class SpeechPipeline:
+    """Transcription with a generator.
+
+    Args:
+        generator: What `generator_for` returned.
+        tokens: The model's special tokens.
+        defaults: What is asked for unless told otherwise.
+    """
+
+    def __init__(self, generator: Generator, tokens: SpeechTokens, defaults: SpeechOptions):
+        encoder = generator.model.spec.encoder
+        self.generator, self.tokens, self.defaults = generator, tokens, defaults
+        frames = 2 * encoder.position.max_positions
+        self.shape = (encoder.source.mel_bins, frames)
+        self.features = Features(LogMel(encoder.source.mel_bins, chunk_length=frames // FRAMES_PER_SECOND))
+
+    def transcribe(
+        self,
+        inputs: Any,
+        tokenizer: Any,
+        options: GenerationOptions,
+        sampling_rate: int | None = None,
+        batch_size: int = 8,
+        **overrides: Any,
+    ) -> list[Transcript]:
+        """The transcript of each clip.
+
+        Args:
+            inputs: See `audio.clips`.
+            tokenizer: A Hugging Face tokenizer.
+            options: How to decode.
+            sampling_rate: Of arrays, in hertz.
+            batch_size: Windows of 30 s to run at once at most.
+            **overrides: Fields of `SpeechOptions` and `GenerationOptions`.
+
+        Raises:
+            ValueError, TypeError: for bad audio or options; before anything compiles.
+        """
+        if tokenizer is None:
+            raise ValueError("Received speech, but the layer has no tokenizer to write it down. Pass tokenizer=...")
+        speech, options = self._options(options, overrides)
+        clips = audio.clips(inputs, sampling_rate, self.features.log_mel.sampling_rate)
+        transcriber = Transcriber(
+            EngineSpeech(self.generator),
+            self.tokens,
+            self.features,
+            lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
+            lambda ids: tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False),
+            batch_size,
+        )
+        return transcriber.transcribe(clips, speech, options)
+
+    def complete(self, features: Any, options: GenerationOptions, **overrides: Any) -> dict[str, np.ndarray]:
+        """The tokens of features `(batch, mel bins, frames)`, without timestamps; as `Generator` returns them."""
+        features = np.asarray(features)
+        if features.ndim != 3 or features.shape[1:] != self.shape or not len(features):
+            raise ValueError(
+                f"Received input_features of shape {features.shape}; expected (batch, {self.shape[0]}, "
+                f"{self.shape[1]}). For raw audio pass the array itself, with its sampling_rate."
+            )
+        if not np.issubdtype(features.dtype, np.floating) or not np.isfinite(features).all():
+            raise ValueError(
+                "Received input_features that are no floats, or NaN or infinite; expected log-mel features."
+            )
+        speech, options = self._options(options, overrides)
+        options = options.replace(eos_token_id=self.tokens.eos)
+        task = speech.task or self.tokens.task
+        self.tokens.check_task(task)
+        given = speech.language or self.tokens.language
+        names = given if isinstance(given, tuple) else (given,) * len(features)
+        names = [None if name is None else self.tokens.language_code(name) for name in names]
+        hidden = self.generator.encode(features)
+        if self.tokens.languages and None in names:
+            names = self._detect(names, hidden)
+        prompts = [np.array(self.tokens.prompt(name, task, timestamps=False), np.int32) for name in names]
+        return self.generator([], options, prompts=prompts, hidden=hidden)
+
+    def warmup(self, batch: int, options: GenerationOptions) -> None:
+        """Compile what `batch` windows at once need."""
+        self.features(np.zeros((self.features.samples,), np.float32))
+        with self.generator.executables.warming():
+            hidden = self.generator.encode(np.zeros((batch, *self.shape), np.float32))
+            self.generator.score([np.array([self.tokens.start], np.int32)] * batch, hidden)
+        language = next(iter(self.tokens.languages), None)
+        prompts = [np.array(self.tokens.prompt(language, self.tokens.task, timestamps=False), np.int32)] * batch
+        most = self.defaults.max_new_tokens or self.generator.model.max_positions - len(prompts[0])
+        self.generator.warmup([], options.replace(max_new_tokens=most, eos_token_id=self.tokens.eos), prompts, hidden)
+
+    def _detect(self, names, hidden) -> list[str]:
+        codes, ids = zip(*self.tokens.languages.items(), strict=True)
+        start = np.array([self.tokens.start], np.int32)
+        best = self.generator.score([start] * len(names), hidden)[:, list(ids)].argmax(axis=1)
+        return [codes[i] if name is None else name for name, i in zip(names, best, strict=True)]
+
+    def _options(
+        self, options: GenerationOptions, overrides: Mapping[str, Any]
+    ) -> tuple[SpeechOptions, GenerationOptions]:
+        speech, rest = split_speech(overrides)
+        options = options.replace(**rest)
+        if options.stop_strings or options.max_time is not None:
+            raise ValueError(
+                f"Received stop_strings={list(options.stop_strings)} and max_time={options.max_time} with speech; "
+                "expected neither: a transcript ends with its clip."
+            )
+        check_options(self.generator.model, options)  # the generator would, but after the encoder has run
+        return self.defaults.replace(**speech), options

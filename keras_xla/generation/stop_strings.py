@@ -1,0 +1,49 @@
+"""Texts that end a completion, found token after token."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+UNFINISHED = "\ufffd"  # what a decoder shows for bytes that are no character yet
+_BYTES = 4  # that a character has at most: as many tokens may show nothing
+
+
+def common(a: str, b: str) -> int:
+    """How many characters two texts begin with alike."""
+    return next((i for i, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), min(len(a), len(b)))
+
+
+class StopStrings:
+    """Where a stop string ends one row: behind the token that completes it, as in Hugging Face's `generate`.
+
+    A stop string may begin in the prompt, and special tokens count by their names.
+
+    Args:
+        decode: From token ids `(n,)` to their text, special tokens included.
+        strings: The stop strings.
+        prompt: `(n,)` int32, the ids before the new tokens.
+    """
+
+    def __init__(self, decode: Callable[[np.ndarray], str], strings: Sequence[str], prompt: np.ndarray):
+        self._decode, self._strings = decode, tuple(strings)
+        # Tokens among which a stop string that ends in the newest has to stand.
+        self._window = _BYTES * (max(map(len, self._strings)) + 1)
+        self._before = prompt[-self._window :]
+        self._seen, self._found = 0, None
+
+    def find(self, tokens: np.ndarray) -> int | None:
+        """After how many of its new tokens `(n,)` int32, those of earlier calls among them, the row ends."""
+        if self._found is None and len(tokens) > self._seen:
+            ids = np.concatenate([self._before, tokens])
+            for count in range(self._seen + 1, len(tokens) + 1):
+                if self._completed_by_the_last(ids[: len(self._before) + count]):
+                    self._found = count
+                    break
+            self._seen = len(tokens)
+        return self._found
+
+    def _completed_by_the_last(self, ids: np.ndarray) -> bool:
+        ids = ids[-self._window :]
+        text, before = self._decode(ids), self._decode(ids[:-1]).rstrip(UNFINISHED)
+        known = common(text, before)
+        return any(text.find(stop, max(0, known - len(stop) + 1)) >= 0 for stop in self._strings)

@@ -1,0 +1,74 @@
+"""Options of text, beside those of the generation: how prompts become ids, and ids text. Standard library only."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How prompts become ids, and completions text; names as in Hugging Face's tokenizers.
+
+    Attributes:
+        return_prompt: Whether completions begin with their prompt.
+        add_special_tokens: Whether a string gets the tokens that a tokenizer adds, such as one for its beginning. A
+            chat's are in its template.
+        skip_special_tokens: Whether completions leave out special tokens.
+        chat_template: Instead of the tokenizer's own, or the name of one of several.
+        tools: Functions, or JSON schemas, that the template describes to the model.
+        documents: What the template shows to the model for reference.
+        add_generation_prompt: Whether a chat ends with the beginning of an answer; None does unless
+            `continue_final_message`.
+        continue_final_message: Whether the last message goes on.
+        enable_thinking: For templates that know it; None leaves it to the template.
+        chat_template_kwargs: Whatever else a template takes.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for `add_generation_prompt` with `continue_final_message`.
+    """
+
+    return_prompt: bool = False
+    add_special_tokens: bool = True
+    skip_special_tokens: bool = True
+    chat_template: str | None = None
+    tools: Sequence[Any] | None = None
+    documents: Sequence[Mapping[str, str]] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    enable_thinking: bool | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        for name in ("return_prompt", "add_special_tokens", "skip_special_tokens", "continue_final_message"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"Received {name}={getattr(self, name)!r}; expected True or False.")
+        for name in ("add_generation_prompt", "enable_thinking"):
+            if getattr(self, name) not in (None, True, False):
+                raise TypeError(f"Received {name}={getattr(self, name)!r}; expected True, False or None.")
+        if not isinstance(self.chat_template_kwargs, Mapping):
+            raise TypeError(f"Received chat_template_kwargs={self.chat_template_kwargs!r}; expected a dict.")
+        if self.add_generation_prompt and self.continue_final_message:
+            raise ValueError(
+                "Received add_generation_prompt=True with continue_final_message=True; a chat either goes on with its "
+                "last message or begins an answer. Pass one of them."
+            )
+
+    @property
+    def template_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `tokenizer.apply_chat_template`."""
+        begins = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+        arguments = dict(add_generation_prompt=begins, continue_final_message=self.continue_final_message)
+        named = ("chat_template", "tools", "documents", "enable_thinking")
+        arguments |= {name: getattr(self, name) for name in named if getattr(self, name) is not None}
+        return {**self.chat_template_kwargs, **arguments}
+
+
+TEXT_FIELDS = tuple(f.name for f in dataclasses.fields(TextOptions))
+
+
+def split_text(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the text, and those of the generation."""
+    own = {name: value for name, value in asked.items() if name in TEXT_FIELDS}
+    return own, {name: value for name, value in asked.items() if name not in own}

@@ -1,0 +1,123 @@
+"""The layer with a speech model: files, arrays and features; in a Keras model; bad audio before anything compiles."""
+
+import keras
+import numpy as np
+import pytest
+import soundfile
+import torch
+from transformers import WhisperFeatureExtractor
+
+from keras_xla import XLAGenerationLayer
+from tests import speech_reference as reference
+from tests.speech_reference import EOS, RATE, sound
+
+tensorflow_only = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="jax has no string tensors")
+
+
+class Numbers:
+    """A tokenizer whose words are the ids."""
+
+    def __call__(self, text, add_special_tokens=True):
+        return {"input_ids": [int(word) for word in text.split()]}
+
+    def decode(self, ids, skip_special_tokens=False, **_):
+        return "".join(f" {i}" for i in ids if i < EOS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whisper")
+    reference.torch_model().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def layer(folder):
+    return XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), max_new_tokens=8, language="en")
+
+
+def features(clips):
+    extractor = WhisperFeatureExtractor(chunk_length=1)
+    return extractor(clips, sampling_rate=RATE, return_tensors="np")["input_features"]
+
+
+def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
+    inputs = features([sound(0.9, seed) for seed in range(3)])
+    for beams in (1, 3):
+        out = layer.generate({"input_features": inputs}, num_beams=beams)
+        for i in range(3):
+            how = dict(language="en", max_new_tokens=8, num_beams=beams, do_sample=False)
+            with torch.no_grad():
+                expected = reference.torch_model().generate(torch.tensor(inputs[i : i + 1]), **how)[0].tolist()
+            made = out["sequences"][i, : out["lengths"][i]].tolist()
+            made = made[:-1] if made[-1] == EOS else made
+            assert made == [token for token in expected if token < EOS]
+
+
+def test_the_spoken_language_is_detected(layer, folder):
+    inputs = features([sound(0.9, seed) for seed in range(4)])
+    other = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=8)
+    out = other.generate({"input_features": inputs})
+    found = reference.torch_model().detect_language(torch.tensor(inputs)).tolist()
+    names = {i: name for name, i in reference.GENERATION["lang_to_id"].items()}
+    for i, language in enumerate(found):
+        alone = other.generate({"input_features": inputs[i : i + 1]}, language=names[language])
+        np.testing.assert_array_equal(out["sequences"][i], alone["sequences"][0])
+
+
+def test_files_arrays_and_dicts_say_the_same(layer, tmp_path):
+    clip = sound(0.8)
+    soundfile.write(tmp_path / "clip.wav", clip, RATE, subtype="FLOAT")
+    transcripts = [
+        *layer.generate(str(tmp_path / "clip.wav")),
+        *layer.generate(clip, sampling_rate=RATE),
+        *layer.generate({"array": clip, "sampling_rate": RATE}),
+        *layer.generate(np.stack([clip, clip], 1), sampling_rate=RATE),
+    ]
+    assert len({str(transcript) for transcript in transcripts}) == 1 and str(transcripts[0])
+    assert layer.trace_count == 4  # the encoder, what the decoder keeps of it, its prompt, and the tokens
+
+
+@tensorflow_only
+def test_a_model_from_audio_to_text(layer, folder):
+    layer.sampling_rate = RATE
+    audio = keras.Input((RATE,))
+    model = keras.Model(audio, layer(audio))
+    clips = np.stack([sound(1.0, seed) for seed in range(3)])
+    said = [text.decode() for text in model.predict(clips, verbose=0)]
+    assert said == [str(transcript) for transcript in layer.generate(clips)]
+
+
+def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
+    inputs = features([sound(0.9, seed) for seed in range(2)])
+    entry = {"input_features": keras.Input(inputs.shape[1:], name="input_features")}
+    layer.tokenizer = None
+    model = keras.Model(entry, layer(entry))
+    out = model.predict({"input_features": inputs}, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.predict({"input_features": inputs}, verbose=0)["sequences"], out["sequences"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "error", "text"),
+    [
+        (np.zeros((0,), "float32"), dict(sampling_rate=RATE), ValueError, "Clip 0"),
+        (np.full((RATE,), np.nan, "float32"), dict(sampling_rate=RATE), ValueError, "NaN"),
+        (np.zeros((RATE, 3), "float32"), dict(sampling_rate=RATE), ValueError, "3 channels"),
+        (np.zeros((RATE,), "float32"), {}, ValueError, "sampling_rate=16000"),
+        (np.zeros((RATE,), "int64"), dict(sampling_rate=RATE), TypeError, "int64"),
+        ("missing.wav", {}, FileNotFoundError, "missing.wav"),
+        (__file__, {}, ValueError, "no audio"),
+        ({"input_features": np.zeros((1, 80, 3), "float32")}, {}, ValueError, "expected (batch, 80, 100)"),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, language="xx"), ValueError, "knows de, en, fr"),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, num_beams=0), ValueError, "num_beams=0"),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, num_beams=99), ValueError, "num_beams=99"),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, tempo=2), TypeError, "'tempo'"),
+    ],
+)
+def test_bad_audio_and_options_raise_before_anything_compiles(inputs, options, error, text, layer, new_events):
+    with pytest.raises(error) as caught:
+        layer.generate(inputs, **options)
+    assert text in str(caught.value)
+    assert not new_events() and layer.trace_count == 0

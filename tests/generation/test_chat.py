@@ -1,0 +1,206 @@
+"""Chats: what generate would answer to the whole conversation, without computing its past again."""
+
+import numpy as np
+import pytest
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.models.registry import load_model
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests import reference
+from tests.tokenizers import tiny
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint):
+    return load_model(open_checkpoint(checkpoint("llama-tied-gqa")))
+
+
+@pytest.fixture(scope="module")
+def compiled(model):
+    return XLAGenerationLayer(model, tiny(), max_new_tokens=10, eos_token_id=2, cache_buckets=(32, 64, 128))
+
+
+@pytest.fixture
+def layer(compiled):
+    compiled._text._last_prompt = compiled._generator.prompt_cache()
+    return compiled
+
+
+@pytest.fixture
+def chunks(layer, monkeypatch):
+    """The slots at which chunks of prompts began to run."""
+    ran, run = [], layer._generator._prefill
+
+    def prefill(key, state, ids, starts, known=0):
+        ran.append((known, ids.shape[1]))
+        return run(key, state, ids, starts, known)
+
+    monkeypatch.setattr(layer._generator, "_prefill", prefill)
+    return ran
+
+
+def test_turns_are_answered_as_the_whole_conversation_would_be(layer, chunks):
+    chat = layer.chat(system="Be brief")
+    first, second = chat.send("Hi"), "".join(chat.stream("And you"))
+    said = [("system", "Be brief"), ("user", "Hi"), ("assistant", first), ("user", "And you"), ("assistant", second)]
+    assert chat.messages == [{"role": role, "content": content} for role, content in said]
+    known = [known for known, _ in chunks]
+    assert known[0] == 0 and known[1] > 12  # the system's message and the first turn stand
+    assert layer.generate(chat.messages[:2]) == [first] and layer.generate(chat.messages[:4]) == [second]
+
+
+def test_an_earlier_turn_may_be_edited(layer, chunks):
+    chat = layer.chat()
+    chat.send("Hi there")
+    chat.send("And you")
+    chat.messages[0]["content"] = "Hi where"
+    del chat.messages[3:]
+    answer = chat.send()
+    assert chunks[-1][0] == len(tiny()("<user>Hi ", add_special_tokens=False)["input_ids"])
+    assert layer.generate(chat.messages[:-1]) == [answer]
+
+
+def test_other_weights_compute_the_past_anew(layer, chunks):
+    chat, before = layer.chat(), np.array(layer.model.embedding)
+    chat.send("Hi there")
+    other = reference.torch_model("llama-tied-gqa", seed=1).model.embed_tokens.weight.detach().numpy()
+    layer.model.embedding.assign(other)
+    try:
+        answer = chat.send("And you")
+        assert chunks[-1][0] == 0
+        assert layer.generate(chat.messages[:-1]) == [answer]
+    finally:
+        layer.model.embedding.assign(before)
+
+
+def test_two_chats_do_not_see_each_other(layer):
+    alone = [layer.chat().send(text) for text in ("One", "Two")]
+    chats = [layer.chat(), layer.chat()]
+    assert [chat.send(text) for chat, text in zip(chats, ("One", "Two"), strict=True)] == alone
+    again = [chat.send("More") for chat in chats]
+    assert again == [layer.generate(chat.messages[:-1])[0] for chat in chats]
+
+
+def test_a_long_chat_moves_to_larger_caches(layer):
+    chat = layer.chat()
+    for turn in range(4):
+        answer = chat.send(f"Turn {turn}")
+        assert layer.generate(chat.messages[:-1]) == [answer]
+
+
+def test_options_of_the_chat_and_of_a_turn(layer):
+    chat = layer.chat(max_new_tokens=3)
+    chat.send("Hi")
+    chat.send("Hi", max_new_tokens=1)
+    lengths = [len(tiny()(m["content"])["input_ids"]) for m in chat.messages if m["role"] == "assistant"]
+    assert lengths[0] <= 3 and lengths[1] <= 1
+
+
+def test_a_stream_that_is_closed_leaves_its_part_of_the_answer(layer):
+    chat = layer.chat(eos_token_id=None)
+    stream = chat.stream("Hi")
+    begun = next(stream)
+    with pytest.raises(RuntimeError, match="answering one"):
+        chat.send("Too early")
+    stream.close()
+    assert chat.messages[-1] == {"role": "assistant", "content": begun}
+    chat.send("Go on")
+
+
+def test_a_turn_says_nothing_but_the_answer_and_has_one(model):
+    layer = XLAGenerationLayer(model, tiny(), max_new_tokens=10, return_prompt=True)
+    chat = layer.chat()
+    answer = chat.send("Hi")
+    assert answer == layer.generate(chat.messages[:-1], return_prompt=False)[0]
+    with pytest.raises(ValueError, match="num_return_sequences=2; a chat goes on with one answer"):
+        chat.send("Hi", do_sample=True, num_return_sequences=2)
+    more = chat.send(continue_final_message=True)
+    assert [message["role"] for message in chat.messages] == ["user", "assistant"]
+    assert chat.messages[-1]["content"] == answer + more
+
+
+def test_a_failed_turn_leaves_the_messages_as_they_were(layer):
+    chat = layer.chat()
+    with pytest.raises(ValueError, match="token"):
+        chat.send("x" * 200)  # more than the model's positions
+    assert chat.messages == []
+    assert chat.send("Hi") == layer.generate([{"role": "user", "content": "Hi"}])[0]
+
+
+def test_template_arguments_reach_the_template(model):
+    tokenizer = tiny()
+    template = "{% if enable_thinking %}T{% endif %}{% for t in tools or [] %}{{ t.function.name }}{% endfor %}" + (
+        "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}G{% endif %}"
+    )
+    layer = XLAGenerationLayer(model, tokenizer, max_new_tokens=4)
+    messages = [{"role": "user", "content": "Hi"}]
+
+    def add(a: int):
+        """Adds.
+
+        Args:
+            a: A number.
+        """
+
+    for options, text in (
+        ({}, "HiG"),
+        (dict(enable_thinking=True), "THiG"),
+        (dict(tools=[add]), "addHiG"),
+        (dict(add_generation_prompt=False), "Hi"),
+        (dict(continue_final_message=True), "Hi"),
+    ):
+        expected = layer.generate(text, return_prompt=True)
+        assert layer.generate(messages, chat_template=template, return_prompt=True, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("messages", "error", "text"),
+    [
+        ([{"role": "user", "content": None}], TypeError, "content=None"),
+        ([{"content": "Hi"}], ValueError, "expected 'role' and 'content'"),
+        ([{"role": 1, "content": "Hi"}], TypeError, "role=1"),
+        ([{"role": "user", "content": "\ud800"}], ValueError, "no Unicode text"),
+    ],
+)
+def test_bad_messages_raise_our_errors(layer, messages, error, text):
+    with pytest.raises(error, match=text):
+        layer.generate(messages)
+
+
+def test_what_a_template_refuses_is_told(model):
+    layer = XLAGenerationLayer(model, tiny(), max_new_tokens=4)
+    with pytest.raises(ValueError, match=r"template refused chat 0.*only users"):
+        layer.generate([{"role": "user", "content": "a"}], chat_template="{{ raise_exception('only users') }}")
+
+
+class TestReusePrompt:
+    def test_a_prompt_that_begins_as_the_last_one(self, layer, chunks):
+        rows = [np.arange(5, 35).tolist(), np.arange(5, 45).tolist(), [9, *np.arange(6, 45).tolist()]]
+        expected = [layer.generate([row])["sequences"].tolist() for row in rows]
+        chunks.clear()
+        got = [layer.generate([row], reuse_prompt=True)["sequences"].tolist() for row in rows]
+        assert got == expected
+        assert [known for known, _ in chunks] == [0, 30, 0]
+
+    def test_rows_that_begin_at_the_same_slots(self, layer, chunks):
+        rows = [[5, 6, 7, 8, 9], [5, 6, 7, 10]]
+        expected = layer.generate(rows)["sequences"].tolist()
+        chunks.clear()
+        for _ in range(2):
+            assert layer.generate(rows, reuse_prompt=True)["sequences"].tolist() == expected
+        assert [known for known, _ in chunks] == [0, 4]
+        other = [[5, 6, 7, 8, 9], [5, 6, 7]]
+        assert (layer.generate(other, reuse_prompt=True)["sequences"] == layer.generate(other)["sequences"]).all()
+
+    def test_nothing_compiles_for_it(self, layer):
+        layer.generate([[5, 6, 7]])
+        before = layer.trace_count
+        for n in range(3, 9):
+            layer.generate([list(range(5, 5 + n))], reuse_prompt=True)
+        assert layer.trace_count == before
+
+    def test_beams_compute_their_prompts(self, layer):
+        row = list(range(5, 20))
+        expected = layer.generate([row], num_beams=2)["sequences"].tolist()
+        layer.generate([row], reuse_prompt=True)
+        assert layer.generate([row], num_beams=2, reuse_prompt=True)["sequences"].tolist() == expected
