@@ -189,7 +189,8 @@ class Generation:
 
     def close(self) -> None:
         """Hand the state back; nothing else may be asked."""
-        self._pool.give(self._key, self.release()[1])
+        state, self._state = self._state, None
+        self._pool.give(self._key, state)
 
     def release(self) -> tuple[StateKey, DeviceState, np.ndarray]:
         """Let go of the state: its key, it, and the tokens `[B, S]` that stand in its cache, S slots from the first."""

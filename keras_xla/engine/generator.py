@@ -130,11 +130,8 @@ class Generator:
         Returns:
             What the decoder begins with, and what the encoder reads if there is one that has to.
         """
-        reads = None
-        if not self.has_encoder:
-            prompts = rows
-        else:
-            prompts, reads = self._decoder_prompts(rows, options, prompts), (rows if hidden is None else None)
+        prompts = self.decoder_prompts(rows, options, prompts)
+        reads = rows if self.has_encoder and hidden is None else None
         check(self.model, [p for p in prompts if len(p) or hidden is None], options, reads)
         longest, new, beams = max(map(len, prompts)), options.max_new_tokens, options.num_beams
         if self._programs.chunked:
@@ -200,10 +197,10 @@ class Generator:
     def encode(self, features: np.ndarray) -> Any:
         """An encoder's hidden states `(batch bucket, length, hidden)` of speech `features (rows, mel, frames)`."""
         batch = self._batch.fit(len(features))
-        padded = np.zeros((batch, *features.shape[1:]), np.float32)
-        padded[: len(features)] = features
+        filled = np.zeros((batch, *features.shape[1:]), np.float32)
+        filled[: len(features)] = features
         self._refresh()
-        return self.executables(EncodeKey(batch, features.shape[1:]), ops.convert_to_tensor(padded))
+        return self.executables(EncodeKey(batch, features.shape[1:]), ops.convert_to_tensor(filled))
 
     def score(self, prompts: Rows, hidden: Any) -> np.ndarray:
         """Logits `(rows, vocab_size)` of the token after each decoder prompt; nothing is generated."""
@@ -219,7 +216,10 @@ class Generator:
         self._pool.give(key, state)
         return ops.convert_to_numpy(scores)[: len(prompts)]
 
-    def _decoder_prompts(self, rows, options, prompts) -> Rows:
+    def decoder_prompts(self, rows: Rows, options: GenerationOptions, prompts: Rows | None = None) -> Rows:
+        """What the decoder begins with; arguments and errors as for `__call__`."""
+        if not self.has_encoder:
+            return rows
         if prompts is not None:
             if len(rows) and len(prompts) != len(rows):
                 raise ValueError(

@@ -149,7 +149,8 @@ class Completion:
         if len(batches) > 1:
             raise ValueError(f"Received a streamer with {len(self.rows)} prompts; expected at most {batches[0].stop}.")
         watch, fill = self._watch(), self.options.fill
-        prompts = [prompt for prompt in self._prompts() for _ in range(copies_of(self.options))]
+        prompts, _ = self.generator.check(self.rows, self.options, self.decoder)  # before the streamer is told anything
+        prompts = [prompt for prompt in prompts for _ in range(copies_of(self.options))]
         streamer.put(pad_left(prompts, len(prompts), fill)[0])
         run, shown = self._start(slice(0, len(self.rows))), 0
 
@@ -177,10 +178,6 @@ class Completion:
         """The number of the first row, on which what is drawn for it depends."""
         return self.generator.number_rows(self._count) if self.goes_on else 0
 
-    def _prompts(self) -> Rows:
-        """What the decoder begins with."""
-        return self.generator.check(self.rows, self.options, self.decoder)[0]
-
     def _refuse_beams(self, what: str) -> None:
         if self.options.num_beams > 1:
             raise ValueError(
@@ -195,7 +192,8 @@ class Completion:
         if not self.options.stop_strings:
             return []
         copies = copies_of(self.options)
-        before = [prompt for prompt in self._prompts() for _ in range(copies)]
+        prompts = self.generator.decoder_prompts(self.rows, self.options, self.decoder)
+        before = [prompt for prompt in prompts for _ in range(copies)]
         return [StopStrings(self._named, self.options.stop_strings, prompt) for prompt in before]
 
     def _named(self, ids: np.ndarray) -> str:
