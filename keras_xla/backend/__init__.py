@@ -19,6 +19,7 @@ host_call = _module.host_call
 jit = _module.jit
 read_weights = _module.read_weights
 run_eagerly = _module.run_eagerly
+float_bits = _module.float_bits
 matmul_transposed = _module.matmul_transposed
 share = _module.share
 machine = _module.machine

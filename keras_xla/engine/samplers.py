@@ -6,11 +6,11 @@ serves all of them. Thresholds are found by bisection: XLA sorts a vocabulary sl
 
 from keras import ops
 
+from keras_xla.backend import float_bits
+
 # B batch, V vocabulary, C columns of a V that is folded in two
 
 OFF = -1e30  # a logit that is out of the question; finite, so that no NaN can come of it
-_BISECTIONS = 40
-_REACH = 1e4  # below the largest logit; what lies deeper, such as masked tokens, must not cost the bisection its digits
 _COLUMNS = 256
 
 
@@ -46,18 +46,17 @@ def weights(x):
 
 def keep_top_k(x, k):
     """`[B, V]` with all but the `k` largest values of each row (and ties with the last) off."""
-    return _keep_largest(x, lambda threshold: _count(x >= threshold) >= k)
+    return _keep_largest(x, lambda above: _count(above) >= k)
 
 
 def keep_top_p(x, p, least=1):
     """`[B, V]` with all but the fewest largest logits that hold probability `p` off (Holtzman et al., 2020)."""
     w = weights(x)
-    wanted = p * ops.sum(w, axis=-1, keepdims=True)
+    wanted = ops.maximum(p * ops.sum(w, axis=-1, keepdims=True), 1e-30)
 
-    def enough(threshold):
-        above = x >= threshold
+    def enough(above):
         mass = ops.sum(ops.where(above, w, 0.0), axis=-1, keepdims=True)
-        return ops.logical_and(mass >= wanted, _count(above) >= least)
+        return mass >= wanted if _is_one(least) else ops.logical_and(mass >= wanted, _count(above) >= least)
 
     return _keep_largest(x, enough)
 
@@ -66,11 +65,18 @@ def keep_min_p(x, p, least=1):
     """`[B, V]` with all that are less than `p` times as likely as the most likely off."""
     likely = weights(x) >= p
     kept = ops.where(likely, x, OFF)
+    if _is_one(least):
+        return kept  # the most likely one is always among them
     return ops.where(_count(likely) >= least, kept, keep_top_k(x, least))
 
 
 def _count(which):
     return ops.sum(ops.cast(which, "int32"), axis=-1, keepdims=True)
+
+
+def _is_one(least) -> bool:
+    """Whether it is known while tracing that each filter keeps enough: the most likely token always stays."""
+    return isinstance(least, int) and least == 1
 
 
 def draw(weights, uniform):
@@ -104,23 +110,25 @@ def _invert(weights, uniform):
 
 
 def _keep_largest(x, enough):
-    """Turn off what is below the largest threshold for which `enough(threshold [B, 1])` still holds.
+    """Turn off what is below the largest threshold at which `enough(above [B, V] bool)` still holds.
 
-    Logits more than `_REACH` below the largest, to which no probability is left, are kept only where nothing else is.
+    `above` is what is not below it. The threshold is found bit by bit, so that no two values are too close.
     """
-    real = x > OFF / 2
-    high = ops.max(x, axis=-1, keepdims=True)
-    low = ops.min(ops.where(real, x, high), axis=-1, keepdims=True)
-    near = ops.maximum(low, high - _REACH)
-    low = ops.where(enough(near), near, low)
+    order = _order(x)
 
-    def halve(_, bounds):
-        low, high = bounds
-        middle = low + (high - low) * 0.5
-        fits = enough(middle)
-        return ops.where(fits, middle, low), ops.where(fits, high, middle)
+    def set_bit(i, threshold):
+        higher = threshold + ops.left_shift(_int(1), 31 - i)  # the first addition wraps: from the least number to 0
+        return ops.where(enough(order >= higher), higher, threshold)
 
-    # `high` itself may be enough already: the most likely token alone.
-    low = ops.where(enough(high), high, low)
-    low, _ = ops.fori_loop(0, _BISECTIONS, halve, (low, high))
-    return ops.where(x >= low, x, OFF)
+    least = ops.full((x.shape[0], 1), -(2**31), "int32")
+    return ops.where(order >= ops.fori_loop(0, 32, set_bit, least), x, OFF)
+
+
+def _order(x):
+    """Numbers `[B, V]` int32 in the order of `x` float32: its bits, those of negative values turned around."""
+    bits = float_bits(x)
+    return ops.where(bits < 0, ops.bitwise_xor(bits, _int(2**31 - 1)), bits)
+
+
+def _int(value: int):
+    return ops.convert_to_tensor(value, "int32")

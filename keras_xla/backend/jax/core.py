@@ -12,6 +12,11 @@ def matmul_transposed(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (1,)), ((), ())))
 
 
+def float_bits(x: jax.Array) -> jax.Array:
+    """The bits of float32 values, as int32."""
+    return jax.lax.bitcast_convert_type(x, jax.numpy.int32)
+
+
 def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
     """Compile `fn(*tensors)`, which may read `variables`; their values at each call are used.
 

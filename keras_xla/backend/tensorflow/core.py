@@ -10,7 +10,7 @@ from keras_xla.backend.tensorflow.machine import machine
 from keras_xla.private.keras import stand_on
 from keras_xla.private.names import otherwise
 
-__all__ = ["host_call", "is_string", "is_traced", "jit", "machine", "matmul_transposed", "run_eagerly", "share"]
+__all__ = ["float_bits", "host_call", "is_string", "is_traced", "jit", "machine", "matmul_transposed", "run_eagerly", "share"]
 
 
 def matmul_transposed(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -20,6 +20,11 @@ def matmul_transposed(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     shape = keras.ops.shape(x)
     flat = tf.matmul(tf.reshape(x, (-1, shape[-1])), kernel, transpose_b=True)
     return tf.reshape(flat, (*shape[:-1], kernel.shape[0]))
+
+
+def float_bits(x: tf.Tensor) -> tf.Tensor:
+    """The bits of float32 values, as int32."""
+    return tf.bitcast(x, tf.int32)
 
 
 def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
