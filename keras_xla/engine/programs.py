@@ -103,6 +103,7 @@ class Programs:
         return {**values, "cache": cache}, scores
 
     def _prefill_whole(self, key: AdvanceKey, values, request: Request, ids):
+        request = request.unpacked()
         scores, cache = self._model.prefill(ids, request.starts, key.cache)
         search = self._search(key, request)
         begun = decode.begin(scores, values["tokens"], search)
@@ -110,6 +111,7 @@ class Programs:
 
     def _advance(self, key: AdvanceKey, values, request: Request, limits):
         """Limits `[2]` int32: how many tokens there are, and how many more to make."""
+        request = request.unpacked()
         search = self._search(key, request)
         return decode.advance(self._decoder(values), values, request, search, limits[0], limits[1])
 
