@@ -16,12 +16,15 @@ import keras_xla
 def pytest_collection_modifyitems(items):
     """Slow tests first: one of two processes keeps them and their fixtures, and short ones are left for the end.
 
-    Of the parametrizations of a test marked `quick`, those are slow whose id has none of the mark's arguments in it.
+    Of a test marked `quick`, the parametrizations are slow whose id has none of the mark's arguments in it; of one that
+    is marked `quick_on_jax`, and that TensorFlow runs, too, those are slow on JAX. Without arguments all are.
     """
+    marks = ["quick", "quick_on_jax"] if keras.backend.backend() == "jax" else ["quick"]
     for item in items:
-        quick = item.get_closest_marker("quick")
-        if quick is not None and not any(part in item.callspec.id for part in quick.args):
-            item.add_marker("slow")
+        case = item.callspec.id if hasattr(item, "callspec") else ""
+        for mark in filter(None, map(item.get_closest_marker, marks)):
+            if not any(part in case for part in mark.args):
+                item.add_marker("slow")
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

@@ -1,5 +1,7 @@
 """The decode loop over a fake model: what is written, when rows stop, what lengths and scores say."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -15,13 +17,19 @@ def generator(model=None, **kwargs):
     return Generator(model or Follow(), *buckets, **kwargs)
 
 
+@functools.cache
+def shared():
+    """One for all tests that do not count compilations."""
+    return generator()
+
+
 def run(gen, texts, **options):
     options = GenerationOptions(**{"max_new_tokens": 4, "eos_token_id": EOS, "pad_token_id": 0, **options})
     return gen([encode(text) for text in texts], options)
 
 
 def test_each_row_goes_on_from_its_own_prompt_and_stops_at_its_end():
-    out = run(generator(), ["ab", "efg", "h"], max_new_tokens=6)
+    out = run(shared(), ["ab", "efg", "h"], max_new_tokens=6)
     assert [decode(row) for row in out["sequences"]] == ["cdefgh", "h.____", "._____"]
     assert out["lengths"].tolist() == [6, 2, 1]
 
@@ -33,27 +41,27 @@ def test_scores_are_the_sum_of_log_probabilities_up_to_the_end():
 
 
 def test_without_eos_ids_every_row_runs_to_max_new_tokens():
-    out = run(generator(), ["h"], max_new_tokens=3, eos_token_id=None)
+    out = run(shared(), ["h"], max_new_tokens=3, eos_token_id=None)
     assert decode(out["sequences"][0]) == ".ab" and out["lengths"].tolist() == [3]
 
 
 def test_any_of_several_eos_ids_ends_a_row():
     ends = (EOS, int(encode("d")[0]))
-    out = run(generator(), ["a", "f"], max_new_tokens=8, eos_token_id=ends)
+    out = run(shared(), ["a", "f"], max_new_tokens=8, eos_token_id=ends)
     assert [decode(row) for row in out["sequences"]] == ["bcd_____", "gh._____"]
 
 
 def test_no_eos_before_min_new_tokens():
-    out = run(generator(), ["h"], max_new_tokens=5, min_new_tokens=3)
+    out = run(shared(), ["h"], max_new_tokens=5, min_new_tokens=3)
     assert out["lengths"][0] > 3 and EOS not in out["sequences"][0, :3]
 
 
 def test_the_outputs_shape_is_max_new_tokens_whatever_the_bucket():
-    assert run(generator(), ["a", "b", "c"], max_new_tokens=5)["sequences"].shape == (3, 5)
+    assert run(shared(), ["a", "b", "c"], max_new_tokens=5)["sequences"].shape == (3, 5)
 
 
 def test_num_return_sequences_repeats_each_prompt_in_order():
-    out = run(generator(), ["a", "e"], max_new_tokens=2, do_sample=True, top_k=1, num_return_sequences=2)
+    out = run(shared(), ["a", "e"], max_new_tokens=2, do_sample=True, top_k=1, num_return_sequences=2)
     assert [decode(row) for row in out["sequences"]] == ["bc", "bc", "fg", "fg"]
 
 

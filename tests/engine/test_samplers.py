@@ -14,8 +14,13 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from keras_xla import backend
 from keras_xla.engine import samplers
 from keras_xla.engine.random import uniform, uniform_each
+
+
+filter_logits = backend.jit(samplers.filter_logits, [])
+draw = backend.jit(lambda logits, uniform: samplers.draw(samplers.weights(logits), uniform), [])
 
 
 def kept(logits, temperature, top_k, top_p, min_p, least=1):
@@ -33,8 +38,7 @@ def support(logits, temperature, top_k, top_p, min_p, draws=64):
     batch = np.repeat(logits, draws, axis=0)
     u = np.tile((np.arange(draws) + 0.5) / draws, len(logits)).astype("float32")
     values = (np.float32(temperature), np.int32(top_k), np.float32(top_p), np.float32(min_p))
-    x = samplers.filter_logits(*map(ops.convert_to_tensor, (batch, *values)))
-    tokens = samplers.draw(samplers.weights(x), ops.convert_to_tensor(u))
+    tokens = draw(filter_logits(*map(ops.convert_to_tensor, (batch, *values))), ops.convert_to_tensor(u))
     return ops.convert_to_numpy(tokens).reshape(len(logits), draws)
 
 
@@ -69,7 +73,7 @@ def test_draws_have_the_references_distribution(seed, temperature, top_k, top_p,
 def test_every_filter_keeps_as_many_as_it_must(seed, top_k, top_p, min_p, least):
     logits = np.random.default_rng(seed).normal(0, 2, (2, 50)).astype("float32")
     values = (np.float32(0.7), np.int32(top_k), np.float32(top_p), np.float32(min_p), np.int32(least))
-    x = ops.convert_to_numpy(samplers.filter_logits(*map(ops.convert_to_tensor, (logits, *values))))
+    x = ops.convert_to_numpy(filter_logits(*map(ops.convert_to_tensor, (logits, *values))))
     assert ((x > samplers.OFF / 2) == (kept(logits, 0.7, top_k, top_p, min_p, least) > 0)).all()
 
 

@@ -38,6 +38,8 @@ MODES = [
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
+@pytest.mark.quick("100", "do_sample")
+@pytest.mark.quick_on_jax("100")
 def test_pieces_of_text_joined_are_the_text(layer, options):
     assert "".join(layer.stream(PROMPTS[1], **options)) == layer.generate(PROMPTS[1], **options)[0]
     joined = [""] * len(PROMPTS)

@@ -15,6 +15,7 @@ from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
 from tests.models import trees
 
+pytestmark = pytest.mark.quick_on_jax("marian", "whisper", "gated")
 VARIANTS = [*reference.SEQ2SEQ, *reference.SPEECH]
 PROMPTS = [[3, 40, 41, 42], [3, 50, 51, 52, 53, 54, 55]]
 IDS = np.random.default_rng(0).integers(3, reference.VOCAB, (2, 20)).astype("int32")

@@ -67,6 +67,7 @@ def test_anything_else_is_refused(model, text):
         as_decoder(model)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documentation_gives_the_tokens_of_the_same_model_without_a_cache():
     example = {}
     exec(re.search(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)[1], example)

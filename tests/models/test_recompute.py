@@ -130,7 +130,8 @@ def by_hand(model, prompt, new=8):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.quick("gpt of any length", "lstm", "dict")
+@pytest.mark.quick("gpt of any length", "lstm")
+@pytest.mark.quick_on_jax("lstm")
 def test_greedy_tokens_are_those_of_the_models_own_calls_for_prompts_of_mixed_lengths(name):
     model = MODELS[name]()
     layer = XLAGenerationLayer(Recompute(model), max_new_tokens=8)
@@ -166,6 +167,7 @@ def test_probabilities_become_logits_whose_scores_are_their_logarithms():
 
 
 @pytest.mark.parametrize("name", ["gpt of a fixed length", "gpt of any length", "gpt with a table"])
+@pytest.mark.quick_on_jax("table")
 def test_the_length_of_the_input_or_of_the_table_of_positions_is_the_limit(name):
     decoder = Recompute(MODELS[name]())
     assert decoder.max_positions == LENGTH

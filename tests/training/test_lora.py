@@ -125,6 +125,7 @@ def test_lora_after_a_first_fit(way):
 
 
 @pytest.mark.quick("xla", "auto")
+@pytest.mark.quick_on_jax
 def test_it_is_compiled_once_for_each_compile(way):
     log, model = Log(), ours(way, reader())
     for again in (lambda: None, lambda: ours(way, with_lora(model))):
@@ -136,6 +137,7 @@ def test_it_is_compiled_once_for_each_compile(way):
 
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")  # attention does not save its parts' rank
 @pytest.mark.quick("xla", "auto")
+@pytest.mark.quick_on_jax
 def test_saving_merges_the_factors_and_training_goes_on(way, tmp_path):
     model = ours(way, with_lora(reader()))
     train(model)

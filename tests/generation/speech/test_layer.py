@@ -54,6 +54,7 @@ def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
             assert made == [token for token in expected if token < EOS]
 
 
+@pytest.mark.quick_on_jax
 def test_the_spoken_language_is_detected(layer, folder):
     inputs = features([sound(0.9, seed) for seed in range(4)])
     other = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=8)
@@ -88,6 +89,7 @@ def test_a_model_from_audio_to_text(layer, folder):
     assert said == [str(transcript) for transcript in layer.generate(clips)]
 
 
+@pytest.mark.quick_on_jax
 def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
     inputs = features([sound(0.9, seed) for seed in range(2)])
     entry = {"input_features": keras.Input(inputs.shape[1:], name="input_features")}

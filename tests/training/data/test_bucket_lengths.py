@@ -132,6 +132,7 @@ class TestDataset:
             list(bucket_lengths(classes(), (4, 8)))
 
 
+@pytest.mark.quick_on_jax("sgd-True")
 class TestEqualLosses:
     @pytest.mark.parametrize(("optimizer", "jit_compile"), [("adam", False), ("sgd", True)])
     def test_of_a_model_that_masks(self, optimizer, jit_compile):
@@ -200,6 +201,7 @@ class TestPyDataset:
         assert shapes(data) == [((len(y), 12), (len(y),)) for _, y in inside.made]
 
     @pytest.mark.parametrize("workers", [1, 2])
+    @pytest.mark.quick_on_jax("2")
     def test_fit_with_first_batches_in_one_bucket(self, workers):
         """Keras takes the shapes of the first two batches for those of all where they agree."""
         inside = Batches(IDS, CLASS, workers=workers)
@@ -222,6 +224,7 @@ class TestPyDataset:
         assert type(sent) is np.ndarray and np.array_equal(sent, x)
         assert (x + 1)[0].shape == np.take(x, 0, 0).shape == (12,)
 
+    @pytest.mark.quick_on_jax
     def test_losses(self):
         def run(data):
             model = classifier()

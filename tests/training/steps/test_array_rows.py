@@ -14,6 +14,8 @@ from keras_xla.training.steps import array_rows as module
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, takes, with_validation_cut_off
 from tests.training.helpers import LOSS, X, Y, classifier
 
+# On JAX, where nothing of ours stands between arrays and Keras, some of each.
+pytestmark = pytest.mark.quick_on_jax("on_epoch_begin", "steps_per_epoch", "batch_size, epochs", "in the last")
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 on_tensorflow = pytest.mark.skipif(not ON_TENSORFLOW, reason="on JAX the batches are Keras' own, and XLA runs them")
 

@@ -307,6 +307,7 @@ def free_ports(count):
 
 
 @on_tensorflow
+@pytest.mark.slow
 def test_mirrored_replicas_train_as_one_device_does(tmp_path):
     output_of(start(AS_ONE_DEVICE, tmp_path, **dumping(tmp_path)))
 
