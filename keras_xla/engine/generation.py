@@ -13,7 +13,7 @@ from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import AdvanceKey, Executables
-from keras_xla.engine.request import Request
+from keras_xla.engine.search.request import Request
 from keras_xla.engine.state_pool import StatePool
 
 CALL_SECONDS = 0.5  # that a call of several tokens takes: Python's part of it is below 1 %, and Ctrl-C waits no longer

@@ -11,15 +11,15 @@ from keras import ops
 
 from keras_xla.backend import DeviceState, Snapshot
 from keras_xla.config import GenerationOptions
-from keras_xla.engine import processors as logits
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check
 from keras_xla.engine.executables import AdvanceKey, EncodeKey, Executables, PrefillKey, RememberKey, ScoreKey, WholeKey
 from keras_xla.engine.generation import Generation, Pace, StateKey
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.prompt_cache import PromptCache
-from keras_xla.engine.request import eos_room, make_request, pad_left, pad_source
 from keras_xla.engine.run import Run, Stop, nothing
+from keras_xla.engine.search import processors as logits
+from keras_xla.engine.search.request import eos_room, make_request, pad_left, pad_source
 from keras_xla.engine.state_pool import StatePool
 from keras_xla.engine.watch import Watch
 from keras_xla.models.interface import Decoder, EncoderDecoder

@@ -8,13 +8,13 @@ import keras
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.engine import decode, processors
-from keras_xla.engine.beam_cache import is_chunked, kind_of_cache, rows_of_cache
-from keras_xla.engine.beam_search import BeamSearch
 from keras_xla.engine.executables import AdvanceKey, EncodeKey, PrefillKey, RememberKey, ScoreKey, WholeKey
 from keras_xla.engine.generation import StateKey
-from keras_xla.engine.request import Request
-from keras_xla.engine.sampling import Sampling
+from keras_xla.engine.search import decode, processors
+from keras_xla.engine.search.beam_cache import is_chunked, kind_of_cache, rows_of_cache
+from keras_xla.engine.search.beam_search import BeamSearch
+from keras_xla.engine.search.request import Request
+from keras_xla.engine.search.sampling import Sampling
 from keras_xla.models.interface import Decoder, EncoderDecoder
 
 _SEARCHED = ("tokens", "chosen", "parents", "search", "table")  # of a state, beside what the model needs

@@ -10,7 +10,7 @@ import numpy as np
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.generator import Generator, Rows, copies_of
 from keras_xla.engine.prompt_cache import PromptCache
-from keras_xla.engine.request import pad_left
+from keras_xla.engine.search.request import pad_left
 from keras_xla.engine.watch import Watch
 from keras_xla.generation import tokenizing
 from keras_xla.generation.stop_strings import StopStrings

@@ -15,9 +15,9 @@ import tensorflow as tf
 import keras_xla
 from keras_xla.backend.tensorflow.checks.find import early_checks
 from keras_xla.backend.tensorflow.partial.split import HEAVY
-from keras_xla.backend.tensorflow.sources import shapes_of
-from keras_xla.backend.tensorflow.trace import Trace
-from keras_xla.backend.tensorflow.ways import make
+from keras_xla.backend.tensorflow.runner.sources import shapes_of
+from keras_xla.backend.tensorflow.runner.trace import Trace
+from keras_xla.backend.tensorflow.runner.ways import make
 
 RANDOM = np.random.default_rng(0)
 IDS = RANDOM.integers(0, 100, (8, 12)).astype("int32")

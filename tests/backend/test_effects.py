@@ -8,7 +8,7 @@ if keras.backend.backend() != "tensorflow":
     pytest.skip("a TensorFlow graph is looked at", allow_module_level=True)
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.effects import Effects
+from keras_xla.backend.tensorflow.graphs.effects import Effects
 
 layers = keras.layers
 V, W = tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0])

@@ -12,7 +12,7 @@ if keras.backend.backend() != "tensorflow":
     pytest.skip("a TensorFlow graph is looked at", allow_module_level=True)
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.fingerprint import fingerprint
+from keras_xla.backend.tensorflow.graphs.fingerprint import fingerprint
 
 layers = keras.layers
 X, Y = np.ones((8, 6), "float32"), np.ones((8, 3), "float32")

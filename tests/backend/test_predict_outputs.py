@@ -14,7 +14,7 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.predict_outputs import Gathered, joined
+from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, joined
 from keras_xla.training.compile import compile
 
 MADE = np.random.default_rng(0).normal(size=(20, 3)).astype("float32")

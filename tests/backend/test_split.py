@@ -18,7 +18,7 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.find import Checks
-from keras_xla.backend.tensorflow.operations import operations
+from keras_xla.backend.tensorflow.graphs.operations import operations
 from keras_xla.backend.tensorflow.partial import split as tensorflow_split
 from keras_xla.backend.tensorflow.partial.split import NotSplittable, split
 

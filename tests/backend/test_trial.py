@@ -9,8 +9,8 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 from keras_xla.backend.new_shapes import TrialImpossible
-from keras_xla.backend.tensorflow import trial
 from keras_xla.backend.tensorflow.machine import free_memory, machine
+from keras_xla.backend.tensorflow.runner import trial
 from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from tests.training.helpers import LOSS, Log, X, Y, classifier

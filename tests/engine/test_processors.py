@@ -10,8 +10,8 @@ from keras import ops
 from transformers.generation import logits_process as reference
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.processors import PROCESSORS, Context, eos_mask, process
-from keras_xla.engine.samplers import OFF
+from keras_xla.engine.search.processors import PROCESSORS, Context, eos_mask, process
+from keras_xla.engine.search.samplers import OFF
 
 VOCAB, PROMPT, NEW, EOS = 12, 6, 5, (2, 3)
 

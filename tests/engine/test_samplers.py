@@ -15,9 +15,8 @@ from transformers import (
 )
 
 from keras_xla import backend
-from keras_xla.engine import samplers
-from keras_xla.engine.random import uniform, uniform_each
-
+from keras_xla.engine.search import samplers
+from keras_xla.engine.search.random import uniform, uniform_each
 
 filter_logits = backend.jit(samplers.filter_logits, [])
 draw = backend.jit(lambda logits, uniform: samplers.draw(samplers.weights(logits), uniform), [])

@@ -16,7 +16,7 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 from keras_xla.backend.new_shapes import WayFailed
-from keras_xla.backend.tensorflow.executable import failure
+from keras_xla.backend.tensorflow.runner.executable import failure
 
 
 def count_of(x):
@@ -293,7 +293,7 @@ def test_the_operation_in_an_error(message, node):
 
 
 def test_xla_without_enough_memory_falls_back(remembered, monkeypatch):
-    from keras_xla.backend.tensorflow import executable as tensorflow_executable
+    from keras_xla.backend.tensorflow.runner import executable as tensorflow_executable
 
     made = tensorflow_executable.make
 

@@ -69,8 +69,8 @@ def test_a_trial_undoes_only_what_its_own_step_does():
     """Else what another thread trains while this one tries how to predict would be lost."""
     import tensorflow as tf
 
-    from keras_xla.backend.tensorflow.executable import Executable
-    from keras_xla.backend.tensorflow.trace import Trace
+    from keras_xla.backend.tensorflow.runner.executable import Executable
+    from keras_xla.backend.tensorflow.runner.trace import Trace
 
     model = compile(classifier(), **{**OPTIONS, "jit_compile": "auto"})
     model.fit(X, Y, verbose=0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.trace import without_optionals
+from keras_xla.backend.tensorflow.runner.trace import without_optionals
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from keras_xla.backend.tensorflow import predict_data
 from keras_xla.backend.tensorflow.distribute.replica_step import symbolic_build
 from keras_xla.backend.tensorflow.distribute.replicas_runner import ReplicasRunner as make_replicas_runner
 from keras_xla.backend.tensorflow.distribute.replicas_runner import is_mirrored
-from keras_xla.backend.tensorflow.operations import compilable_ops
-from keras_xla.backend.tensorflow.runner import Runner as make_runner
-from keras_xla.backend.tensorflow.sources import gathered
+from keras_xla.backend.tensorflow.graphs.operations import compilable_ops
+from keras_xla.backend.tensorflow.runner.runner import Runner as make_runner
+from keras_xla.backend.tensorflow.runner.sources import gathered
 from keras_xla.backend.tensorflow.state import state_maker
 from keras_xla.private.tensorflow import require_graphs
 

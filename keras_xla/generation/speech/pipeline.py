@@ -8,7 +8,7 @@ import numpy as np
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.checks import check_options
 from keras_xla.engine.generator import Generator
-from keras_xla.engine.processors import PROCESSORS
+from keras_xla.engine.search.processors import PROCESSORS
 from keras_xla.generation.defaults import split_speech
 from keras_xla.generation.speech import audio
 from keras_xla.generation.speech.engine import EngineSpeech

@@ -7,8 +7,8 @@ import numpy as np
 from keras import ops
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.processors import Processor
-from keras_xla.engine.samplers import OFF
+from keras_xla.engine.search.processors import Processor
+from keras_xla.engine.search.samplers import OFF
 
 # R rows, T slots, V vocabulary: text < eos <= special tokens < first <= timestamps
 

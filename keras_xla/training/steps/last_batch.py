@@ -1,7 +1,7 @@
 """The last, smaller batch filled up with rows that weigh nothing, so that nothing compiles for its size.
 
 That is done where XLA runs every batch: on JAX here, on TensorFlow with `jit_compile=True` in the graph (see
-`backend/tensorflow/last_batch.py`). For models in which every row is on its own, the loss, the gradients and the
+`backend/tensorflow/graphs/last_batch.py`). For models in which every row is on its own, the loss, the gradients and the
 metrics are those of the smaller batch, to rounding: the rows that were added repeat the last one, with zero weight.
 """
 

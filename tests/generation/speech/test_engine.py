@@ -8,7 +8,7 @@ from keras import ops
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.generator import Generator
-from keras_xla.engine.processors import PROCESSORS
+from keras_xla.engine.search.processors import PROCESSORS
 from keras_xla.generation.speech import transcriber as speech_module
 from keras_xla.generation.speech.engine import EngineSpeech
 from keras_xla.generation.speech.features import Features

@@ -12,7 +12,7 @@ from keras import ops
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 
 from keras_xla import backend
-from keras_xla.engine.samplers import OFF
+from keras_xla.engine.search.samplers import OFF
 from keras_xla.generation.speech.timestamp_rules import timestamp_rules
 
 TEXT, EOS, NO_TIMESTAMPS, FIRST, VOCAB = 6, 6, 8, 9, 16

@@ -20,8 +20,8 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow import executable as tensorflow_executable
-from keras_xla.backend.tensorflow import trial as tensorflow_trial
+from keras_xla.backend.tensorflow.runner import executable as tensorflow_executable
+from keras_xla.backend.tensorflow.runner import trial as tensorflow_trial
 
 
 @pytest.fixture(params=["graph", "xla"])

@@ -19,7 +19,7 @@ if keras.backend.backend() != "tensorflow":
 
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.executable import Executable
+from keras_xla.backend.tensorflow.runner.executable import Executable
 
 LONG = np.random.default_rng(1).normal(size=(500, 20)).astype("float32")  # 62 batches of 8 and one of 4
 

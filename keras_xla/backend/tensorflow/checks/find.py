@@ -16,8 +16,8 @@ import tensorflow as tf
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED, Bound, Need, needs_of
 from keras_xla.backend.tensorflow.checks.ranges import negative_counted_back, range_of
 from keras_xla.backend.tensorflow.checks.scopes import BRANCHES, CALLS, CHEAP, LOOPS, Ref, Scope, Values, operations_in
-from keras_xla.backend.tensorflow.graph import Graph, leaves_of, node_of
-from keras_xla.backend.tensorflow.last_batch import Shapes, filling
+from keras_xla.backend.tensorflow.graphs.graph import Graph, leaves_of, node_of
+from keras_xla.backend.tensorflow.graphs.last_batch import Shapes, filling
 
 _SPARSE = os.path.join(os.path.dirname(os.path.abspath(keras.__file__)), "src", "backend", "tensorflow", "sparse.py")
 _SAME_ELEMENTS = ("Reshape", "ExpandDims", "Squeeze", "Transpose")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.graph import Graph
+from keras_xla.backend.tensorflow.graphs.graph import Graph
 from keras_xla.private.tensorflow import captures, graph_of_function
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")

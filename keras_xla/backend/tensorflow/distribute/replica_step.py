@@ -17,11 +17,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.graph import leaves_of, repack
-from keras_xla.backend.tensorflow.last_batch import Shapes
-from keras_xla.backend.tensorflow.operations import operations
-from keras_xla.backend.tensorflow.trace import Trace, without_optionals
-from keras_xla.backend.tensorflow.ways import make
+from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
+from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
+from keras_xla.backend.tensorflow.graphs.operations import operations
+from keras_xla.backend.tensorflow.runner.trace import Trace, without_optionals
+from keras_xla.backend.tensorflow.runner.ways import make
 from keras_xla.private.keras import loss_of, loss_tracker, mask_of, set_mask, step_function, takes_training
 from keras_xla.private.keras import symbolic_build as keras_build
 from keras_xla.private.tensorflow import spec_of_replica

@@ -11,14 +11,14 @@ import tensorflow as tf
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.new_shapes import NewShapes, WayFailed
 from keras_xla.backend.tensorflow.distribute.replica_step import Replicas, is_multi_worker, local_batches
-from keras_xla.backend.tensorflow.executable import failure
-from keras_xla.backend.tensorflow.graph import leaves_of
+from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 from keras_xla.backend.tensorflow.partial.split import NotSplittable
-from keras_xla.backend.tensorflow.runner import Runner
-from keras_xla.backend.tensorflow.sources import shapes_of
-from keras_xla.backend.tensorflow.specs import leaves_with_names
-from keras_xla.backend.tensorflow.trace import without_optionals
-from keras_xla.backend.tensorflow.trial import timed_runs
+from keras_xla.backend.tensorflow.runner.executable import failure
+from keras_xla.backend.tensorflow.runner.runner import Runner
+from keras_xla.backend.tensorflow.runner.sources import shapes_of
+from keras_xla.backend.tensorflow.runner.specs import leaves_with_names
+from keras_xla.backend.tensorflow.runner.trace import without_optionals
+from keras_xla.backend.tensorflow.runner.trial import timed_runs
 from keras_xla.private.tensorflow import is_composite
 
 _OF_XLA = (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from keras_xla.backend.blocking_op import BlockingOp
-from keras_xla.backend.tensorflow.operations import blocking_ops
+from keras_xla.backend.tensorflow.graphs.operations import blocking_ops
 from keras_xla.private.names import otherwise
 
 _blockers = otherwise([])(blocking_ops)  # then XLA itself says what it cannot compile

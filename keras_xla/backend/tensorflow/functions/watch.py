@@ -16,12 +16,12 @@ import tensorflow as tf
 from keras_xla.backend.function_calls import CallPolicy, Calls
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED
-from keras_xla.backend.tensorflow.executable import message_of
+from keras_xla.backend.tensorflow.graphs.operations import operations
 from keras_xla.backend.tensorflow.machine import wait_for_devices
-from keras_xla.backend.tensorflow.operations import operations
 from keras_xla.backend.tensorflow.partial.split import split
-from keras_xla.backend.tensorflow.trace import Traced
-from keras_xla.backend.tensorflow.trial import lacks_memory
+from keras_xla.backend.tensorflow.runner.executable import message_of
+from keras_xla.backend.tensorflow.runner.trace import Traced
+from keras_xla.backend.tensorflow.runner.trial import lacks_memory
 from keras_xla.private.tensorflow import captures, flat_arguments
 
 Plain = type(tf.function(lambda: None))

@@ -15,8 +15,8 @@ from graphlib import TopologicalSorter
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.find import Checks
-from keras_xla.backend.tensorflow.graph import Graph, node_of
-from keras_xla.backend.tensorflow.operations import compilable_ops, operations_of
+from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of
+from keras_xla.backend.tensorflow.graphs.operations import compilable_ops, operations_of
 from keras_xla.backend.tensorflow.partial.cut import cut
 
 RANDOM = frozenset(  # whose first operand is the shape

@@ -11,12 +11,12 @@ import tensorflow as tf
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.new_shapes import StepProfile
 from keras_xla.backend.tensorflow.checks.find import Checks
-from keras_xla.backend.tensorflow.effects import Effects
-from keras_xla.backend.tensorflow.fingerprint import fingerprint
-from keras_xla.backend.tensorflow.graph import leaves_of
-from keras_xla.backend.tensorflow.last_batch import Shapes
+from keras_xla.backend.tensorflow.graphs.effects import Effects
+from keras_xla.backend.tensorflow.graphs.fingerprint import fingerprint
+from keras_xla.backend.tensorflow.graphs.graph import leaves_of
+from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
+from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.machine import on_gpu
-from keras_xla.backend.tensorflow.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
 from keras_xla.private.tensorflow import variables
 

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.samplers import OFF
+from keras_xla.engine.search.samplers import OFF
 
 # R rows (batch times beams), T slots, V vocabulary, W words, S their longest
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.find import Checks
-from keras_xla.backend.tensorflow.graph import leaves_of, repack
-from keras_xla.backend.tensorflow.last_batch import Shapes
+from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
+from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.partial.split import NotSplittable, split
-from keras_xla.backend.tensorflow.trace import Trace
+from keras_xla.backend.tensorflow.runner.trace import Trace
 
 
 def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.graph import node_of
+from keras_xla.backend.tensorflow.graphs.graph import node_of
 from keras_xla.private.tensorflow import captures, effects, variables
 
 # What differs from run to run and costs nothing: names, seeds, and settings that hold for the whole process.

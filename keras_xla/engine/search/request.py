@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.processors import Processor
+from keras_xla.engine.search.processors import Processor
 
 # B batch, E room for end-of-sequence ids
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_xla.backend.filled_batch import FilledBatch
-from keras_xla.backend.tensorflow.graph import leaves_of, repack
+from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 
 Shapes = tuple[tuple[int, ...], ...]
 

@@ -11,13 +11,13 @@ import tensorflow as tf
 
 from keras_xla.backend.new_shapes import ShapesRefused, Timing, TrialImpossible, WayFailed
 from keras_xla.backend.tensorflow.checks.find import early_checks
-from keras_xla.backend.tensorflow.last_batch import Shapes, filling
-from keras_xla.backend.tensorflow.loops import loop, rows_loop
+from keras_xla.backend.tensorflow.graphs.last_batch import Shapes, filling
 from keras_xla.backend.tensorflow.partial.split import NotSplittable
-from keras_xla.backend.tensorflow.sources import Batches
-from keras_xla.backend.tensorflow.trace import Trace
-from keras_xla.backend.tensorflow.trial import lacks_memory, timed_runs, undone
-from keras_xla.backend.tensorflow.ways import make
+from keras_xla.backend.tensorflow.runner.loops import loop, rows_loop
+from keras_xla.backend.tensorflow.runner.sources import Batches
+from keras_xla.backend.tensorflow.runner.trace import Trace
+from keras_xla.backend.tensorflow.runner.trial import lacks_memory, timed_runs, undone
+from keras_xla.backend.tensorflow.runner.ways import make
 
 _NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
 _NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}|node `([^`]+)`")

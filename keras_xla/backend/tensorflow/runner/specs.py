@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.graph import leaves_of
+from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 
 
 def open_spec(x: Any) -> Any:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.graph import hidden, leaves_of, repack
-from keras_xla.backend.tensorflow.last_batch import Shapes
-from keras_xla.backend.tensorflow.loop_outputs import All, Last
-from keras_xla.backend.tensorflow.sources import Batches
-from keras_xla.backend.tensorflow.trace import Trace
+from keras_xla.backend.tensorflow.graphs.graph import hidden, leaves_of, repack
+from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
+from keras_xla.backend.tensorflow.runner.loop_outputs import All, Last
+from keras_xla.backend.tensorflow.runner.sources import Batches
+from keras_xla.backend.tensorflow.runner.trace import Trace
 
 
 def loop(

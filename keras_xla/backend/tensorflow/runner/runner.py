@@ -14,14 +14,22 @@ from keras_xla.backend.execution import Execution
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.new_shapes import NewShapes, ShapesRefused, WayFailed
 from keras_xla.backend.row_numbers import are_numbers
-from keras_xla.backend.tensorflow.executable import Executable
-from keras_xla.backend.tensorflow.graph import leaves_of, repack
-from keras_xla.backend.tensorflow.last_batch import ROWS, Shapes, fillable
-from keras_xla.backend.tensorflow.loops import collectable
-from keras_xla.backend.tensorflow.predict_outputs import Gathered, joined
-from keras_xla.backend.tensorflow.sources import Batches, gathered, shapes_of, source_of
-from keras_xla.backend.tensorflow.specs import alike, common, covers, leaves_with_names, open_spec, opened, spec_of
-from keras_xla.backend.tensorflow.trace import Trace, without_optionals
+from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
+from keras_xla.backend.tensorflow.graphs.last_batch import ROWS, Shapes, fillable
+from keras_xla.backend.tensorflow.runner.executable import Executable
+from keras_xla.backend.tensorflow.runner.loops import collectable
+from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, joined
+from keras_xla.backend.tensorflow.runner.sources import Batches, gathered, shapes_of, source_of
+from keras_xla.backend.tensorflow.runner.specs import (
+    alike,
+    common,
+    covers,
+    leaves_with_names,
+    open_spec,
+    opened,
+    spec_of,
+)
+from keras_xla.backend.tensorflow.runner.trace import Trace, without_optionals
 from keras_xla.private.tensorflow import is_composite
 
 MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 import keras
 from keras import ops
 
-from keras_xla.engine.beam_cache import is_chunked, kind_of_cache
-from keras_xla.engine.request import Request
+from keras_xla.engine.search.beam_cache import is_chunked, kind_of_cache
+from keras_xla.engine.search.request import Request
 from keras_xla.models.interface import ChunkDecoder, Decoder, View
 
 # B batch, C chunk, K beams, T cache slots, V vocabulary

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_xla.engine import random, samplers
-from keras_xla.engine.request import Request
+from keras_xla.engine.search import random, samplers
+from keras_xla.engine.search.request import Request
 
 # B batch, T slots, V vocabulary
 

@@ -7,9 +7,9 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of, rows_of
-from keras_xla.backend.tensorflow.graph import hidden, leaves_of, repack
-from keras_xla.backend.tensorflow.last_batch import Shapes, fits
-from keras_xla.backend.tensorflow.trace import without_optionals
+from keras_xla.backend.tensorflow.graphs.graph import hidden, leaves_of, repack
+from keras_xla.backend.tensorflow.graphs.last_batch import Shapes, fits
+from keras_xla.backend.tensorflow.runner.trace import without_optionals
 
 
 def shapes_of(batch: Any) -> Shapes:

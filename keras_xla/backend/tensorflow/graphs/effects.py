@@ -8,7 +8,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.operations import operations, operations_of
+from keras_xla.backend.tensorflow.graphs.operations import operations, operations_of
 from keras_xla.private.tensorflow import captures, variables
 
 _CALLS = frozenset({"If", "While", "Case", "StatefulPartitionedCall"})  # their functions are looked into

@@ -1,0 +1,1 @@
+"""How tokens are chosen, as pure functions of fixed shapes: what executables for generation compute."""
