@@ -1,7 +1,7 @@
 """One call of a layer: prompts as rows of ids, and what comes of them, whole or token after token."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,7 @@ class Completion:
         """The text of each completion."""
         out = self.outputs(streamer)
         made = [sequence[:length] for sequence, length in zip(out["sequences"], out["lengths"], strict=True)]
-        return [self._decode(row, new) for row, new in enumerate(made)]
+        return [self._decoder(row)(new) for row, new in enumerate(made)]
 
     def stream(self) -> Iterator[Any]:
         """Ids or text as they are made: pieces for one row, pairs of row and piece for several.
@@ -107,7 +107,7 @@ class Completion:
 
     def _pieces(self) -> Iterator[tuple[int, str]]:
         """Row and text, as it is made."""
-        texts = [TextPieces(lambda new, row=row: self._decode(row, new)) for row in range(self._count)]
+        texts = [TextPieces(self._decoder(row)) for row in range(self._count)]
         for row, ids, over in self._steps():
             if piece := texts[row].add(ids, over):
                 yield row, piece
@@ -200,8 +200,8 @@ class Completion:
         """The text of ids, special tokens by their names."""
         return tokenizing.plain(self.tokenizer, ids, skip_special_tokens=False)
 
-    def _decode(self, row: int, new: np.ndarray) -> str:
-        """The text of a row's new ids."""
+    def _decoder(self, row: int) -> Callable[[np.ndarray], str]:
+        """From a row's new ids to their text."""
         # An encoder-decoder's completion stands alone.
         prompt = self.rows[row // self.options.num_return_sequences]
-        return tokenizing.decode(self.tokenizer, prompt[:0] if self.generator.has_encoder else prompt, new, self.text)
+        return tokenizing.decoder(self.tokenizer, prompt[:0] if self.generator.has_encoder else prompt, self.text)

@@ -1,6 +1,6 @@
 """Text to rows of ids and back, with a Hugging Face tokenizer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,17 +32,22 @@ def encode(tokenizer: Any, prompts: Sequence[str | list], text: TextOptions = DE
     return [np.asarray(_ids(tokenizer, i, prompt, text), np.int32) for i, prompt in enumerate(prompts)]
 
 
-def decode(tokenizer: Any, prompt: np.ndarray, new: np.ndarray, text: TextOptions = DEFAULTS) -> str:
-    """The text of a completion, or of prompt and completion.
+def decoder(tokenizer: Any, prompt: np.ndarray, text: TextOptions = DEFAULTS) -> Callable[[np.ndarray], str]:
+    """From the ids of a completion to its text, or to that of prompt and completion.
 
     The completion is what it adds to the prompt's text: decoded alone, a tokenizer that keeps spaces
     in front of words would lose the first one.
     """
     skip = text.skip_special_tokens
-    whole, head = plain(tokenizer, np.concatenate([prompt, new]), skip), plain(tokenizer, prompt, skip)
-    if text.return_prompt:
-        return whole
-    return whole[len(head) :] if whole.startswith(head) else plain(tokenizer, new, skip)
+    head = plain(tokenizer, prompt, skip)
+
+    def decode(new: np.ndarray) -> str:
+        whole = plain(tokenizer, np.concatenate([prompt, new]), skip)
+        if text.return_prompt:
+            return whole
+        return whole[len(head) :] if whole.startswith(head) else plain(tokenizer, new, skip)
+
+    return decode
 
 
 def plain(tokenizer: Any, ids: np.ndarray, skip_special_tokens: bool) -> str:
