@@ -25,9 +25,10 @@ STEP_BYTES = 4 * (12 * (12 * 768**2 + 13 * 768) + 2 * 768 + 50257 * 768)
 
 
 class Contender:
-    def __init__(self, label, python, name, folder, **env):
+    def __init__(self, label, python, name, folder, root=HERE.parent, **env):
         self.label, self.ms, self.limits = label, {}, {}
-        command = [python, str(HERE / "workers.py"), name, folder, str(PROMPT)]
+        command = [python, str(root / "benchmarks" / "workers.py"), name, folder, str(PROMPT)]
+        env["PYTHONPATH"] = str(root)
         env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **env}
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.process = subprocess.Popen(command, env=env, **pipes)
@@ -56,6 +57,7 @@ class Contender:
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", help="a Python with benchmarks/peer-requirements.txt installed")
+    parser.add_argument("--before", type=pathlib.Path, help="an older checkout of this repository, to run, too")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "results" / "decode.md")
@@ -69,6 +71,9 @@ def main():
         ]
         if args.peer:
             contenders.append(Contender("HF transformers 4.57, TF XLA", args.peer, "hf-tf-xla", folder))
+        if args.before:
+            how = dict(root=args.before.resolve(), KERAS_BACKEND="tensorflow")
+            contenders.append(Contender(f"keras_xla at {commit(args.before)}", sys.executable, "ours", folder, **how))
         firsts = {c.label: {b: c.run(b, NEW)[0] for b in args.batches} for c in contenders}
         for c in contenders:
             for b in args.batches:
@@ -89,7 +94,7 @@ def report(args, contenders, firsts):
     lines = [
         "# Steady greedy decode, GPT-2 124M, float32",
         "",
-        f"`make bench`, {date}: {args.rounds} alternating rounds, medians; {os.cpu_count()} cores. "
+        f"`make bench`, {date}, commit {commit(HERE)}: {args.rounds} alternating rounds, medians; {os.cpu_count()} cores. "
         f"Prompt of {PROMPT} tokens, {NEW} new ones; all contenders' tokens are equal.",
         f"Limit: {STEP_BYTES / 1e6:.0f} MB of weights a step at {gigabytes:.1f} GB/s, measured before every run: "
         f"{limit:.1f} ms.",
@@ -110,6 +115,11 @@ def report(args, contenders, firsts):
     print(text)
     args.out.parent.mkdir(exist_ok=True)
     args.out.write_text(text)
+
+
+def commit(folder):
+    command = ["git", "rev-parse", "--short=7", "HEAD"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def make_checkpoint(folder):
