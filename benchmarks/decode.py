@@ -94,8 +94,8 @@ def report(args, contenders, firsts):
     lines = [
         "# Steady greedy decode, GPT-2 124M, float32",
         "",
-        f"`make bench`, {date}, commit {commit(HERE)}: {args.rounds} alternating rounds, medians; {os.cpu_count()} cores. "
-        f"Prompt of {PROMPT} tokens, {NEW} new ones; all contenders' tokens are equal.",
+        f"`make bench`, {date}, commit {commit(HERE)}: {args.rounds} alternating rounds, medians; "
+        f"{os.cpu_count()} cores. Prompt of {PROMPT} tokens, {NEW} new ones; all contenders' tokens are equal.",
         f"Limit: {STEP_BYTES / 1e6:.0f} MB of weights a step at {gigabytes:.1f} GB/s, measured before every run: "
         f"{limit:.1f} ms.",
         "",

@@ -19,6 +19,7 @@ from keras_xla.engine.search import samplers
 from keras_xla.engine.search.random import uniform, uniform_each
 
 filter_logits = backend.jit(samplers.filter_logits, [])
+top_k = backend.jit(samplers.keep_top_k, [])
 draw = backend.jit(lambda logits, uniform: samplers.draw(samplers.weights(logits), uniform), [])
 
 
@@ -74,6 +75,14 @@ def test_every_filter_keeps_as_many_as_it_must(seed, top_k, top_p, min_p, least)
     values = (np.float32(0.7), np.int32(top_k), np.float32(top_p), np.float32(min_p), np.int32(least))
     x = ops.convert_to_numpy(filter_logits(*map(ops.convert_to_tensor, (logits, *values))))
     assert ((x > samplers.OFF / 2) == (kept(logits, 0.7, top_k, top_p, min_p, least) > 0)).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(values=st.lists(st.floats(-1e5, 1e5, width=32), min_size=8, max_size=8), k=st.integers(1, 9))
+def test_top_k_keeps_the_k_largest_and_ties_with_the_last_however_close_they_are(values, k):
+    x = np.array([values], "float32")
+    kept = ops.convert_to_numpy(top_k(ops.convert_to_tensor(x), ops.convert_to_tensor(np.int32(k))))[0] != samplers.OFF
+    assert (kept == (x[0] >= np.sort(x[0])[::-1][min(k, 8) - 1])).all()
 
 
 @pytest.mark.parametrize("size", [2, 255, 256, 257, 50257])

@@ -126,7 +126,7 @@ def _keep_largest(x, enough):
 
 def _order(x):
     """Numbers `[B, V]` int32 in the order of `x` float32: its bits, those of negative values turned around."""
-    bits = float_bits(x)
+    bits = float_bits(ops.where(x == 0, 0.0, x))  # one zero, not two
     return ops.where(bits < 0, ops.bitwise_xor(bits, _int(2**31 - 1)), bits)
 
 
