@@ -142,12 +142,20 @@ class Executables:
         self.trace_count = 0
         self.run_eagerly = False
 
-    def __call__(self, key: Any, *args):
-        """Run the executable of `key`, compiling it if it is new."""
+    def __call__(self, key: Any, *args, weights: list | None = None):
+        """Run the executable of `key`, compiling it if it is new.
+
+        `weights` are what `read_weights` returned; by default those of now.
+        """
         if self.run_eagerly:
             return self._run_eagerly(key, *args)
+        weights = self.read_weights() if weights is None else weights
         compiled = self._compiled.get(key)
-        return self._first(key, args) if compiled is None else compiled(*args)
+        return self._first(key, args, weights) if compiled is None else compiled(*args, weights=weights)
+
+    def read_weights(self) -> list:
+        """The values that the functions' variables have in this thread: reading them takes longer than a call."""
+        return backend.read_weights(self._variables)
 
     @contextlib.contextmanager
     def warming(self) -> Iterator[None]:
@@ -158,11 +166,11 @@ class Executables:
         finally:
             self._warming.on = False
 
-    def _first(self, key, args):
+    def _first(self, key, args, weights):
         cause = self._cause(key)
         if cause != "first call" and self.on_recompile == "raise" and not getattr(self._warming, "on", False):
             raise RecompileError(f"{self.name} would compile again: {cause}. Warm that up, or widen the buckets.")
-        result, weights = Future(), backend.read_weights(self._variables)
+        result = Future()
 
         def run():
             try:
@@ -174,7 +182,6 @@ class Executables:
         return result.result()
 
     def _compile_and_run(self, key, args, weights):
-        theirs = {} if weights is None else {"weights": weights}
         with self._lock:  # two threads with the same new key must not both compile
             if key not in self._compiled:
                 cause, before = self._cause(key), self.trace_count
@@ -185,12 +192,12 @@ class Executables:
                 else:
                     compiled = backend.jit_on_state(function, self._variables, names)
                 start = time.perf_counter()
-                result = compiled(*args, **theirs)
+                result = compiled(*args, weights=weights)
                 self._compiled[key] = compiled
                 assert self.trace_count == before + 1, "one key is one trace"
                 record(self.name, "generate", str(key), cause, time.perf_counter() - start)
                 return result
-        return self._compiled[key](*args, **theirs)
+        return self._compiled[key](*args, weights=weights)
 
     def _run_eagerly(self, key, *args):
         function, names = self._build(key)

@@ -90,6 +90,7 @@ class Generation:
         step: How many tokens there are.
         pace: Shared by the generations of one executable.
         progress: `sampling.Progress` after `step` tokens; None where there are none, and for beams.
+        weights: The model's, from `Executables.read_weights`; by default those that it has at each call.
 
     Attributes:
         step: How many tokens a row has at most.
@@ -109,13 +110,14 @@ class Generation:
         step: int,
         pace: Pace,
         progress: Any = None,
+        weights: list | None = None,
     ):
         self._executables, self._pool, self._caches = executables, pool, caches
         self._key, self._state, self._request, self._executable = key, state, request, executable
         self._end, self._options, self._pace = prompt_end, options, pace
         self.step = step
         self._more = step < options.max_new_tokens
-        self._progress = progress
+        self._progress, self._weights = progress, weights
         self._stopped: dict[int, int] = {}
 
     @property
@@ -139,7 +141,7 @@ class Generation:
         key = self._executable(self._key)
         traces, start, before = self._executables.trace_count, time.perf_counter(), self.step
         limits = ops.convert_to_tensor(np.array([self.step, min(count, self._room - self.step)], np.int32))
-        step, more, self._progress = self._executables(key, self._state, self._request, limits)
+        step, more, self._progress = self._executables(key, self._state, self._request, limits, weights=self._weights)
         self.step, self._more = int(step), bool(more)
         if self._executables.trace_count == traces:
             self._pace.took(time.perf_counter() - start, self.step - before)
@@ -189,12 +191,12 @@ class Generation:
 
     def close(self) -> None:
         """Hand the state back; nothing else may be asked."""
-        state, self._state = self._state, None
+        state, self._state, self._weights = self._state, None, None
         self._pool.give(self._key, state)
 
     def release(self) -> tuple[StateKey, DeviceState, np.ndarray]:
         """Let go of the state: its key, it, and the tokens `[B, S]` that stand in its cache, S slots from the first."""
-        (key, state), self._state = (self._key, self._state), None
+        (key, state), self._state, self._weights = (self._key, self._state), None, None
         shown = state["search"].tokens if key.beams == 1 and self.step else state["tokens"]
         # The newest token has been chosen, but not run.
         run = self._end - 1 + (self.step if key.beams == 1 else 0)

@@ -259,7 +259,8 @@ class Generator:
             ids, starts = pad_more(ids, starts, options.fill)
             slots = ids.shape[1] + options.max_new_tokens
         key, length = StateKey(batch, self._cache.fit(slots), options.num_beams, source), ids.shape[1]
-        weights = None if reuse is None else Snapshot(self.model.variables)
+        weights = self.executables.read_weights()
+        snapshot = None if reuse is None else Snapshot(self.model.variables)
         key, state, known = self._state(key, sources, ids, starts, reuse)
         request = make_request(
             starts, length, eos_room(options), options, self.processors, self.model.vocab_size, first_row
@@ -273,12 +274,12 @@ class Generator:
         state.assign("tokens", np.pad(ids, ((0, 0), (0, key.cache - length))))
         progress = None
         if chunked:
-            self._prefill(key, state, ids, starts, known)
+            self._prefill(key, state, ids, starts, known, weights)
             state.assign("chosen", np.tile(ids[:, -1:], (1, options.num_beams)))
             state.assign("parents", np.zeros((batch, options.num_beams), np.int32))
         else:
             whole = WholeKey(**dataclasses.asdict(executable(key)), prompt=length)
-            progress = self.executables(whole, state, request, ops.convert_to_tensor(ids)) or None
+            progress = self.executables(whole, state, request, ops.convert_to_tensor(ids), weights=weights) or None
         generation = Generation(
             self.executables,
             self._pool,
@@ -292,10 +293,11 @@ class Generator:
             0 if chunked else 1,
             self._paces.setdefault(executable(key), Pace()),
             progress,
+            weights,
         )
         if reuse is None:
             return Run(generation, options, busy)
-        return Run(generation, options, busy, lambda generation: reuse.put(generation, starts, weights))
+        return Run(generation, options, busy, lambda generation: reuse.put(generation, starts, snapshot))
 
     def _state(self, key: StateKey, sources: list, ids, starts, reuse) -> tuple[StateKey, DeviceState, int]:
         """A state with what the decoder needs of its source in it; how many slots hold the prompts already."""
@@ -318,12 +320,14 @@ class Generator:
         self._pool.give(kept, state)
         return key, larger, known
 
-    def _prefill(self, key: StateKey, state, ids: np.ndarray, starts: np.ndarray, known: int = 0) -> None:
+    def _prefill(
+        self, key: StateKey, state, ids: np.ndarray, starts: np.ndarray, known: int = 0, weights: list | None = None
+    ) -> None:
         """Run prompts `ids [B, L]` from the slot `known` on, but for their last tokens, which `advance` runs."""
         name = PrefillKey(key.batch, key.cache, chunk_size(key.cache), key.source)
-        starts = ops.convert_to_tensor(starts)
         for chunk, slot in chunks(ids[:, :-1], name.chunk, key.cache, known):
-            self.executables(name, state, ops.convert_to_tensor(chunk), starts, ops.convert_to_tensor(slot))
+            inputs = map(ops.convert_to_tensor, (chunk, starts, slot))
+            self.executables(name, state, *inputs, weights=weights)
 
     def _sources(self, batch: int, source: int, reads, hidden, copies) -> list:
         """What a `RememberKey` takes: ids and their mask, or hidden states."""

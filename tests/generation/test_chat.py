@@ -31,9 +31,9 @@ def chunks(layer, monkeypatch):
     """The slots at which chunks of prompts began to run."""
     ran, run = [], layer._generator._prefill
 
-    def prefill(key, state, ids, starts, known=0):
+    def prefill(key, state, ids, starts, known=0, weights=None):
         ran.append((known, ids.shape[1]))
-        return run(key, state, ids, starts, known)
+        return run(key, state, ids, starts, known, weights)
 
     monkeypatch.setattr(layer._generator, "_prefill", prefill)
     return ran

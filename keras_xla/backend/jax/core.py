@@ -18,9 +18,12 @@ def float_bits(x: jax.Array) -> jax.Array:
 
 
 def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
-    """Compile `fn(*tensors)`, which may read `variables`; their values at each call are used.
+    """Compile `fn(*tensors)`, which may read `variables`.
 
     The values are arguments: jax would bake closed-over ones into the executable as constants.
+
+    Returns:
+        `run(*tensors, weights=None)`. Weights are what `read_weights` returned; by default it is called now.
     """
 
     @jax.jit

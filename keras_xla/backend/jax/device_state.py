@@ -58,8 +58,9 @@ def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple
     `values` are those called `names` of a `DeviceState`.
 
     Returns:
-        `run(state, *tensors) -> outputs`, which leaves the values in the state. One trace, and one compilation, serve
-        all states in which these are of equal structure. After an error the state is of no use.
+        `run(state, *tensors, weights=None) -> outputs`, which leaves the values in the state. One trace, and one
+        compilation, serve all states in which these are of equal structure. After an error the state is of no use.
+        Weights are what `read_weights` returned; by default it is called now.
     """
 
     @functools.partial(jax.jit, donate_argnums=1)

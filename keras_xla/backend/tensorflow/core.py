@@ -38,18 +38,23 @@ def float_bits(x: tf.Tensor) -> tf.Tensor:
 
 
 def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
-    """Compile `fn(*tensors)`, which may read `variables`; their values at each call are used.
+    """Compile `fn(*tensors)`, which may read `variables`.
 
-    The variables are read once, before any loop inside `fn`: a read inside a loop body is carried out
-    at every step.
+    The values are arguments: a call takes three times as long to hand a variable to XLA, which it locks, as a tensor.
+
+    Returns:
+        `run(*tensors, weights=None)`. Weights are what `read_weights` returned; by default it is called now.
     """
 
     @tf.function(jit_compile=True, autograph=False)
-    def compiled(*args):
-        with keras.StatelessScope(state_mapping=[(v, v.value) for v in variables]):
+    def compiled(weights, args):
+        with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
             return fn(*args)
 
-    return compiled
+    def run(*args, weights: list[tf.Tensor] | None = None):
+        return compiled(read_weights(variables) if weights is None else weights, args)
+
+    return run
 
 
 @otherwise(False)
@@ -61,8 +66,9 @@ def share(variable: keras.Variable, source: Any) -> bool:
     return same
 
 
-def read_weights(variables: Sequence[keras.Variable]) -> None:
-    """Nothing: executables read the variables themselves, in any thread."""
+def read_weights(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
+    """The values of variables; nothing is copied, unless one is assigned to while its value is kept."""
+    return [tf.convert_to_tensor(v.value) for v in variables]
 
 
 def run_eagerly(fn: Callable, *args):

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.tensorflow.core import read_weights
 from keras_xla.private.names import Gone
 from keras_xla.private.tensorflow import flat_call
 
@@ -74,15 +75,16 @@ def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple
     `values` are those called `names` of a `DeviceState`. What `fn` returns unchanged is not written.
 
     Returns:
-        `run(state, *tensors) -> outputs`, which leaves the values in the state. One trace, and one compilation, serve
-        all states in which these are of equal structure.
+        `run(state, *tensors, weights=None) -> outputs`, which leaves the values in the state. One trace, and one
+        compilation, serve all states in which these are of equal structure. Weights are what `read_weights` returned;
+        by default it is called now.
     """
     compiled = None
 
-    def traced(specs, handles, args):
+    def traced(specs, handles, weights, args):
         flat = [spec for name in names for spec in _leaves(specs[name])]
         before = [_read(spec, handle) for spec, handle in zip(flat, handles, strict=True)]
-        with keras.StatelessScope(state_mapping=[(v, v.value) for v in variables]):
+        with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
             rest = iter(before)
             values, outputs = fn({name: _map(lambda _: next(rest), specs[name]) for name in names}, *args)
         after = [value for name in names for value in _leaves(values[name])]
@@ -91,24 +93,25 @@ def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple
                 tf.raw_ops.AssignVariableOp(resource=handle, value=_stored(new))
         return outputs
 
-    def run(state: DeviceState, *args):
+    def run(state: DeviceState, *args, weights: list[tf.Tensor] | None = None):
         nonlocal compiled
+        weights = read_weights(variables) if weights is None else weights
         if compiled is None:
             specs = state.structure(names)
             function = tf.function(functools.partial(traced, specs), jit_compile=True, autograph=False)
-            compiled = _flat(function.get_concrete_function(state.handles(names), args))
-        return compiled(state.handles(names), args)
+            compiled = _flat(function.get_concrete_function(state.handles(names), weights, args))
+        return compiled(state.handles(names), weights, args)
 
     return run
 
 
 def _flat(function: Any) -> Callable:
-    """A concrete function of the handles and arguments, called as quickly as TensorFlow lets us."""
+    """A concrete function of handles, weights and arguments, called as quickly as TensorFlow lets us."""
     try:
         call = flat_call(function)
     except Gone:
         return function
-    return lambda handles, args: call([*handles, *tf.nest.flatten(args)])
+    return lambda handles, weights, args: call([*handles, *weights, *tf.nest.flatten(args)])
 
 
 def _variable(spec: keras.KerasTensor) -> tf.Variable:
