@@ -137,7 +137,7 @@ def test_two_streams_at_once_have_a_state_of_their_own(layer):
     whole = [layer.generate(prompt)[0] for prompt in PROMPTS[:2]]
     streams = [layer.stream(prompt) for prompt in PROMPTS[:2]]
     made = ["", ""]
-    for pair in itertools.zip_longest(*streams, fillvalue=""):  # how many tokens a piece has depends on the time it took
+    for pair in itertools.zip_longest(*streams, fillvalue=""):  # a piece has as many tokens as time allows
         made = [text + piece for text, piece in zip(made, pair, strict=True)]
     assert made == whole
 
