@@ -18,6 +18,7 @@ is_string = _module.is_string
 host_call = _module.host_call
 jit = _module.jit
 read_weights = _module.read_weights
+same_weights = _module.same_weights
 run_eagerly = _module.run_eagerly
 float_bits = _module.float_bits
 matmul_transposed = _module.matmul_transposed
@@ -28,5 +29,3 @@ _states = importlib.import_module(f"keras_xla.backend.{name}.device_state")
 DeviceState = _states.DeviceState
 jit_on_state = _states.jit_on_state
 output_spec = _states.output_spec
-
-Snapshot = importlib.import_module(f"keras_xla.backend.{name}.snapshot").Snapshot

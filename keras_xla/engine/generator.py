@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_xla.backend import DeviceState, Snapshot
+from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check
@@ -192,7 +192,7 @@ class Generator:
 
     def prompt_cache(self) -> PromptCache | None:
         """An empty one; None where prompts cannot stay: a source is another each time, or the cache is not ours."""
-        return None if self.has_encoder or not self._programs.chunked else PromptCache(self._pool)
+        return None if self.has_encoder or not self._programs.chunked else PromptCache(self._pool, self.model.variables)
 
     def encode(self, features: np.ndarray) -> Any:
         """An encoder's hidden states `(batch bucket, length, hidden)` of speech `features (rows, mel, frames)`."""
@@ -209,10 +209,11 @@ class Generator:
         self._refresh()
         ids, starts = pad_left(prompts, hidden.shape[0], 0)
         key = StateKey(hidden.shape[0], self._cache.fit(ids.shape[1] + 1), 1, hidden.shape[1])
-        key, state, _ = self._state(key, [hidden], ids, starts, None)
-        self._prefill(key, state, ids, starts)
+        weights = self.executables.read_weights()
+        key, state, _ = self._state(key, [hidden], ids, starts, None, weights)
+        self._prefill(key, state, ids, starts, weights=weights)
         inputs = map(ops.convert_to_tensor, (ids[:, -1], np.int32(ids.shape[1] - 1), starts))
-        scores = self.executables(ScoreKey(key.batch, key.cache, key.source), state, *inputs)
+        scores = self.executables(ScoreKey(key.batch, key.cache, key.source), state, *inputs, weights=weights)
         self._pool.give(key, state)
         return ops.convert_to_numpy(scores)[: len(prompts)]
 
@@ -260,8 +261,7 @@ class Generator:
             slots = ids.shape[1] + options.max_new_tokens
         key, length = StateKey(batch, self._cache.fit(slots), options.num_beams, source), ids.shape[1]
         weights = self.executables.read_weights()
-        snapshot = None if reuse is None else Snapshot(self.model.variables)
-        key, state, known = self._state(key, sources, ids, starts, reuse)
+        key, state, known = self._state(key, sources, ids, starts, reuse, weights)
         request = make_request(
             starts, length, eos_room(options), options, self.processors, self.model.vocab_size, first_row
         )
@@ -297,9 +297,9 @@ class Generator:
         )
         if reuse is None:
             return Run(generation, options, busy)
-        return Run(generation, options, busy, lambda generation: reuse.put(generation, starts, snapshot))
+        return Run(generation, options, busy, lambda generation: reuse.put(generation, starts, weights))
 
-    def _state(self, key: StateKey, sources: list, ids, starts, reuse) -> tuple[StateKey, DeviceState, int]:
+    def _state(self, key: StateKey, sources: list, ids, starts, reuse, weights) -> tuple[StateKey, DeviceState, int]:
         """A state with what the decoder needs of its source in it; how many slots hold the prompts already."""
         kept = None if reuse is None or key.beams > 1 else reuse.take(key.batch, ids, starts)
         if kept is not None:
@@ -308,7 +308,7 @@ class Generator:
             self._programs.remember_specs(key, sources)
         state = self._pool.take(key)
         if sources:
-            self.executables(RememberKey(key.batch, key.source, len(sources) == 1), state, *sources)
+            self.executables(RememberKey(key.batch, key.source, len(sources) == 1), state, *sources, weights=weights)
         return key, state, 0
 
     def _moved(self, key: StateKey, kept: StateKey, state: DeviceState, known: int):
@@ -325,8 +325,9 @@ class Generator:
     ) -> None:
         """Run prompts `ids [B, L]` from the slot `known` on, but for their last tokens, which `advance` runs."""
         name = PrefillKey(key.batch, key.cache, chunk_size(key.cache), key.source)
+        starts = ops.convert_to_tensor(starts)
         for chunk, slot in chunks(ids[:, :-1], name.chunk, key.cache, known):
-            inputs = map(ops.convert_to_tensor, (chunk, starts, slot))
+            inputs = ops.convert_to_tensor(chunk), starts, ops.convert_to_tensor(slot)
             self.executables(name, state, *inputs, weights=weights)
 
     def _sources(self, batch: int, source: int, reads, hidden, copies) -> list:

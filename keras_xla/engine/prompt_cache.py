@@ -1,11 +1,14 @@
 """What an earlier generation left in its cache, for a prompt that begins as that one did."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import keras
 import numpy as np
 
-from keras_xla.backend import DeviceState, Snapshot
+from keras_xla import backend
+from keras_xla.backend import DeviceState
 from keras_xla.engine.generation import Generation, StateKey
 from keras_xla.engine.state_pool import StatePool
 
@@ -18,7 +21,7 @@ class _Kept:
     state: DeviceState
     tokens: np.ndarray  # [B, S] int32
     starts: np.ndarray  # [B] int32, each row's first real slot
-    weights: Snapshot  # those that ran the tokens
+    weights: list  # those that ran the tokens, from `backend.read_weights`
 
 
 class PromptCache:
@@ -28,10 +31,12 @@ class PromptCache:
 
     Args:
         pool: Where states go that are of no use any more.
+        variables: The model's.
     """
 
-    def __init__(self, pool: StatePool):
-        self._pool, self._kept, self._lock = pool, None, threading.Lock()
+    def __init__(self, pool: StatePool, variables: Sequence[keras.Variable]):
+        self._pool, self._variables = pool, variables
+        self._kept, self._lock = None, threading.Lock()
 
     def take(self, batch: int, ids: np.ndarray, starts: np.ndarray) -> tuple[StateKey, DeviceState, int] | None:
         """A state whose cache begins like the prompts, and how many slots of it can stay.
@@ -53,7 +58,8 @@ class PromptCache:
             return None
         real = starts < ids.shape[1]
         common = 0
-        if kept.key.batch == batch and (kept.starts == starts)[real].all() and kept.weights.holds():
+        begins_there = kept.key.batch == batch and (kept.starts == starts)[real].all()
+        if begins_there and backend.same_weights(self._variables, kept.weights):
             length = min(kept.tokens.shape[1], ids.shape[1] - 1)  # the last token of a prompt runs with the new ones
             equal = (kept.tokens[:, :length] == ids[:, :length])[real].all(axis=0)
             common = int(np.logical_and.accumulate(equal).sum())
@@ -62,13 +68,13 @@ class PromptCache:
             return None
         return kept.key, kept.state, common
 
-    def put(self, generation: Generation, starts: np.ndarray, weights: Snapshot) -> None:
+    def put(self, generation: Generation, starts: np.ndarray, weights: list) -> None:
         """Take over the state of a generation that has ended, instead of `generation.close()`.
 
         Args:
             generation: Of a decoder-only model, whose prompts ran in chunks.
             starts: `[B]` int32, each row's first real slot.
-            weights: Those that it began with.
+            weights: Those that it ran with.
         """
         key, state, tokens = generation.release()
         if key.beams > 1:  # beams have slots of their own

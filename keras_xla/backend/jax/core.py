@@ -42,6 +42,11 @@ def read_weights(variables: Sequence[keras.Variable]) -> list[jax.Array]:
     return [v.value for v in variables]
 
 
+def same_weights(variables: Sequence[keras.Variable], weights: list[jax.Array]) -> bool:
+    """Whether no variable has been assigned to since `read_weights` gave these values; JAX's arrays never change."""
+    return all(now is then for now, then in zip(read_weights(variables), weights, strict=True))
+
+
 def share(variable: keras.Variable, source: Any) -> bool:
     """Never: TensorFlow's variables are not jax's."""
     return False

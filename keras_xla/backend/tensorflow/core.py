@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.machine import machine
@@ -69,6 +70,18 @@ def share(variable: keras.Variable, source: Any) -> bool:
 def read_weights(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
     """The values of variables; nothing is copied, unless one is assigned to while its value is kept."""
     return [tf.convert_to_tensor(v.value) for v in variables]
+
+
+def same_weights(variables: Sequence[keras.Variable], weights: list[tf.Tensor]) -> bool:
+    """Whether no variable has been assigned to since `read_weights` gave these values.
+
+    TensorFlow changes a variable in place only where nobody else holds its value. Who kept the weights does, so that
+    whatever is assigned from then on stands in memory of its own. The price: after that the old values stay in memory,
+    too, until the weights are let go of.
+    """
+    # Views on a CPU. A GPU's are copies, which never stand where those of then do: there it is never so.
+    pairs = zip(read_weights(variables), weights, strict=True)
+    return all(np.asarray(now).ctypes.data == np.asarray(then).ctypes.data for now, then in pairs)
 
 
 def run_eagerly(fn: Callable, *args):
