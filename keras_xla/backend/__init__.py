@@ -20,6 +20,7 @@ jit = _module.jit
 read_weights = _module.read_weights
 same_weights = _module.same_weights
 run_eagerly = _module.run_eagerly
+trace_once = _module.trace_once
 float_bits = _module.float_bits
 matmul_transposed = _module.matmul_transposed
 share = _module.share

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_xla import backend
 from keras_xla.models import cache as kv
 from keras_xla.models.layers import Linear, Norm
 from keras_xla.models.positions import rotate
@@ -41,14 +42,14 @@ def attend(q, k, v, mask, bias, scale: float):
     (batch, heads, length, size), (rows, slots, _) = ops.shape(q), ops.shape(k)
     queries = batch * heads // rows * length
     q = ops.reshape(q, (rows, queries, size)) * scale  # [BH, GS, D]
-    scores = ops.cast(ops.einsum("nqd,ntd->nqt", q, k), "float32")
+    scores = ops.cast(backend.matmul_transposed(q, k), "float32")
     scores = ops.reshape(scores, (batch, heads, length, slots))
     if bias is not None:
         scores = scores + ops.cast(bias, "float32")
     if mask is not None:
         scores = ops.where(mask, scores, -1e9)  # finite: an unused row sees nothing
     weights = ops.cast(ops.softmax(scores, axis=-1), v.dtype)
-    y = ops.einsum("nqt,ntd->nqd", ops.reshape(weights, (rows, queries, slots)), v)
+    y = ops.matmul(ops.reshape(weights, (rows, queries, slots)), v)
     y = ops.transpose(ops.reshape(y, (batch, heads, length, size)), (0, 2, 1, 3))
     return ops.reshape(y, (batch, length, heads * size))
 

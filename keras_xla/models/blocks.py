@@ -26,6 +26,12 @@ class Block(keras.layers.Layer):
         self.mlp = MLP(size, spec.mlp, dtype=dtype, name="mlp")
         self.built = True
 
+    @property
+    def structure(self) -> tuple:
+        """What sets a block of a stack apart from others, beside the values of its weights."""
+        weights = tuple((v.shape, v.dtype) for v in self.variables)
+        return self.attention.window, self.attention.factor, weights
+
     def call(self, x, attention_inputs: AttentionInputs, cache=None, slot=None, memory=None):
         """`x [B, S, E]` -> `[B, S, E]`, and the layer's keys and values; see `Attention` and `CrossAttention`."""
         y, cache = self.attention(self._before(x, self.attention_norm), attention_inputs, cache, slot)

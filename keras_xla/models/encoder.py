@@ -8,6 +8,7 @@ from keras_xla.models.blocks import Block
 from keras_xla.models.embedding import PositionEmbedding
 from keras_xla.models.layers import Convolution, Norm, gelu
 from keras_xla.models.spec import EncoderSpec
+from keras_xla.models.stack import run_blocks
 
 # B batch, L source length, F frames, E hidden size
 
@@ -63,8 +64,7 @@ class Encoder(keras.layers.Layer):
             rotary=self.positions.rotary(positions),
             bias=self.positions.bias(positions, positions),
         )
-        for block in self.blocks:
-            x, _ = block(x, attention_inputs)
+        x, _ = run_blocks(self.blocks, x, attention_inputs)
         return self.final_norm(x) if spec.final_norm else x
 
     def _embed(self, ids, embedding):

@@ -13,6 +13,7 @@ from keras_xla.models.embedding import PositionEmbedding
 from keras_xla.models.interface import Cache, View
 from keras_xla.models.layers import Linear, Norm, matmul
 from keras_xla.models.spec import DecoderSpec
+from keras_xla.models.stack import run_blocks
 
 # B batch, S new tokens, T slots, M source, E hidden size, V vocabulary
 
@@ -121,12 +122,8 @@ class Transformer(keras.layers.Layer):
             bias=self.positions.bias(view.positions, view.slot_positions),
             source=None if memory is None else memory.seen,
         )
-        nothing, updated = [None] * spec.layers, []
-        layers = zip(self.blocks, cache or nothing, nothing if memory is None else memory.layers, strict=True)
-        for block, layer_cache, layer_memory in layers:
-            x, layer_cache = block(x, attention_inputs, layer_cache, slot, layer_memory)
-            updated.append(layer_cache)
-        return x, updated
+        memories = None if memory is None else memory.layers
+        return run_blocks(self.blocks, x, attention_inputs, cache, slot, memories)
 
     def _embed(self, ids, positions, one):
         """`ids [B, S]` at `positions [B, S]` -> `[B, S, E]`."""

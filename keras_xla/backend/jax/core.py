@@ -8,8 +8,12 @@ import keras
 
 
 def matmul_transposed(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """`x [..., in]` times `kernel [out, in]`, without carrying out a transpose."""
-    return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (1,)), ((), ())))
+    """`x [..., in]` times `kernel [out, in]`, without carrying out a transpose.
+
+    A kernel `[N, out, in]` is one for each of the `x [N, rows, in]`.
+    """
+    batch = tuple(range(kernel.ndim - 2))
+    return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (kernel.ndim - 1,)), (batch, batch)))
 
 
 def float_bits(x: jax.Array) -> jax.Array:
@@ -56,6 +60,15 @@ def run_eagerly(fn: Callable, *args):
     """Call `fn` op by op, loops included."""
     with jax.disable_jit():
         return fn(*args)
+
+
+def trace_once(fn: Callable) -> Callable:
+    """`fn(*tensors)`, which a jax transformation calls again and again: it is traced, and lowered, once.
+
+    Outside of a transformation it is called as it is. `fn` may close over abstract values.
+    """
+    traced = jax.jit(fn)
+    return lambda *args: (traced if any(map(is_traced, jax.tree.leaves(args))) else fn)(*args)
 
 
 def is_traced(x: Any) -> bool:

@@ -76,10 +76,9 @@ def advance(
     beams = kind(model, request.starts, request.prompt_end, slots, search.width)
     until = ops.minimum(step + count, request.max_new_tokens)
     known = values["search"]
-    state = ops.cond(
-        step == 0, lambda: keras.tree.flatten(search.begin(values["tokens"])), lambda: keras.tree.flatten(known)
-    )
-    initial = (values["chosen"], values["parents"], _like(known, state), values["cache"], values["table"])
+    begun = search.begin(values["tokens"])
+    state = keras.tree.map_structure(lambda new, old: ops.where(step == 0, new, old), begun, known)
+    initial = (values["chosen"], values["parents"], state, values["cache"], values["table"])
 
     def more(step, *flat):
         return ops.logical_and(step < until, search.unfinished(_like(initial, flat)[2]))
