@@ -71,7 +71,7 @@ class Attention(keras.layers.Layer):
         self.qkv = Linear(hidden, width, spec.qkv_bias, dtype=dtype, name="qkv")
         self.out = Linear(spec.heads * spec.head_dim, hidden, spec.out_bias, dtype=dtype, name="out")
         if spec.qk_norm:
-            head_norm = NormSpec("rms", norm.epsilon)
+            head_norm = NormSpec("rms", norm.epsilon if spec.qk_norm_epsilon is None else spec.qk_norm_epsilon)
             self.q_norm = Norm(spec.head_dim, head_norm, dtype=dtype, name="q_norm")
             self.k_norm = Norm(spec.head_dim, head_norm, dtype=dtype, name="k_norm")
         self.built = True

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
 from keras_xla.models.positions import distance_buckets, rotary_tables, sinusoids
 from keras_xla.models.spec import StackSpec
+from keras_xla.models.weights import WeightedLayer
 
 # B batch, S tokens that see, T tokens that are seen, E hidden size, H heads
 
 
-class PositionEmbedding(keras.layers.Layer):
+class PositionEmbedding(WeightedLayer):
     """The positions of a stack, whichever kind its spec has: each method serves some kinds and gives None for others.
 
     Args:

@@ -1,6 +1,5 @@
 """The encoder that an `EncoderSpec` describes, for text or speech."""
 
-import keras
 from keras import ops
 
 from keras_xla.models.attention import AttentionInputs
@@ -9,11 +8,12 @@ from keras_xla.models.embedding import PositionEmbedding
 from keras_xla.models.layers import Convolution, Norm, gelu
 from keras_xla.models.spec import EncoderSpec
 from keras_xla.models.stack import run_blocks
+from keras_xla.models.weights import WeightedLayer
 
 # B batch, L source length, F frames, E hidden size
 
 
-class Encoder(keras.layers.Layer):
+class Encoder(WeightedLayer):
     """A transformer encoder.
 
     Args:

@@ -4,9 +4,10 @@ import keras
 from keras import ops
 
 from keras_xla.models.spec import MLPSpec, NormSpec
+from keras_xla.models.weights import WeightedLayer
 
 
-class Linear(keras.layers.Layer):
+class Linear(WeightedLayer):
     """`x [..., in] -> [..., out]`.
 
     The kernel is stored `[in, out]`: measured with XLA on 2 CPU cores, one row takes the same time either way, but for
@@ -36,7 +37,7 @@ def matmul(x, kernel):
     return ops.reshape(y, (*shape[:-1], kernel.shape[-1]))
 
 
-class Norm(keras.layers.Layer):
+class Norm(WeightedLayer):
     """Layer or RMS normalization over the last axis, computed in float32."""
 
     def __init__(self, size: int, spec: NormSpec, **kwargs):
@@ -80,7 +81,7 @@ class MLP(keras.layers.Layer):
         return self.down(y, one)
 
 
-class Convolution(keras.layers.Layer):
+class Convolution(WeightedLayer):
     """`x [B, F, in] -> [B, F / stride, out]` with kernels 3 wide and one frame of zeros at each end.
 
     The kernel is stored `[out, in, 3]`, as PyTorch does.

@@ -18,6 +18,7 @@ from keras_xla.models.convert.whisper import WHISPER
 from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.sources.live import follow
 from keras_xla.models.transformer import Transformer
+from keras_xla.models.weights import empty_weights
 
 if TYPE_CHECKING:
     from keras_xla.models.sources.checkpoint import Checkpoint
@@ -83,7 +84,8 @@ def load_model(checkpoint: "Checkpoint", dtype: str | None = None) -> Transforme
     kind = config.model_type
     family = FAMILIES[kind]
     try:
-        model = build(untied(family.spec(config), family, checkpoint), dtype=dtype, name=kind)
+        with empty_weights():
+            model = build(untied(family.spec(config), family, checkpoint), dtype=dtype, name=kind)
     except _UNFIT as error:
         raise ValueError(
             f"{checkpoint.path}: its config does not describe a model of the type {kind!r}: {error}. The file is "

@@ -19,6 +19,7 @@ class AttentionSpec:
         windows: For each layer, how many positions back it sees (itself included), or None for all;
             empty where no layer has a window.
         qk_norm: Whether each query and key head is RMS-normed before the rotation (Qwen3).
+        qk_norm_epsilon: Added to the variance in it; that of the stack's other norms if None.
         scale_by_layer: Whether layer `i`'s scores are also divided by `i + 1` (a GPT-2 option).
     """
 
@@ -30,6 +31,7 @@ class AttentionSpec:
     scale: float
     windows: tuple[int | None, ...] = ()
     qk_norm: bool = False
+    qk_norm_epsilon: float | None = None
     scale_by_layer: bool = False
 
     def window(self, layer: int) -> int | None:

@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
 
 from keras_xla import backend
@@ -14,6 +13,7 @@ from keras_xla.models.interface import Cache, View
 from keras_xla.models.layers import Linear, Norm, matmul
 from keras_xla.models.spec import DecoderSpec
 from keras_xla.models.stack import run_blocks
+from keras_xla.models.weights import WeightedLayer
 
 # B batch, S new tokens, T slots, M source, E hidden size, V vocabulary
 
@@ -25,7 +25,7 @@ class Decisions(NamedTuple):
     seen: Any  # [B, 1, 1, M] bool; None for all
 
 
-class Transformer(keras.layers.Layer):
+class Transformer(WeightedLayer):
     """A language model of the decoder kind; implements the `ChunkDecoder` protocol.
 
     With cross-attention in its spec, every method needs the `memory` that `remember` makes.

@@ -1,8 +1,11 @@
 """What every family's converter shares: the family record, rotary parameters, and checked loading."""
 
+import collections
 import dataclasses
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +17,7 @@ from keras_xla.models.positions import inverse_frequencies
 from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec, RotaryPositions
 from keras_xla.models.transformer import Transformer
 
+_READERS = min(4, os.cpu_count() or 1)  # variables that are read, or dequantized, at the same time
 ACTIVATIONS = {
     "relu": "relu",
     "silu": "silu",
@@ -168,8 +172,7 @@ def load(model: Transformer | EncoderDecoder, family: Family, checkpoint) -> lis
             "with other values than the tensor that they should be copies of": unequal,
         },
     )
-    broken = [name for step in plan for name in fill(step, checkpoint)]
-    if broken:
+    if broken := _fill_all(plan, checkpoint):
         raise ValueError(
             f"{checkpoint.path}: {len(broken)} weights hold NaN or infinity: {', '.join(broken)}. "
             "Use a checkpoint of a training run that did not diverge."
@@ -235,15 +238,42 @@ def _raise_if_any(checkpoint, kinds: Mapping[str, list[str]]):
         )
 
 
-def fill(step: Filled, checkpoint) -> list[str]:
-    """Assign one variable; returns the names whose values are not finite."""
+def fill(step: Filled, checkpoint) -> None:
+    """Assign one variable."""
+    step.variable.assign(_values(step, checkpoint))
+
+
+def _values(step: Filled, checkpoint) -> np.ndarray:
+    """What to assign to a variable, float32."""
     arrays = [checkpoint.read(name) for name in step.names]
-    arrays = [np.asarray(array.T if step.flip else array, dtype="float32") for array in arrays]
-    shape = tuple(step.variable.shape)[::-1] if step.turned else tuple(step.variable.shape)
-    whole = arrays[0] if len(arrays) == 1 else None
-    if whole is None or whole.shape != shape:
-        whole = np.zeros(shape, "float32")
-        for row, array in zip(step.rows, arrays, strict=True):
-            whole[row : row + len(array)] = array
-    step.variable.assign(np.ascontiguousarray(whole.T if step.turned else whole))
-    return [] if np.isfinite(whole).all() else step.names
+    arrays = [array.T if step.flip else array for array in arrays]
+    shape = tuple(step.variable.shape)
+    left_out = sum(map(len, arrays)) < (shape[::-1] if step.turned else shape)[0]
+    values = (np.zeros if left_out else np.empty)(shape, "float32")
+    for row, array in zip(step.rows, arrays, strict=True):
+        (values.T if step.turned else values)[row : row + len(array)] = array
+    return values
+
+
+def _fill_all(plan: list[Filled], checkpoint) -> list[str]:
+    """Assign all variables, reading a few ahead; returns the names whose values are not finite."""
+    broken, ahead = [], collections.deque()
+
+    def read(step):
+        values = _values(step, checkpoint)
+        return values, np.isfinite(values).all()
+
+    def assign_next():
+        step, reading = ahead.popleft()
+        values, finite = reading.result()
+        step.variable.assign(values)
+        broken.extend([] if finite else step.names)
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        for step in plan:
+            ahead.append((step, pool.submit(read, step)))
+            if len(ahead) > _READERS:  # no more: each holds the values of a variable
+                assign_next()
+        while ahead:
+            assign_next()
+    return broken

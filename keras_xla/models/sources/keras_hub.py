@@ -1,5 +1,6 @@
 """Live KerasHub tasks: as models of ours where a spec describes them, or else through their own calls."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from keras_xla.models.recompute import Recompute
 from keras_xla.models.sources.keras_hub_cached import CachedTask, own_decoder
 from keras_xla.models.sources.keras_hub_layouts import LAYOUTS, Layout
 from keras_xla.models.sources.live import follow
-from keras_xla.models.spec import NormSpec
+from keras_xla.models.spec import DecoderSpec
 from keras_xla.models.transformer import Transformer
+from keras_xla.models.weights import empty_weights
 from keras_xla.private.keras_hub import query_norm_epsilon
 
 
@@ -114,11 +116,11 @@ def load_task(task: Any, layout: Layout) -> Transformer | EncoderDecoder:
     source = TaskWeights(task, layout)
     values = {key: value for key, value in source.config.items() if key != "model_type"}
     spec = layout.adjust(layout.family.spec(AutoConfig.for_model(layout.kind, **values)), task.backbone)
-    model = build(spec, dtype=task.backbone.dtype_policy, name=layout.kind)
+    if isinstance(spec, DecoderSpec) and spec.attention.qk_norm:
+        # KerasHub leaves it at its layer's default, whatever the backbone's epsilon.
+        epsilon = query_norm_epsilon(task.backbone.transformer_layers[0])
+        spec = dataclasses.replace(spec, attention=dataclasses.replace(spec.attention, qk_norm_epsilon=epsilon))
+    with empty_weights():
+        model = build(spec, dtype=task.backbone.dtype_policy, name=layout.kind)
     follow(model, load(model, layout.family, source), source)
-    if isinstance(model, Transformer) and spec.attention.qk_norm:
-        # KerasHub leaves these at its layer's default, whatever the backbone's epsilon.
-        for theirs, ours in zip(task.backbone.transformer_layers, model.blocks, strict=True):
-            epsilon = query_norm_epsilon(theirs)
-            ours.attention.q_norm.spec = ours.attention.k_norm.spec = NormSpec("rms", epsilon)
     return model
