@@ -20,14 +20,16 @@ from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import place_of, refuse_ops
 from keras_xla.training.decide.cost import estimated_cost
 from keras_xla.training.decide.decisions import Decisions, Key, Times
-from keras_xla.training.decide.progress import Progress
 from keras_xla.training.decide.rare_shapes import RareShapes
-from keras_xla.training.decide.second_opinions import MOST_TRIALS, SecondOpinions
 from keras_xla.training.decide.trials import Trials
 from keras_xla.training.reports.journal import Decision, Journal
 from keras_xla.training.session import Session
 
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
+STEPS_OF_AN_UNKNOWN_EPOCH = 200  # of data that do not tell their length
+# A loss of XLA may be due to other work on the machine, and is measured again.
+SHARE_OF_STEPS_BEFORE = 0.1  # of the steps to come, that run before that
+MOST_TRIALS = 3  # of a graph, over all runs; then a near miss is one
 _NOW, _AGAIN = "measured", "measured again"
 
 
@@ -52,15 +54,15 @@ class Policy:
     _settled_session: Session | None = None  # the call whose usual shapes have their answer
     _steps_until_asked_again: float = math.inf
     _rare_shapes: RareShapes = field(default_factory=RareShapes)
-    _second_opinions: SecondOpinions = field(default_factory=SecondOpinions)
+    _doubted_from: dict[tuple, float] = field(default_factory=dict)  # by shapes, the step that a second trial waits for
 
     def wants_again(self) -> bool:
         """Whether so many steps have run in the plain graph by now that the answer may be another one."""
-        return self._progress.done >= self._steps_until_asked_again
+        return self._steps_done >= self._steps_until_asked_again
 
     def again(self, shapes: tuple) -> bool:
         """Take note of a batch of shapes for which the plain graph was the answer; whether to ask anew."""
-        return self._is_doubted(shapes) or self._rare_shapes.ripe(shapes, self._progress.times_more)
+        return self._is_doubted(shapes) or self._rare_shapes.ripe(shapes, self._times_more)
 
     def decide(self, new_shapes: NewShapes) -> str:
         """The way to run batches of new shapes.
@@ -106,7 +108,7 @@ class Policy:
         try:
             times, source = self._times(trials)
         except TrialImpossible as error:
-            self._steps_until_asked_again = 2 * self._progress.done + 1
+            self._steps_until_asked_again = 2 * self._steps_done + 1
             return "graph", f"no trial: {error}", {}
         return self._faster(trials, times, source)
 
@@ -114,21 +116,21 @@ class Policy:
         """Steps that an answer is for; 0 if batches of these shapes had better wait for one."""
         session = self.pace()
         if self._is_doubted(shapes):
-            return self._progress.to_come
+            return self._all_steps_to_come
         if session is not None and session is self._settled_session:
-            return self._rare_shapes.runs(shapes) * self._progress.times_more
+            return self._rare_shapes.runs(shapes) * self._times_more
         self._settled_session, self._steps_until_asked_again = session, math.inf
-        return self._progress.to_come
+        return self._all_steps_to_come
 
     def _is_doubted(self, shapes: tuple) -> bool:
-        return self._second_opinions.is_due(shapes, self._progress.done)
+        return shapes in self._doubted_from and self._steps_done >= self._doubted_from[shapes]
 
     def _times(self, trials: Trials) -> tuple[Times, str]:
         """The times of both ways, and since when they are known."""
         shapes, key = trials.new_shapes.shapes, self._key(trials.new_shapes)
         known, doubted = self.memory.get(key), self._is_doubted(shapes)
         known = known if known is not None and known.way == trials.way else None
-        self._second_opinions.done(shapes)
+        self._doubted_from.pop(shapes, None)
         if known is not None and (known.tried is None or not doubted):
             return known, known.source
         lasting = True
@@ -151,7 +153,8 @@ class Policy:
             return "graph", self._too_few(trials.steps_to_come, trials.steps_to_repay(times)), measured
         if _faster_way(times) == "graph":
             if source != _AGAIN and times.trials < MOST_TRIALS and trials.may_be_wrong(times):
-                self._second_opinions.plan(trials.new_shapes.shapes, self._progress.done, trials.steps_to_come)
+                wait = SHARE_OF_STEPS_BEFORE * trials.steps_to_come
+                self._doubted_from[trials.new_shapes.shapes] = self._steps_done + wait
             return "graph", f"{source}: XLA is not faster", measured
         enough = times.compile / (times.graph - times.tried)
         if source not in (_NOW, _AGAIN) and trials.steps_to_come < enough:
@@ -164,8 +167,22 @@ class Policy:
         return f"{steps_to_come:.0f} steps to come cannot repay a compilation, {enough:.0f} could"
 
     @property
-    def _progress(self) -> Progress:
-        return Progress(self.kind, self.journal, self.pace)
+    def _steps_done(self) -> int:
+        return sum(tally.steps for (kind, _), tally in self.journal.tallies.items() if kind == self.kind)
+
+    @property
+    def _all_steps_to_come(self) -> float:
+        """Steps that are expected: who came back so often will come again."""
+        session = self.pace()
+        left = session.left() if session is not None else None
+        if left is None:
+            left = STEPS_OF_AN_UNKNOWN_EPOCH * (session.epochs if session is not None else 1)
+        return max(left, self._steps_done)
+
+    @property
+    def _times_more(self) -> float:
+        """How many times as many steps as have run are to come."""
+        return self._all_steps_to_come / max(self._steps_done, 1)
 
     def _key(self, new_shapes: NewShapes) -> Key:
         return Key(new_shapes.facts.fingerprint, self.kind, _shapes(new_shapes), **machine())

@@ -8,9 +8,9 @@ import pytest
 from keras_xla.backend.blocking_op import BlockingOp
 from keras_xla.backend.new_shapes import NewShapes, StepProfile, Timing, TrialImpossible, WayFailed
 from keras_xla.diagnosis.errors import XLAUnsupportedError
-from keras_xla.training.decide import cost, decisions, second_opinions, trials
+from keras_xla.training.decide import cost, decisions, trials
 from keras_xla.training.decide.decisions import Decisions
-from keras_xla.training.decide.policy import Policy
+from keras_xla.training.decide.policy import MOST_TRIALS, SHARE_OF_STEPS_BEFORE, Policy
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
 from tests.training.helpers import classifier
@@ -77,7 +77,7 @@ def test_a_small_loss_may_be_the_machines_and_is_measured_again_later_once(make)
         policy, bench = make(steps=10_000), Bench(graph=0.01, xla=0.02)
         new_shapes = bench.new_shapes()
         assert policy.decide(new_shapes) == "graph" and not policy.again(new_shapes.shapes)
-        policy.journal.ran("train", "graph", int(second_opinions.SHARE_OF_STEPS_BEFORE * 10_000) - 1, 10.0)
+        policy.journal.ran("train", "graph", int(SHARE_OF_STEPS_BEFORE * 10_000) - 1, 10.0)
         assert not policy.again(new_shapes.shapes)
         policy.journal.ran("train", "graph", 2, 0.02)
         assert policy.again(new_shapes.shapes) and not policy.again(((4, 4),))
@@ -261,7 +261,7 @@ def test_failures_expire(make):
 def test_a_near_miss_of_an_earlier_run_is_measured_again_until_it_is_clear(make):
     make(steps=20).decide(Bench(graph=0.01).new_shapes())  # too few steps to come for a trial
     assert make().decide(Bench(graph=0.01, xla=0.02).new_shapes()) == "graph"
-    for _ in range(second_opinions.MOST_TRIALS - 1):
+    for _ in range(MOST_TRIALS - 1):
         policy, bench = make(steps=10_000), Bench(graph=0.01, xla=0.02)
         assert policy.decide(bench.new_shapes()) == "graph" and not bench.tried  # known
         policy.journal.ran("train", "graph", 5_000, 50.0)
