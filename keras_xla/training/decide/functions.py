@@ -44,7 +44,7 @@ class FunctionPolicy:
         self._regret = 0.0
 
     def ran(self, way: str, seconds: float) -> None:
-        """Take note of a call."""
+        """Take note of a call, in way `"graph"` or `"xla"`, that neither traced nor compiled anything."""
         self.journal.ran(KIND, way, 1, seconds)
 
     def curious(self) -> bool:
@@ -56,7 +56,12 @@ class FunctionPolicy:
         return self.jit_compile is True or often
 
     def decide(self, calls: Calls) -> str:
-        """See `keras_xla.backend.function_calls.CallPolicy`."""
+        """What to do with the call that is to come.
+
+        Returns:
+            `"graph"` for good, whatever the arguments, `"this"` for the plain graph with these arguments, `"later"` for
+            the plain graph and another question at the next call, `"measure"` for both in turn, or `"xla"`.
+        """
         if calls.refusal:
             return self._decided(calls, "graph", calls.refusal)
         if calls.executables >= MOST_COMPILATIONS:
@@ -78,7 +83,7 @@ class FunctionPolicy:
         return self._decided(calls, "xla", times.source, times)
 
     def measured(self, calls: Calls, graph: Sequence[float], first: float, xla: Sequence[float]) -> str:
-        """The faster way."""
+        """The way of all further calls, `"graph"` or `"xla"`, given the seconds of some calls each way."""
         times = Times(min(graph), "xla", min(xla), first)
         self._remember(calls, times)
         if not _is_faster(times):
@@ -106,7 +111,10 @@ class FunctionPolicy:
         self.journal.compiled(record(self.name, KIND, describe(signature), cause, seconds))
 
     def failed(self, calls: Calls | None, reason: str, lasting: bool = True) -> None:
-        """See `keras_xla.backend.function_calls.CallPolicy`."""
+        """Take note that XLA cannot run it, or that the function could not be looked into (no `calls`).
+
+        A failure that is not `lasting` may be none in the next run: a lack of memory may be due to another process.
+        """
         if calls is None:
             self.journal.decisions.append(Decision(KIND, "any arguments", "graph", reason))
             return

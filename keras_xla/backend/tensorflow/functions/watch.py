@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.backend.function_calls import CallPolicy, Calls
+from keras_xla.backend.function_calls import Calls
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED
 from keras_xla.backend.tensorflow.graphs.operations import operations
@@ -35,15 +35,15 @@ class Watch:
 
     Args:
         name: For people.
-        make_policy: `make_policy(name)` is called at the first call.
+        make_policy: `make_policy(name)` gives the `FunctionPolicy` that is asked, at the first call.
 
     Attributes:
         resting: Whether the function runs plainly from now on, without a look.
     """
 
-    def __init__(self, name: str, make_policy: Callable[[str], CallPolicy]):
+    def __init__(self, name: str, make_policy: Callable[[str], Any]):
         self._name, self._make_policy = name, make_policy
-        self._policy: CallPolicy | None = None
+        self._policy: Any = None
         self._thread = 0
         self._looking, self._count, self._seconds = False, 0, 0.0
         self._variants: dict[tuple, _Variant] = {}
