@@ -14,11 +14,21 @@ ONE = "one step"  # what was traced, for the log
 predict_data = None  # Keras' own functions read the data
 
 
-def make_runner(*_) -> None:
-    """None: Keras' own functions, which compile every step, are what runs, or what the runner of a state is around."""
+def _nothing(*_) -> None:
+    """None: only TensorFlow has or needs that."""
+
+
+def _never(*_) -> bool:
+    """False: only on TensorFlow it may be so."""
+    return False
 
 
 make_state_runner = Runner
+make_runner = require_private = _nothing  # Keras' own functions run, which compile every step, or that runner does
+make_replicas_runner = _nothing  # strategies are TensorFlow's; here XLA itself divides the work
+is_mirrored = is_distributed = _never  # how JAX distributes is in the arrays, and the functions are the same
+state_maker = symbolic_build = _nothing  # Keras makes all state before it traces, and its own build works
+runs_eagerly = _never  # not all functions
 
 
 def reads_ahead(x: Any) -> bool:
@@ -31,36 +41,9 @@ def reads_ahead(x: Any) -> bool:
     return all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(x) if leaf is not None)
 
 
-def make_replicas_runner(*_) -> None:
-    """None: there are no strategies; XLA itself divides the work."""
-
-
-def is_distributed(model) -> bool:
-    """Never: a distribution of JAX arrays is in the arrays, and the functions are the same."""
-    return False
-
-
-def state_maker(model) -> None:
-    """None: Keras makes all state before it traces."""
-
-
-def symbolic_build(model) -> None:
-    """None: Keras' own works."""
-
-
 def taking_rows(function: Callable, _arrays) -> Callable:
     """The function as it is: no arrays are kept for it."""
     return function
-
-
-def is_mirrored(model) -> bool:
-    """Never: strategies are TensorFlow's."""
-    return False
-
-
-def runs_eagerly() -> bool:
-    """Never for all functions."""
-    return False
 
 
 def replicas_of(model) -> int:
