@@ -8,18 +8,8 @@ import keras
 
 from keras_xla import backend
 from keras_xla.private import tf_keras
-from keras_xla.private.tf_keras import AnyKeras
+from keras_xla.private.tf_keras import AnyKeras as AnyKeras
 from keras_xla.private.tf_keras import is_model as is_keras2
-
-__all__ = [
-    "AnyKeras",
-    "inputs_of",
-    "is_keras2",
-    "model_class",
-    "require_model",
-    "step_of",
-    "steps_per_execution",
-]
 
 
 def require_model(who: str, model: Any) -> None:

@@ -7,22 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.machine import machine
+from keras_xla.backend.tensorflow.machine import machine as machine
 from keras_xla.private.keras import stand_on
 from keras_xla.private.names import otherwise
-
-__all__ = [
-    "float_bits",
-    "host_call",
-    "is_string",
-    "is_traced",
-    "jit",
-    "machine",
-    "matmul_transposed",
-    "run_eagerly",
-    "share",
-    "trace_once",
-]
 
 
 def matmul_transposed(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
