@@ -13,8 +13,8 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 import keras_xla
-from keras_xla.backend.tensorflow.checks.find import early_checks
 from keras_xla.backend.tensorflow.partial.split import HEAVY
+from keras_xla.backend.tensorflow.runner.executable import Executable
 from keras_xla.backend.tensorflow.runner.sources import shapes_of
 from keras_xla.backend.tensorflow.runner.trace import Trace
 from keras_xla.backend.tensorflow.runner.ways import make
@@ -42,7 +42,7 @@ class Step:
         model._symbolic_build(data_batch=batch)
         spec = tuple(tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in batch)
         self.trace, shapes = Trace(model.train_step, spec), shapes_of(batch)
-        self.ok = early_checks(self.trace, shapes)
+        self.ok = Executable(self.trace, "xla", shapes, print).early
         self.late = [self.trace.concrete.graph.get_operation_by_name(name) for name in self.trace.checks(shapes).late]
         self.predicate = tf.function(self.ok, autograph=False).get_concrete_function(batch) if self.ok else None
         self.run = tf.function(make(self.trace, "xla", shapes), autograph=False)

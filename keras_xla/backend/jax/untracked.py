@@ -10,7 +10,6 @@ from typing import Any
 import jax
 
 
-@jax.tree_util.register_pytree_node_class
 class Untracked(Sequence):
     """What a list has, without being one."""
 
@@ -23,14 +22,8 @@ class Untracked(Sequence):
     def __len__(self):
         return len(self._arrays)
 
-    def tree_flatten(self):
-        """For jax."""
-        return tuple(self._arrays), None
 
-    @classmethod
-    def tree_unflatten(cls, _, arrays):
-        """For jax."""
-        return cls(arrays)
+jax.tree_util.register_pytree_node(Untracked, lambda x: (tuple(x._arrays), None), lambda _, arrays: Untracked(arrays))
 
 
 def untracked(state: Any) -> Any:

@@ -68,10 +68,7 @@ def _gpu_name(gpu) -> str:
 @functools.cache
 def _cpu_name() -> str:
     """The model with its vector instructions: two machines of one cluster may differ in them."""
-    told: dict[str, str] = {}
-    for line in _text(pathlib.Path("/proc/cpuinfo")).splitlines():
-        name, _, value = line.partition(":")
-        told.setdefault(name.strip(), value.strip())
+    told = _table(pathlib.Path("/proc/cpuinfo"), ":")
     name = told.get("model name") or platform.processor() or platform.machine() or "CPU"
     flags = set((told.get("flags") or told.get("Features") or "").split())
     return " ".join([name, platform.machine(), *(each for each in _VECTORS if each in flags)])
@@ -86,9 +83,8 @@ def _cores() -> str:
 
 
 def _available() -> int | None:
-    for line in _text(pathlib.Path("/proc/meminfo")).splitlines():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
+    if available := _table(pathlib.Path("/proc/meminfo"), ":").get("MemAvailable"):
+        return 1024 * int(available.split()[0])
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # Windows has no sysconf, macOS has no such name
@@ -100,10 +96,13 @@ def _left_in_container() -> int | None:
     limit, used = (_text(_CGROUP / name).strip() for name in ("memory.max", "memory.current"))
     if not (limit.isdigit() and used.isdigit()):
         return None
-    for line in _text(_CGROUP / "memory.stat").splitlines():
-        if line.startswith("inactive_file "):
-            return int(limit) - int(used) + int(line.split()[1])
-    return int(limit) - int(used)
+    return int(limit) - int(used) + int(_table(_CGROUP / "memory.stat", " ").get("inactive_file", 0))
+
+
+def _table(path: pathlib.Path, separator: str) -> dict[str, str]:
+    """A file of names and values; where a name comes again (each processor's), its first value."""
+    lines = [line.partition(separator) for line in _text(path).splitlines()]
+    return {name.strip(): value.strip() for name, _, value in reversed(lines)}
 
 
 def _text(path: pathlib.Path) -> str:

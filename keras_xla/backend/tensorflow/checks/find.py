@@ -8,7 +8,6 @@ depends on more is left to its own kernel in the middle of the step; see `partia
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -16,8 +15,7 @@ import tensorflow as tf
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED, Bound, Need, needs_of
 from keras_xla.backend.tensorflow.checks.ranges import negative_counted_back, range_of
 from keras_xla.backend.tensorflow.checks.scopes import BRANCHES, CALLS, CHEAP, LOOPS, Ref, Scope, Values, operations_in
-from keras_xla.backend.tensorflow.graphs.graph import Graph, leaves_of, node_of
-from keras_xla.backend.tensorflow.graphs.last_batch import Shapes, filling
+from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of
 
 _SPARSE = os.path.join(os.path.dirname(os.path.abspath(keras.__file__)), "src", "backend", "tensorflow", "sparse.py")
 _SAME_ELEMENTS = ("Reshape", "ExpandDims", "Squeeze", "Transpose")
@@ -145,27 +143,6 @@ class Checks:
         with tf.device("CPU:0"):  # where the batch comes from: no one waits for another device
             terms = [_term(need, self._values.made(need.ref, given, made)) for need in self.early]
             return terms[0] if len(terms) == 1 else tf.reduce_all(tf.stack(terms))
-
-
-def early_checks(trace: Any, shapes: Shapes) -> Callable[[Any], tf.Tensor] | None:
-    """Whether a batch may run in a compiled step, or has values for which plain TensorFlow raises.
-
-    Args:
-        trace: The traced step.
-        shapes: The shapes of the batch's tensors that the step is compiled for.
-
-    Returns:
-        `ok(batch) -> a scalar bool`, to be called in a `tf.function`, for batches that have the shapes, or can be
-        filled up to them where the trace fills. None if there is nothing to look at.
-    """
-    checks = trace.checks((*shapes, ()) if trace.fills else shapes)
-    if not checks.early:
-        return None
-
-    def ok(batch):
-        return checks.predicate(leaves_of(batch))
-
-    return filling(ok, shapes) if trace.fills else ok
 
 
 def _of_keras(op: tf.Operation) -> bool:

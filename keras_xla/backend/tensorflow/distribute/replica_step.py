@@ -254,7 +254,8 @@ class Replicas:
             # Keras takes the mean of these over workers along axis 0, which scalars do not have.
             return keras.tree.map_structure(lambda x: tf.expand_dims(x, 0), outputs)
 
-        function = _keras_function(self._model, self._kind, step)
+        # Runs the step in all replicas for the one batch in a list, and brings the outputs together as Keras does.
+        function = step_function(_StandIn(self._model, self._kind, step), self._kind, keras.Model)
         return self._traced(lambda *flat: function([repack(self.spec, flat)]))
 
     def _traced(self, function: Callable) -> Callable:
@@ -295,8 +296,3 @@ class _StandIn:
     def __getattr__(self, name: str) -> Any:
         found = getattr(type(self._model), name, None)
         return types.MethodType(found, self) if inspect.isfunction(found) else getattr(self._model, name)
-
-
-def _keras_function(model: keras.Model, kind: str, step: Callable) -> Callable:
-    """Runs a step in all replicas for the one batch in a list, and brings the outputs together as Keras does."""
-    return step_function(_StandIn(model, kind, step), kind, keras.Model)

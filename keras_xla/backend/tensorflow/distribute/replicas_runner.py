@@ -12,21 +12,12 @@ from keras_xla.backend.execution import Execution
 from keras_xla.backend.new_shapes import NewShapes, WayFailed
 from keras_xla.backend.tensorflow.distribute.replica_step import Replicas, is_multi_worker, local_batches
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
-from keras_xla.backend.tensorflow.partial.split import NotSplittable
-from keras_xla.backend.tensorflow.runner.executable import failure
+from keras_xla.backend.tensorflow.runner.executable import way_may_fail
 from keras_xla.backend.tensorflow.runner.runner import Runner
 from keras_xla.backend.tensorflow.runner.sources import shapes_of
 from keras_xla.backend.tensorflow.runner.specs import leaves_with_names
-from keras_xla.backend.tensorflow.runner.trace import without_optionals
+from keras_xla.backend.tensorflow.runner.trace import tensors_of, without_optionals
 from keras_xla.backend.tensorflow.runner.trial import timed_runs
-from keras_xla.private.tensorflow import is_composite
-
-_OF_XLA = (
-    tf.errors.InvalidArgumentError,
-    tf.errors.UnimplementedError,
-    tf.errors.InternalError,
-    tf.errors.ResourceExhaustedError,
-)
 
 
 def is_mirrored(model) -> bool:
@@ -111,7 +102,7 @@ class ReplicasRunner:
 
     def _run(self, batch: Any, spec: Any) -> Execution:
         news = self._news
-        batch = keras.tree.map_structure(_tensor, without_optionals(batch))
+        batch = tensors_of(batch)
         spec = keras.tree.map_structure(_open, batch) if spec is None else spec
         replicas = self._replicas_of(spec)
         if replicas is None:
@@ -207,12 +198,8 @@ class ReplicasRunner:
             alone()(*flat)
             return
         start = time.perf_counter()
-        try:
+        with way_may_fail():
             alone()(*flat)
-        except NotSplittable as error:
-            raise WayFailed(str(error), error.node) from error
-        except _OF_XLA as error:
-            raise failure(error) from error
         here = {replica: (key, way, replica, shape) for replica, shape in enumerate(shapes)}
         new = [replica for replica, executable in here.items() if executable not in self._seen]
         self._seen.update(here.values())
@@ -222,10 +209,6 @@ class ReplicasRunner:
                 for replica in new
             ]
             self._saw(events, time.perf_counter() - start, compiled=True)
-
-
-def _tensor(x: Any) -> Any:
-    return x if x is None or is_composite(x) else tf.convert_to_tensor(x)
 
 
 def _open(x: Any) -> Any:

@@ -6,9 +6,7 @@ saved models. Only calls from outside of every graph are looked at, and most of 
 
 import functools
 import inspect
-import os
 import sys
-import sysconfig
 from collections.abc import Callable
 from typing import Any
 
@@ -16,19 +14,11 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.functions.watch import Plain, Watch
+from keras_xla.backend.tensorflow.graphs.operations import is_user_file
 from keras_xla.private.names import otherwise
 from keras_xla.private.tensorflow import may_be_recorded
 
 _PLAIN: Callable = tf.function
-_PACKAGE = os.path.dirname(os.path.abspath(sys.modules["keras_xla"].__file__))
-_LIBRARIES = tuple(
-    os.path.realpath(folder) + os.sep
-    for folder in (
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *map(os.path.dirname, (keras.__file__, tf.__file__)),
-        _PACKAGE,
-    )
-)
 _POLICY_OF: list[Callable] = []  # one while functions are replaced
 
 
@@ -77,7 +67,7 @@ def function(*args, **kwargs):
     """In place of `tf.function`."""
     made = _PLAIN(*args, **kwargs)
     # Keras, TensorFlow and libraries decorate at any time, also for the user's functions; those are their business.
-    if not _is_user_file(sys._getframe(1).f_code.co_filename) or not tf.executing_eagerly():
+    if not is_user_file(sys._getframe(1).f_code.co_filename) or not tf.executing_eagerly():
         return made
     given = inspect.signature(_PLAIN).bind(*args, **kwargs).arguments
     ours = ("func", "input_signature", "autograph", "reduce_retracing", "experimental_autograph_options", "jit_compile")
@@ -117,11 +107,4 @@ def _is_user_function(function: Callable) -> bool:
     if isinstance(getattr(function, "__self__", function), keras.layers.Layer):
         return True  # a model: who decorates it has been looked at
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
-    return code is not None and _is_user_file(code.co_filename)
-
-
-@functools.cache
-def _is_user_file(filename: str) -> bool:
-    path = os.path.realpath(filename)
-    installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
-    return not installed and not path.startswith(_LIBRARIES)
+    return code is not None and is_user_file(code.co_filename)

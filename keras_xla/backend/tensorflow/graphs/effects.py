@@ -66,13 +66,9 @@ class Effects:
         ]
 
     def _variable_of(self, handle) -> tf.Variable | None:
-        return self._variables.get(id(self._source(handle)))
-
-    def _source(self, handle):
-        """The captured tensor that a handle in the graph comes from."""
         while handle.name not in self._outer and handle.op.type in ("Identity", "While", "StatelessWhile"):
             handle = handle.op.inputs[handle.value_index]  # loops hand handles on as they are
-        return self._outer.get(handle.name)
+        return self._variables.get(id(self._outer.get(handle.name)))
 
 
 def _can_be_undone(op) -> bool:

@@ -176,12 +176,11 @@ class Graph:
             del node.input[:]
             node.input.extend(kept)
             used.update(tensor_of(i) for i in kept if not i.startswith("^"))
-        replaced = {name: capture(here, x) if _is_outside(x, here) else x for name, x in known.items() if name in used}
+        replaced = {name: x for name, x in known.items() if name in used}
+        for name, x in replaced.items():
+            if getattr(x, "graph", None) is not here:
+                replaced[name] = capture(here, x)
         return tf.graph_util.import_graph_def(part, input_map=replaced, return_elements=list(wanted), name="")
-
-    def packed(self, outputs: Sequence):
-        """Flat outputs in the structure that the function returns."""
-        return repack(self.concrete.structured_outputs, outputs)
 
 
 def leaves_of(structure: Any) -> list:
@@ -213,7 +212,3 @@ def _answer(op: str, shape: tf.TensorShape) -> Any:
     if op == "Size":
         return shape.num_elements()
     return shape.as_list() if shape.is_fully_defined() else None
-
-
-def _is_outside(x, graph) -> bool:
-    return not hasattr(x, "graph") or x.graph is not graph

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 import sysconfig
 from collections.abc import Iterator
 
@@ -17,10 +18,12 @@ _STRUCTURAL = frozenset(
     {"Placeholder", "PlaceholderWithDefault", "Const", "NoOp", "_Arg", "_Retval", "Identity", "IdentityN"}
 )
 _LIBRARIES = tuple(
-    os.path.dirname(path) + os.sep
-    for path in (keras.__file__, tf.__file__, os.path.join(sysconfig.get_path("stdlib"), "os.py"))
+    os.path.realpath(folder) + os.sep
+    for folder in (
+        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+        *(os.path.dirname(module.__file__) for module in (keras, tf, sys.modules["keras_xla"])),
+    )
 )
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 @functools.cache
@@ -66,10 +69,16 @@ def operations_of(op, seen: set[str] | None = None) -> Iterator:
 
 
 def _user_line(op) -> str:
-    """The last line outside of Keras, TensorFlow, the standard library and this package."""
+    """The last line of the user's own."""
     for frame in reversed(op.traceback or ()):
-        filename = os.path.abspath(frame.filename)
-        installed = "site-packages" in filename or filename.startswith((*_LIBRARIES, _PACKAGE))
-        if not installed and not frame.filename.startswith("<"):
-            return f"{filename}:{frame.lineno}"
+        if is_user_file(frame.filename) and not frame.filename.startswith("<"):
+            return f"{os.path.abspath(frame.filename)}:{frame.lineno}"
     return ""
+
+
+@functools.cache
+def is_user_file(filename: str) -> bool:
+    """Whether it is outside of Keras, TensorFlow, the standard library, this package and all that is installed."""
+    path = os.path.realpath(filename)
+    installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+    return not installed and not path.startswith(_LIBRARIES)

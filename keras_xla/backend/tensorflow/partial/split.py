@@ -15,7 +15,7 @@ from graphlib import TopologicalSorter
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.find import Checks
-from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of
+from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of, repack
 from keras_xla.backend.tensorflow.graphs.operations import compilable_ops, operations_of
 from keras_xla.backend.tensorflow.partial.cut import cut
 
@@ -85,7 +85,7 @@ def split(checks: Checks, towers: bool = False) -> Callable:
         for part in parts:
             have |= part.run(have, checked)
         have |= zip(constants, graph.put(graph.upstream([*map(node_of, constants)]), constants, {}), strict=True)
-        return graph.packed([tf.identity(have[name]) for name in graph.outputs])
+        return repack(graph.concrete.structured_outputs, [tf.identity(have[name]) for name in graph.outputs])
 
     return run
 

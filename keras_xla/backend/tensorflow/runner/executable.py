@@ -1,16 +1,17 @@
 """One way to run one trace: timed, undone after a trial, and known to have compiled."""
 
+import contextlib
 import functools
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_xla.backend.new_shapes import ShapesRefused, Timing, TrialImpossible, WayFailed
-from keras_xla.backend.tensorflow.checks.find import early_checks
+from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes, filling
 from keras_xla.backend.tensorflow.partial.split import NotSplittable
 from keras_xla.backend.tensorflow.runner.loops import loop, rows_loop
@@ -47,24 +48,38 @@ class Executable:
         self._row_loops: dict[bool, Callable] = {}
         self.instead: Callable[[WayFailed], Executable] | None = None
 
+    @property
+    def _taken(self) -> Shapes | None:
+        """The shapes with that of the number of rows, where the trace takes one."""
+        return (*self.shapes, ()) if self.trace.fills else self.shapes
+
     @functools.cached_property
     def _step(self) -> Callable:
-        if self.trace.fills:
-            return filling(make(self.trace, self.way, (*self.shapes, ())), self.shapes)
-        return make(self.trace, self.way, self.shapes)
+        step = make(self.trace, self.way, self._taken)
+        return filling(step, self.shapes) if self.trace.fills else step
 
     @functools.cached_property
     def _one(self) -> Callable:
         return self._step if self.way == "graph" else tf.function(self._step, autograph=False)
 
     @functools.cached_property
-    def _early(self) -> Callable | None:
-        """Whether values of a batch are such that plain TensorFlow does not raise; None if they always are."""
-        return early_checks(self.trace, self.shapes) if self._checked else None
+    def early(self) -> Callable[[Any], tf.Tensor] | None:
+        """`ok(batch) -> a scalar bool`: whether its values are such that plain TensorFlow does not raise.
+
+        To be called in a `tf.function`, for batches that have the shapes, or can be filled up to them where the trace
+        fills. None if there is nothing to look at.
+        """
+        if not self._checked or not (checks := self.trace.checks(self._taken)).early:
+            return None
+
+        def ok(batch):
+            return checks.predicate(leaves_of(batch))
+
+        return filling(ok, self.shapes) if self.trace.fills else ok
 
     @functools.cached_property
     def _holds(self) -> Callable | None:
-        return None if self._early is None else tf.function(self._early, autograph=False)
+        return None if self.early is None else tf.function(self.early, autograph=False)
 
     @property
     def _checked(self) -> bool:
@@ -77,7 +92,7 @@ class Executable:
         if not self._checked:
             return False
         try:
-            return bool(self.trace.checks((*self.shapes, ()) if self.trace.fills else self.shapes).late)
+            return bool(self.trace.checks(self._taken).late)
         except ValueError:  # for these shapes it cannot be traced, as its first run will find
             return False
 
@@ -114,7 +129,7 @@ class Executable:
 
         def run():
             if joined not in self._row_loops:
-                made = rows_loop(self.trace, self._step, joined, self._early)
+                made = rows_loop(self.trace, self._step, joined, self.early)
                 number = tf.TensorSpec([], tf.int32)
                 rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in tensors]
                 self._row_loops[joined] = made.get_concrete_function(rows, number, number, number)
@@ -152,7 +167,7 @@ class Executable:
         def run():
             kind = source.gathers, joined, repr(iterator.element_spec)
             if kind not in self._loops:
-                made = loop(self.trace, self._step, self.shapes, source, joined, self._early)
+                made = loop(self.trace, self._step, self.shapes, source, joined, self.early)
                 # One trace for arrays of any number of rows.
                 rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in source.tensors]
                 self._loops[kind] = made.get_concrete_function(iterator, tf.TensorSpec([], tf.int32), pending, rows)
@@ -169,17 +184,25 @@ class Executable:
                 return call()
             start = time.perf_counter()
             try:
-                outputs = call()
-            except NotSplittable as error:
-                raise WayFailed(str(error), error.node) from error
-            except _OF_XLA as error:
-                raise failure(error) from error
+                with way_may_fail():
+                    outputs = call()
             except ValueError as error:  # while it was traced, for shapes that do not fit
                 raise ShapesRefused(str(error)) from error
             if compiled(outputs):  # else the batch was not for it
                 told, self._told = self._told, None
                 told(time.perf_counter() - start)
             return outputs
+
+
+@contextlib.contextmanager
+def way_may_fail() -> Iterator[None]:
+    """Raise `WayFailed` where a step cannot be split, or XLA cannot compile it."""
+    try:
+        yield
+    except NotSplittable as error:
+        raise WayFailed(str(error), error.node) from error
+    except _OF_XLA as error:
+        raise failure(error) from error
 
 
 def failure(error: Exception) -> WayFailed:

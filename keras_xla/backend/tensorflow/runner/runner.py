@@ -29,8 +29,7 @@ from keras_xla.backend.tensorflow.runner.specs import (
     opened,
     spec_of,
 )
-from keras_xla.backend.tensorflow.runner.trace import Trace, without_optionals
-from keras_xla.private.tensorflow import is_composite
+from keras_xla.backend.tensorflow.runner.trace import Trace, tensors_of
 
 MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good
 
@@ -156,8 +155,7 @@ class Runner:
     def run_batch(self, batch: Any) -> Execution:
         """Run one step on a batch of arrays or tensors, or of row numbers."""
         news = self._news
-        batch = keras.tree.map_structure(_tensor, without_optionals(batch))
-        batch = gathered(batch, self._arrays)
+        batch = gathered(tensors_of(batch), self._arrays)
         shapes = shapes_of(batch)
         key = self._key(keras.tree.map_structure(spec_of, batch))
         chosen = self._answer(key, shapes)
@@ -389,7 +387,3 @@ class Runner:
         other = executable.instead(error)
         self._chosen = {name: other if chosen is executable else chosen for name, chosen in self._chosen.items()}
         return other
-
-
-def _tensor(x):
-    return x if x is None or is_composite(x) else tf.convert_to_tensor(x)

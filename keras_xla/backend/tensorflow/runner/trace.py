@@ -18,7 +18,7 @@ from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
-from keras_xla.private.tensorflow import variables
+from keras_xla.private.tensorflow import is_composite, variables
 
 _LOOPS = ("While", "StatelessWhile")
 
@@ -99,6 +99,13 @@ class Trace(Traced):
     def fills(self) -> bool:
         """Whether it takes a `FilledBatch`."""
         return isinstance(self.spec, FilledBatch)
+
+
+def tensors_of(batch: Any) -> Any:
+    """The batch with tensors in place of arrays and numbers, `without_optionals`."""
+    return keras.tree.map_structure(
+        lambda x: x if x is None or is_composite(x) else tf.convert_to_tensor(x), without_optionals(batch)
+    )
 
 
 def without_optionals(batch: Any) -> Any:
