@@ -68,30 +68,10 @@ class Attachment:
         self._predicting = StopFlag()
         self._said = False
 
-    def make_train_function(self, force: bool = False):
-        """In place of `Model.make_train_function`."""
-        return self._make("train", force)
-
-    def make_test_function(self, force: bool = False):
-        """In place of `Model.make_test_function`."""
-        return self._make("test", force)
-
-    def make_predict_function(self, force: bool = False):
-        """In place of `Model.make_predict_function`."""
-        return self._make("predict", force)
-
-    def fit(self, *args, **kwargs):
-        """In place of `Model.fit`."""
-        return self._call("train", args, kwargs)
-
-    def evaluate(self, *args, **kwargs):
-        """In place of `Model.evaluate`."""
-        return self._call("test", args, kwargs)
-
-    def predict(self, *args, **kwargs):
-        """In place of `Model.predict`."""
-        with self._predicting:
-            return self._call("predict", args, kwargs)
+    def call(self, kind: str, /, *args, **kwargs):
+        """In place of `Model.fit`, `evaluate` or `predict`."""
+        with self._predicting if kind == "predict" else contextlib.nullcontext():
+            return self._call(kind, args, kwargs)
 
     def compile(self, *args, **kwargs):
         """In place of `Model.compile`: what it says about XLA counts; if it says nothing, all stays as it was."""
@@ -205,7 +185,7 @@ class Attachment:
     def _gathers_rows(self, kind: str) -> bool:
         if predict_data is None:  # on JAX; there Keras reads the state of what it distributes when a function is made
             return False
-        function = self._make(kind, False)
+        function = self.make(kind)
         return isinstance(function, StepFunction) and function.runner.gathers_rows
 
     def _keep(self, session: Session, rows: ArrayRows) -> ArrayRows:
@@ -225,7 +205,7 @@ class Attachment:
         inside = CACHED_EVALUATION in extra  # of fit, which has made row numbers of its validation data
         if extra and not inside:
             return None
-        function = self._make(session.kind, False)
+        function = self.make(session.kind)
         if not isinstance(function, (StepFunction, PredictFunction)) or getattr(function, "steps", 1) > 1:
             return None
         if inside:
@@ -255,7 +235,7 @@ class Attachment:
             return predict_in_order(model, batches, given)
         groups = predict_data is not None and session.ahead and not plain
         data = predict_data.of_dataset(given["x"]) if groups else None
-        function = self._make("predict", False) if data is not None else None
+        function = self.make("predict") if data is not None else None
         if isinstance(function, PredictFunction):
             return predict_groups(model, function, session, self._predicting, data, given, self.journal)
         rows = self._filled_up(session, given)
@@ -284,7 +264,8 @@ class Attachment:
         )
         return rows.rows
 
-    def _make(self, kind: str, force: bool):
+    def make(self, kind: str, force: bool = False):
+        """In place of `Model.make_train_function`, `make_test_function` or `make_predict_function`."""
         model, attribute = self._model, f"{kind}_function"
         function = getattr(model, attribute)
         traced = isinstance(function, (StepFunction, PredictFunction)) and runs_eagerly()  # since tf.function is off
@@ -360,8 +341,12 @@ def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:
     attachment = attachment_of(model)
     if attachment is None:
         attachment = Attachment(model, jit_compile)
+        ours: dict[str, Callable] = {"compile": attachment.compile}
+        for kind, method in METHODS.items():
+            ours[method] = functools.partial(attachment.call, kind)
+            ours[f"make_{kind}_function"] = functools.partial(attachment.make, kind)
         for name in _REPLACED:
-            setattr(model, name, in_place_of(attachment, name, getattr(model, name)))
+            setattr(model, name, in_place_of(attachment, ours[name], getattr(model, name)))
         prepare(model)
     attachment.jit_compile = jit_compile
     reset(model)

@@ -14,13 +14,13 @@ import keras_xla
 _FOLDER = str(pathlib.Path(keras_xla.__file__).parent)
 
 
-def in_place_of(attachment: Any, name: str, plain: Callable) -> Callable:
+def in_place_of(attachment: Any, ours: Callable, plain: Callable) -> Callable:
     """A method of what is attached to a model, with the signature and the help of the model's own."""
 
     @functools.wraps(plain)
     def call(*args, **kwargs):
         try:
-            return getattr(attachment, name)(*args, **kwargs)
+            return ours(*args, **kwargs)
         except Exception as error:
             if keras.config.is_traceback_filtering_enabled():
                 error = error.with_traceback(_without_ours(error.__traceback__))

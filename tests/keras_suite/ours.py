@@ -45,22 +45,20 @@ def _force_xla() -> None:
 def _count(counts: Counter) -> None:
     """Count the calls of models that keras_xla runs, and those of them that went through XLA."""
 
-    def counted(kind: str, method):
-        @functools.wraps(method)
-        def call(self, *args, **kwargs):
-            counts[METHODS[kind]] += 1
-            try:
-                return method(self, *args, **kwargs)
-            finally:
-                compiled = any(c.event.kind == kind for c in self.journal.compilations)
-                decisions = [d for d in self.journal.decisions if d.kind == kind]
-                chosen = backend.name == "jax" or any(d.way != "graph" for d in decisions)
-                counts[f"{METHODS[kind]}_xla"] += compiled and chosen
+    method = Attachment.call
 
-        return call
+    @functools.wraps(method)
+    def call(self, kind, /, *args, **kwargs):
+        counts[METHODS[kind]] += 1
+        try:
+            return method(self, kind, *args, **kwargs)
+        finally:
+            compiled = any(c.event.kind == kind for c in self.journal.compilations)
+            decisions = [d for d in self.journal.decisions if d.kind == kind]
+            chosen = backend.name == "jax" or any(d.way != "graph" for d in decisions)
+            counts[f"{METHODS[kind]}_xla"] += compiled and chosen
 
-    for kind, name in METHODS.items():
-        setattr(Attachment, name, counted(kind, getattr(Attachment, name)))
+    Attachment.call = call
 
     def noted(method, add):
         @functools.wraps(method)
