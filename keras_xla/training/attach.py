@@ -34,7 +34,7 @@ from keras_xla.training.methods import in_place_of
 from keras_xla.training.reports.journal import KINDS, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, capped, flat, is_list, watched
-from keras_xla.training.steps.array_rows import ArrayRows, array_rows, in_place_of_data, with_validation_cut_off
+from keras_xla.training.steps.array_rows import ArrayRows, array_rows, with_validation_cut_off
 from keras_xla.training.steps.handed_state import hands_over_state, state_runner
 from keras_xla.training.steps.in_order import InOrder, evaluate_in_order, predict_in_order
 from keras_xla.training.steps.last_batch import filled_step, stop_filling
@@ -174,7 +174,7 @@ class Attachment:
             given = cut
         validation = given["validation_data"]
         if ours["train"] and (rows := array_rows(given)) is not None:
-            given = in_place_of_data(given, self._keep(session, rows))
+            given = {**given, "x": self._keep(session, rows).numbers(), "y": None, "sample_weight": None}
             rows.read()  # Keras reads its data before the callbacks begin
         if ours["test"] and isinstance(validation, (tuple, list)) and len(validation) in (2, 3):
             data = dict(zip(("x", "y", "sample_weight"), validation, strict=False))

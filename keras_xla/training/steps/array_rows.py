@@ -67,10 +67,6 @@ class ArrayRows:
         """What Keras is given as `x` in place of all data."""
         return numbered(self.rows, self.owner)
 
-    def batches(self, batch_size: int) -> int:
-        """How many batches they make."""
-        return math.ceil(self.rows / batch_size)
-
 
 def array_rows(given: Mapping[str, Any]) -> ArrayRows | None:
     """The `x`, `y` and `sample_weight` of a call as arrays in memory.
@@ -87,11 +83,6 @@ def array_rows(given: Mapping[str, Any]) -> ArrayRows | None:
     if given.get("class_weight") is not None or not takes(*data):
         return None
     return ArrayRows(*data)
-
-
-def in_place_of_data(given: Mapping[str, Any], rows: ArrayRows) -> dict[str, Any]:
-    """The arguments of a call with row numbers in place of the data."""
-    return {**given, "x": rows.numbers(), **{name: None for name in ("y", "sample_weight") if name in given}}
 
 
 def with_validation_cut_off(given: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ of a small model, and tens of milliseconds of a call with one batch. So what the
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -34,8 +35,7 @@ class InOrder:
     def __init__(self, kind: str, rows: ArrayRows, batch_size: int, runner: Any, session: Session, journal: Journal):
         self._kind, self._rows, self._size = kind, rows, batch_size
         self._runner, self._session, self._journal = runner, session, journal
-        self.steps = rows.batches(self._size)
-        session.steps = self.steps
+        self.steps = session.steps = math.ceil(rows.rows / batch_size)
 
     def gathered(self) -> Any:
         """What the outputs of all batches are put into."""
