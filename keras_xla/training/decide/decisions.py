@@ -140,7 +140,7 @@ class Decisions:
         entry = {"format": FORMAT, "name": name, "chosen": chosen, "key": asdict(key), "times": asdict(times)}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write(self._path(key), json.dumps(entry, indent=1))
+            write_whole(self._path(key), json.dumps(entry, indent=1))
             self._let_go_of_the_oldest()
         except OSError as error:
             self._warn("write", f"keras_xla cannot remember in {self.folder} what it measures: {error}")
@@ -199,17 +199,15 @@ def decisions() -> Decisions:
     return Decisions(cache_folder() / "decisions")
 
 
-def _write(path: pathlib.Path, text: str) -> None:
+def write_whole(path: pathlib.Path, text: str) -> None:
     """Put a file in place whole: another process sees the old one or the new one."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".new")
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
     try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
+        unfinished.write_text(text)
+        os.replace(unfinished, path)
+    finally:
         with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+            unfinished.unlink()
 
 
 def _age(path: pathlib.Path) -> float:

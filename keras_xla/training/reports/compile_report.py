@@ -10,6 +10,7 @@ from absl import logging
 
 from keras_xla.backend.keras2 import AnyKeras
 from keras_xla.backend.tensorboard import Summaries
+from keras_xla.training.decide.decisions import write_whole
 from keras_xla.training.reports.model_report import report_of, require_attachment
 from keras_xla.training.reports.period import Period, Stretch, peak_memory
 
@@ -165,12 +166,7 @@ class CompileReport(AnyKeras):
             "periods": [period.to_dict() for period in self.periods],
         }
         self._json_path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self._json_path.with_name(f"{self._json_path.name}.{os.getpid()}")
-        try:
-            unfinished.write_text(json.dumps(content, indent=1) + "\n")
-            os.replace(unfinished, self._json_path)  # who reads it sees the old file or the new one
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_whole(self._json_path, json.dumps(content, indent=1) + "\n")
 
 
 def _as_code(text: str) -> str:

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from keras_xla.training.reports.journal import KINDS, Journal, Snapshot
+from keras_xla.training.reports.journal import KINDS, Journal, Snapshot, Tally
 from keras_xla.training.reports.model_report import snapshot_dict
 from keras_xla.training.reports.table import hanging, milliseconds
 
@@ -51,8 +51,7 @@ class Period:
         for kind in KINDS:
             tallies = [tally for (other, _), tally in self.history.tallies.items() if other == kind]
             if tallies:
-                steps, seconds = sum(tally.steps for tally in tallies), sum(tally.seconds for tally in tallies)
-                values[f"{kind}/ms_per_step"] = 1e3 * seconds / steps
+                values[f"{kind}/ms_per_step"] = sum(tallies, Tally()).milliseconds
         return {tag: value for tag, value in values.items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,10 +84,8 @@ class Period:
         """What was decided and compiled, a paragraph each."""
         lines = []
         for d in self.history.decisions:
-            times = ", ".join(f"{way} {milliseconds(ms)} ms a step" for way, ms in d.measured.items())
             spent = f" in {d.spent:.2f} s" if d.measured else ""
-            text = f"{d.reason}{f' ({times})' if times else ''} [{d.shapes}]"
-            lines.append(hanging(f"  decided  {d.kind} {d.way}{spent}: ", text))
+            lines.append(hanging(f"  decided  {d.kind} {d.way}{spent}: ", d.why("step")))
         for c in self.history.compilations:
             before = f" ({milliseconds(c.before.milliseconds)} ms a step before)" if c.before.steps else ""
             cause, *batch = self.history.why(c)

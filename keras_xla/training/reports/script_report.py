@@ -4,13 +4,13 @@ from dataclasses import asdict
 from typing import Any
 
 from keras_xla import backend
-from keras_xla.backend.compile_log import CompileLog, compile_log
+from keras_xla.backend.compile_log import compile_log
 from keras_xla.training.attach import attachment_of
 from keras_xla.training.decide.functions import CALLS_BEFORE_A_LOOK, SECONDS_BEFORE_A_LOOK, FunctionPolicy
 from keras_xla.training.enable import SeenModel, seen
-from keras_xla.training.reports.journal import Snapshot
+from keras_xla.training.reports.journal import Snapshot, Tally
 from keras_xla.training.reports.model_report import ModelReport
-from keras_xla.training.reports.table import hanging, milliseconds
+from keras_xla.training.reports.table import hanging
 
 LISTED = 20  # models, and functions, that the text shows
 
@@ -33,7 +33,7 @@ def overview_text() -> str:
     models, functions = seen()
     parts = _shortened([_model_text(model) for model in models], "models")
     parts += _shortened([_function_text(function) for function in functions], "decorated functions")
-    return "\n".join([*parts, _compiled(compile_log())])
+    return "\n".join([*parts, str(compile_log() or "no XLA compilation")])
 
 
 def _report(seen_model: SeenModel) -> ModelReport | None:
@@ -84,23 +84,17 @@ def _function_text(function: FunctionPolicy) -> str:
     history = function.journal.snapshot()
     lines = [f"{function.name}: tf.function"]
     for d in history.decisions:
-        times = ", ".join(f"{way} {milliseconds(ms)} ms a call" for way, ms in d.measured.items())
-        lines.append(hanging(f"  {d.way}: ", f"{d.reason}{f' ({times})' if times else ''} [{d.shapes}]"))
+        lines.append(hanging(f"  {d.way}: ", d.why("call")))
     if not history.decisions:
         lines.append(f"  graph: {_undecided(history)}")
     return "\n".join(lines)
 
 
 def _undecided(history: Snapshot) -> str:
-    tallies = list(history.tallies.values())
-    calls, seconds = sum(tally.steps for tally in tallies), sum(tally.seconds for tally in tallies)
-    if calls < CALLS_BEFORE_A_LOOK or seconds < SECONDS_BEFORE_A_LOOK:
-        return f"{calls} calls that took {seconds:.2f} s, too little to repay a compilation"
-    return f"{calls} calls that took {seconds:.2f} s, with no decision yet"
-
-
-def _compiled(log: CompileLog) -> str:
-    return str(log) if log else "no XLA compilation"
+    ran = sum(history.tallies.values(), Tally())
+    little = ran.steps < CALLS_BEFORE_A_LOOK or ran.seconds < SECONDS_BEFORE_A_LOOK
+    told = "too little to repay a compilation" if little else "with no decision yet"
+    return f"{ran.steps} calls that took {ran.seconds:.2f} s, {told}"
 
 
 def _shortened(texts: list[str], what: str) -> list[str]:
