@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from keras_xla.backend.new_shapes import StepProfile
+from keras_xla.backend.signature import Signature
 
 
 @dataclass
@@ -12,7 +13,7 @@ class Calls:
     Attributes:
         facts: What the traced function is made of.
         refusal: Why XLA must not run it, in words; empty if it may.
-        leaves: `(name, shape, dtype)` of its tensors.
+        leaves: Its tensors.
         executables: How many the function has already, for other arguments.
         count: Calls so far, without those that traced.
         seconds: That they took.
@@ -20,7 +21,7 @@ class Calls:
 
     facts: StepProfile
     refusal: str
-    leaves: tuple[tuple, ...]
+    leaves: Signature
     executables: int = 0
     count: int = 0
     seconds: float = 0.0

@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from keras_xla.backend.signature import Signature
+
 
 @dataclass(frozen=True)
 class StepProfile:
@@ -62,20 +64,20 @@ class NewShapes:
     Attributes:
         facts: What the step is made of.
         blockers: The `BlockingOp`s in it.
-        leaves: `(name, shape, dtype)` of the batch's tensors.
+        leaves: The batch's tensors.
         trial: `trial(way, repeats, limit) -> Timing` runs this batch without a trace of it left in the model; raises
             `WayFailed` or `TrialImpossible`. None once the question is answered.
     """
 
     facts: StepProfile
     blockers: tuple
-    leaves: tuple[tuple, ...]
+    leaves: Signature
     trial: Callable[[str, int, float], Timing] | None
 
     @property
     def shapes(self) -> tuple[tuple, ...]:
         """Those of the batch's tensors."""
-        return tuple(tuple(shape) for _, shape, _ in self.leaves)
+        return tuple(tuple(leaf.shape) for leaf in self.leaves)
 
 
 class WayFailed(Exception):

@@ -1,13 +1,11 @@
 """What an executable is for: the shapes of its arguments, and what changed between two of them."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One argument of an executable: a tensor (`shape` and `dtype`) or a static Python value (`shape` is None)."""
 
     name: str

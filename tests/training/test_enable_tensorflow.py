@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from keras_xla.training.decide import functions as function_policy
+from keras_xla.training.decide import policy
 from keras_xla.training.decide.decisions import THIS_RUN, Times, decisions
 from keras_xla.training.enable import disable, enable, seen
 from tests.training.helpers import Log
@@ -28,8 +29,9 @@ GENERATOR = tf.random.Generator.from_seed(1)
 def enabled(monkeypatch, empty_memory):
     """Enabled, with decisions after three calls, and in favour of XLA."""
     quickly = {"CALLS_BEFORE_A_LOOK": 2, "SECONDS_BEFORE_A_LOOK": 0, "estimated_compile": lambda facts: 0}
-    for name, value in {**quickly, "MARGIN": float("inf")}.items():
+    for name, value in quickly.items():
         monkeypatch.setattr(function_policy, name, value)
+    monkeypatch.setattr(policy, "MARGIN", float("inf"))
     enable()
     yield
     disable()
@@ -77,7 +79,7 @@ def test_a_function_is_measured_in_both_ways_and_then_runs_in_the_faster_one():
 
 
 def test_the_plain_graph_stays_where_xla_is_not_faster(monkeypatch):
-    monkeypatch.setattr(function_policy, "MARGIN", 0.0)
+    monkeypatch.setattr(policy, "MARGIN", 0.0)
     square = tf.function(lambda x: x * x)
     call_often(square, X, times=20)
     assert reason() == "graph: measured: XLA is not faster"
@@ -97,7 +99,7 @@ def test_the_next_run_knows_what_this_one_measured(monkeypatch, xla, run, expect
     call_often(tf.function(lambda x: x * x), X)
     (known,) = decisions().all()
     decisions().put(known.key, Times(1.0, "xla", xla, 3.0, run=run), known.name, known.chosen)
-    monkeypatch.setattr(function_policy, "MARGIN", 0.97)
+    monkeypatch.setattr(policy, "MARGIN", 0.97)
     log = Log()
     call_often(tf.function(lambda x: x * x), X)
     assert reason() == expected
@@ -237,7 +239,7 @@ def test_other_shapes_are_measured_on_their_own_and_eight_compilations_are_enoug
 def test_other_shapes_that_are_slower_do_not_stop_those_that_are_faster(monkeypatch):
     double = tf.function(lambda x: x * 2)
     call_often(double, X)
-    monkeypatch.setattr(function_policy, "MARGIN", 0.0)
+    monkeypatch.setattr(policy, "MARGIN", 0.0)
     call_often(double, X[:2])
     assert [decision.way for decision in record().journal.decisions] == ["xla", "graph"]
     before = ways()["xla"]

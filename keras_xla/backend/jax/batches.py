@@ -8,23 +8,22 @@ import keras
 import numpy as np
 
 from keras_xla.backend.filled_batch import FilledBatch
+from keras_xla.backend.signature import Leaf, Signature
 
 
-def leaves_of(batch: Any, names: Callable) -> list[tuple]:
-    """`(name, shape, dtype)` of the tensors, with the dtypes that jax gives them.
+def leaves_of(batch: Any, names: Callable) -> Signature:
+    """The tensors of a batch, or of one that was filled up, with the dtypes that jax gives them.
 
-    Args:
-        batch: As Keras' trainer has it, or one that was filled up.
-        names: `names(batch)` names the tensors.
+    `names(batch)` names them.
     """
     batch = batch.batch if isinstance(batch, FilledBatch) else batch
     if isinstance(batch, list) and type(batch) is not list:  # of several batches, in Keras' development version
         batch = batch[0]
     present = [x for x in keras.tree.flatten(batch) if x is not None]
-    return [
-        (name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x))))
+    return tuple(
+        Leaf(name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x))))
         for name, x in zip(names(batch), present, strict=True)
-    ]
+    )
 
 
 def _dtype(x) -> np.dtype:

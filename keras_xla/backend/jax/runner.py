@@ -31,8 +31,7 @@ class Runner:
         keras_function: Keras' own, `(state, iterator) -> (logs, state)`, which runs one step.
         fill: `fill()`, called as a pass over data begins, gives what fills its smaller batches up, or None.
         names: `names(batch)` names the tensors of a batch.
-        compiled: `compiled(leaves, seconds, what)` is told of every loop, with the `(name, shape, dtype)` of its
-            batches.
+        compiled: `compiled(leaves, seconds, what)` is told of every loop, with the leaves of its batches.
         least: What `steps_per_execution` asks for: how many steps each call is for, unless the data end.
         layers: Gives all layers of the model.
     """

@@ -60,8 +60,7 @@ def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, sa
         own: Whether the model's class builds a function of its own; its compilations count whatever their
             name.
         names: `names(data)` names the tensors of a batch.
-        saw: `saw([(trace, [(name, shape, dtype), ...]), ...], seconds, compiled=True)` with the batches that
-            compiled.
+        saw: `saw([(trace, leaves), ...], seconds, compiled=True)` with the batches that compiled.
     """
     function = keras_make()
     wanted = "" if own else f"{kind}_step"

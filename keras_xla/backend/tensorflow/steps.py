@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.row_numbers import are_numbers
+from keras_xla.backend.signature import Leaf, Signature
 from keras_xla.backend.tensorflow import predict_data as predict_data
 from keras_xla.backend.tensorflow.distribute.replica_step import symbolic_build as symbolic_build
 from keras_xla.backend.tensorflow.distribute.replicas_runner import ReplicasRunner
@@ -58,7 +59,7 @@ def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, sa
         keras_make: Builds the function.
         own: Whether the model's class builds a function of its own.
         names: `names(data)` names the tensors of a batch.
-        saw: `saw([(trace, [(name, shape, dtype), ...]), ...], seconds)` with the batches of one execution.
+        saw: `saw([(trace, leaves), ...], seconds)` with the batches of one execution.
     """
     function = keras_make()
 
@@ -96,7 +97,7 @@ def taking_rows(function: Callable, arrays: Mapping[int, Any]) -> Callable:
     return run
 
 
-def _outside_view(data: Any, names: Callable) -> list[tuple]:
+def _outside_view(data: Any, names: Callable) -> Signature:
     def view(x):
         if x is None:
             return None
@@ -106,4 +107,4 @@ def _outside_view(data: Any, names: Callable) -> list[tuple]:
         return tuple(shape) if known else ("...",), getattr(dtype, "name", str(dtype))
 
     leaves = [view(x) for x in keras.tree.flatten(data) if x is not None]
-    return [(name, *leaf) for name, leaf in zip(names(data), leaves, strict=True)]
+    return tuple(Leaf(name, *leaf) for name, leaf in zip(names(data), leaves, strict=True))

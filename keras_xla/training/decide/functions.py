@@ -12,10 +12,10 @@ from keras_xla.backend import machine
 from keras_xla.backend.compile_log import record
 from keras_xla.backend.function_calls import Calls
 from keras_xla.backend.new_shapes import StepProfile
-from keras_xla.backend.signature import Leaf, Signature, describe, describe_change
+from keras_xla.backend.signature import Signature, describe, describe_change
 from keras_xla.training.decide.cost import HOPED_SHARE_SAVED, estimated_compile
 from keras_xla.training.decide.decisions import Decisions, Key, Times
-from keras_xla.training.decide.policy import MARGIN
+from keras_xla.training.decide.policy import faster_way
 from keras_xla.training.reports.journal import Decision, Journal
 
 KIND = "function"
@@ -76,7 +76,7 @@ class FunctionPolicy:
             return "measure" if worth else "later"
         if times.failed:
             return self._decided(calls, "graph", f"xla failed: {times.failed}")
-        if not _is_faster(times):
+        if faster_way(times) == "graph":
             return self._decided(calls, "graph", f"{times.source}: XLA is not faster", times)
         if (times.graph - times.tried) * calls.count < times.compile:
             return "later"
@@ -86,7 +86,7 @@ class FunctionPolicy:
         """The way of all further calls, `"graph"` or `"xla"`, given the seconds of some calls each way."""
         times = Times(min(graph), "xla", min(xla), first)
         self._remember(calls, times)
-        if not _is_faster(times):
+        if faster_way(times) == "graph":
             return self._decided(calls, "graph", "measured: XLA is not faster", times, first)
         return self._decided(calls, "xla", "measured", times, first)
 
@@ -105,10 +105,9 @@ class FunctionPolicy:
 
     def compiled(self, calls: Calls, seconds: float) -> None:
         """Write it to the compile log."""
-        signature = tuple(Leaf(*leaf) for leaf in calls.leaves)
-        cause = "first call" if self._last is None else describe_change(self._last, signature) or "traced again"
-        self._last = signature
-        self.journal.compiled(record(self.name, KIND, describe(signature), cause, seconds))
+        cause = "first call" if self._last is None else describe_change(self._last, calls.leaves) or "traced again"
+        self._last = calls.leaves
+        self.journal.compiled(record(self.name, KIND, describe(calls.leaves), cause, seconds))
 
     def failed(self, calls: Calls | None, reason: str, lasting: bool = True) -> None:
         """Take note that XLA cannot run it, or that the function could not be looked into (no `calls`).
@@ -123,25 +122,16 @@ class FunctionPolicy:
         self._decided(calls, "graph", f"xla failed: {reason}")
 
     def _remember(self, calls: Calls, times: Times) -> None:
-        self._memory.put(self._key(calls), times, self.name, "xla" if _is_faster(times) else "graph")
+        self._memory.put(self._key(calls), times, self.name, faster_way(times))
 
     def _key(self, calls: Calls) -> Key:
-        return Key(calls.facts.fingerprint, KIND, _shapes(calls), **machine())
+        return Key(calls.facts.fingerprint, KIND, describe(calls.leaves), **machine())
 
     def _decided(self, calls: Calls, way: str, reason: str, times: Times | None = None, spent: float = 0.0) -> str:
         measured = {"graph": 1e3 * times.graph, "xla": 1e3 * times.tried} if times else {}
         taken = "graph" if way == "this" else way
-        self.journal.decisions.append(Decision(KIND, _shapes(calls), taken, reason, measured, spent))
+        self.journal.decisions.append(Decision(KIND, describe(calls.leaves), taken, reason, measured, spent))
         return way
-
-
-def _shapes(calls: Calls) -> str:
-    return describe(tuple(Leaf(*leaf) for leaf in calls.leaves))
-
-
-def _is_faster(times: Times) -> bool:
-    """Whether XLA is."""
-    return times.tried is not None and times.tried <= MARGIN * times.graph
 
 
 def _known_loss(facts: StepProfile) -> str:

@@ -15,7 +15,7 @@ import keras
 
 from keras_xla.backend import machine
 from keras_xla.backend.new_shapes import NewShapes, TrialImpossible, WayFailed
-from keras_xla.backend.signature import Leaf, describe
+from keras_xla.backend.signature import describe
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import place_of, refuse_ops
 from keras_xla.training.decide.cost import estimated_cost
@@ -140,7 +140,7 @@ class Policy:
             times = Times(trials.graph, trials.way, failed=f"{error}{place_of(self.model, error.node)}")
             lasting = error.lasting
         if times.way and lasting:
-            self.memory.put(key, times, f"{self.model.name}.{self.kind}_step", _faster_way(times))
+            self.memory.put(key, times, f"{self.model.name}.{self.kind}_step", faster_way(times))
         return times, _NOW if known is None else _AGAIN
 
     def _faster(self, trials: Trials, times: Times, source: str) -> tuple[str, str, dict[str, float]]:
@@ -151,7 +151,7 @@ class Policy:
             return "graph", f"{times.way} failed: {times.failed}", measured
         if times.tried is None:
             return "graph", self._too_few(trials.steps_to_come, trials.steps_to_repay(times)), measured
-        if _faster_way(times) == "graph":
+        if faster_way(times) == "graph":
             if source != _AGAIN and times.trials < MOST_TRIALS and trials.may_be_wrong(times):
                 wait = SHARE_OF_STEPS_BEFORE * trials.steps_to_come
                 self._doubted_from[trials.new_shapes.shapes] = self._steps_done + wait
@@ -185,17 +185,14 @@ class Policy:
         return self._all_steps_to_come / max(self._steps_done, 1)
 
     def _key(self, new_shapes: NewShapes) -> Key:
-        return Key(new_shapes.facts.fingerprint, self.kind, _shapes(new_shapes), **machine())
+        return Key(new_shapes.facts.fingerprint, self.kind, describe(new_shapes.leaves), **machine())
 
     def _decided(self, new_shapes: NewShapes, way: str, reason: str, measured=None, spent: float = 0.0) -> str:
-        self.journal.decided(Decision(self.kind, _shapes(new_shapes), way, reason, measured or {}, spent))
+        self.journal.decided(Decision(self.kind, describe(new_shapes.leaves), way, reason, measured or {}, spent))
         return way
 
 
-def _shapes(new_shapes: NewShapes) -> str:
-    return describe(tuple(Leaf(*leaf) for leaf in new_shapes.leaves))
-
-
-def _faster_way(times: Times) -> str:
+def faster_way(times: Times) -> str:
+    """The plain graph, unless the other way takes so much less that it is no accident."""
     tried = times.tried is not None and times.tried <= MARGIN * times.graph
     return times.way if tried else "graph"

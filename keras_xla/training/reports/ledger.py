@@ -2,10 +2,9 @@
 
 import threading
 import warnings
-from typing import Any
 
 from keras_xla.backend.compile_log import record
-from keras_xla.backend.signature import Leaf, describe, describe_change
+from keras_xla.backend.signature import Signature, describe, describe_change
 from keras_xla.training.reports.journal import ADVICE, MANY, Journal
 
 STEPS_AT_A_TIME = {"one step", "several steps"}  # executables on JAX
@@ -22,23 +21,22 @@ class Ledger:
         self._events = 0
         self._lock = threading.Lock()
 
-    def compiled(self, leaves: tuple[tuple, ...], seconds: float, way: str) -> None:
-        """Take note of a new executable for batches of `(name, shape, dtype)` leaves."""
+    def compiled(self, leaves: Signature, seconds: float, way: str) -> None:
+        """Take note of a new executable for batches of these tensors."""
         self.saw([(way, leaves)], seconds, compiled=True)
 
-    def saw(self, batches: list[tuple[str, Any]], seconds: float, compiled: bool = False) -> None:
+    def saw(self, batches: list[tuple[str, Signature]], seconds: float, compiled: bool = False) -> None:
         """Take note of the batches of one execution.
 
         Args:
-            batches: For each batch the trace that ran it and its `(name, shape, dtype)` leaves.
+            batches: For each batch the trace that ran it and its tensors.
             seconds: Wall-clock seconds of the execution; shared equally by what it compiled.
             compiled: Whether each batch is known to have compiled; else one with a new trace or new shapes
                 has.
         """
         new = []
         with self._lock:
-            for trace, leaves in batches:
-                signature = tuple(Leaf(*leaf) for leaf in leaves)
+            for trace, signature in batches:
                 if compiled or (trace, signature) not in self._seen:
                     new.append((signature, self._why(trace, signature)))
                     self._seen.add((trace, signature))

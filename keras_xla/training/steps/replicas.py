@@ -9,7 +9,7 @@ import keras
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.keras2 import is_keras2, steps_per_execution
 from keras_xla.backend.new_shapes import NewShapes
-from keras_xla.backend.signature import Leaf, batch_names, describe
+from keras_xla.backend.signature import batch_names, describe
 from keras_xla.backend.steps import make_replicas_runner, require_private, symbolic_build
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.private.keras import replace_build, require_replica_steps, restore_build
@@ -90,8 +90,7 @@ def replicas_function(
         return keras_make()
 
     def note(new_shapes: NewShapes, reason: str) -> None:
-        shapes = describe(tuple(Leaf(*leaf) for leaf in new_shapes.leaves))
-        policy.journal.decided(Decision(kind, shapes, "graph", reason))
+        policy.journal.decided(Decision(kind, describe(new_shapes.leaves), "graph", reason))
 
     custom = f"make_{kind}_function" if own else _custom(model, kind)
     if custom:

@@ -7,6 +7,7 @@ import pytest
 
 from keras_xla.backend.blocking_op import BlockingOp
 from keras_xla.backend.new_shapes import NewShapes, StepProfile, Timing, TrialImpossible, WayFailed
+from keras_xla.backend.signature import Leaf
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.training.decide import cost, decisions, trials
 from keras_xla.training.decide.decisions import Decisions
@@ -43,7 +44,7 @@ class Bench:
         return Timing(1.0, (self.seconds[way] * 1.5, self.seconds[way], self.seconds[way]))
 
     def new_shapes(self, facts=DENSE, blockers=()):
-        return NewShapes(facts, blockers, (("x", (8, 4), "float32"),), self)
+        return NewShapes(facts, blockers, (Leaf("x", (8, 4), "float32"),), self)
 
 
 def test_the_faster_way_is_chosen_and_the_reason_kept(make):

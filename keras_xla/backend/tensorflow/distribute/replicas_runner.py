@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.new_shapes import NewShapes, WayFailed
+from keras_xla.backend.signature import Leaf
 from keras_xla.backend.tensorflow.distribute.replica_step import Replicas, is_multi_worker, local_batches
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 from keras_xla.backend.tensorflow.runner.executable import way_may_fail
@@ -154,7 +155,7 @@ class ReplicasRunner:
         """Have it decided how batches of these shapes run, and make sure that it works."""
         self._news += 1
         trace, flat = replicas.parts[0].trace, leaves_of(batch)
-        leaves = tuple(leaves_with_names(local[0], self._names))
+        leaves = leaves_with_names(local[0], self._names)
         mark = f"{trace.facts.fingerprint} on {self._model.distribute_strategy.num_replicas_in_sync} replicas"
         facts = dataclasses.replace(trace.facts, fingerprint=mark)
 
@@ -205,7 +206,7 @@ class ReplicasRunner:
         self._seen.update(here.values())
         if new:
             events = [
-                (way, (*leaves_with_names(local[replica], self._names), ("replica", None, "", replica)))
+                (way, (*leaves_with_names(local[replica], self._names), Leaf("replica", None, "", replica)))
                 for replica in new
             ]
             self._saw(events, time.perf_counter() - start, compiled=True)

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_xla.backend.function_calls import Calls
+from keras_xla.backend.signature import Leaf
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED
 from keras_xla.backend.tensorflow.graphs.operations import operations
@@ -172,7 +173,7 @@ class _Variant:
         self.trace = Traced(concrete)
         self.specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
         names = [x.op.name for x in concrete.inputs[: len(arguments)]]
-        leaves = tuple((name, tuple(x.shape), x.dtype.name) for name, x in zip(names, arguments, strict=True))
+        leaves = tuple(Leaf(name, tuple(x.shape), x.dtype.name) for name, x in zip(names, arguments, strict=True))
         self.calls = Calls(self.trace.facts, _refusal(self, arguments), leaves)
         self.way, self.executable, self.first = "later", None, 0.0
         self.times: dict[str, list[float]] = {"graph": [], "xla": []}

@@ -66,8 +66,8 @@ class Runner:
         names: `names(batch)` names the tensors of a batch.
         arrays: By the number that their row numbers carry, objects whose `batch` has all rows as tensors.
         decide: Answers `NewShapes` with the way to run batches of such shapes.
-        compiled: `compiled(leaves, seconds, way)` is told of every executable, with the `(name, shape, dtype)` of the
-            batch that it is for.
+        compiled: `compiled(leaves, seconds, way)` is told of every executable, with the leaves of the batch that it is
+            for.
         failed: `failed(new_shapes, way, reason, node) -> way` answers when a way that was not tried does not work, for
             that reason, at that operation (see `WayFailed`); may raise.
         again: `again(shapes)` is told of batches for whose shapes the plain graph was the answer, of each one beside
@@ -349,7 +349,7 @@ class Runner:
 
     def _decided(self, trace: Trace, key: str, batch, once: Callable) -> Executable:
         self._news += 1
-        leaves, shapes = tuple(leaves_with_names(batch, self._names)), shapes_of(batch)
+        leaves, shapes = leaves_with_names(batch, self._names), shapes_of(batch)
 
         def executable(way):
             return self._executable(key, way, leaves, shapes)

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.signature import Leaf, Signature
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 
 
@@ -47,13 +48,8 @@ def opened(spec: Any) -> Any:
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if dense else spec
 
 
-def leaves_with_names(batch: Any, names: Callable) -> list[tuple]:
-    """`(name, shape, dtype)` of the tensors of a batch; ragged and sparse ones are taken apart.
-
-    Args:
-        batch: Tensors or specs.
-        names: `names(batch)` names them.
-    """
+def leaves_with_names(batch: Any, names: Callable) -> Signature:
+    """The tensors of a batch of tensors or specs, ragged and sparse ones taken apart; `names(batch)` names them."""
 
     def parts(x):
         inner = tf.nest.flatten(x, expand_composites=True)
@@ -61,4 +57,5 @@ def leaves_with_names(batch: Any, names: Callable) -> list[tuple]:
 
     batch = keras.tree.map_structure(parts, batch)
     leaves = [x for x in keras.tree.flatten(batch) if x is not None]
-    return [(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in zip(names(batch), leaves, strict=True)]
+    named = zip(names(batch), leaves, strict=True)
+    return tuple(Leaf(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in named)
