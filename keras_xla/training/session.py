@@ -30,6 +30,17 @@ class Sessions(threading.local):
         self.current: dict[str, Session] = {}
 
 
+def _batch_hook(kind: str, begins: bool) -> Callable:
+    """Takes note that a batch of a call begins or ends; or one of its validation, whose callbacks are the same."""
+
+    def hook(self, batch, logs=None):
+        session = self if kind == self.kind else self.sessions.current.get(kind)
+        if session is not None:
+            session.called = begins
+
+    return hook
+
+
 class Session(AnyKeras):
     """One call of `fit`, `evaluate` or `predict`; as a callback, it counts the steps.
 
@@ -41,7 +52,6 @@ class Session(AnyKeras):
 
     Attributes:
         sessions: Those of the thread, which this one is among.
-        epoch_number: How many passes over data have begun.
         done: Steps of this epoch that have run.
         called: Whether Keras' loop is between the beginning and the end of a batch, and has not asked for its step yet:
             the next step is for that loop. All others are asked for by somebody else: a callback, another method.
@@ -65,8 +75,7 @@ class Session(AnyKeras):
         self.kind, self.ahead, self.epochs = kind, ahead, epochs
         self.sessions = sessions or Sessions()
         self._steps, self._epoch = steps, 0
-        self.epoch_number, self.done = 0, 0
-        self.called, self.ahead_steps, self.logs = False, 0, None
+        self.begin_epoch()
         self.iterator: Any = None
         self.group: Any = None
         self.owners: list[int] = []
@@ -91,8 +100,7 @@ class Session(AnyKeras):
 
     def begin_epoch(self) -> None:
         """A pass over the data begins."""
-        self.epoch_number, self.done = self.epoch_number + 1, 0
-        self.called, self.ahead_steps, self.logs = False, 0, None
+        self.done, self.called, self.ahead_steps, self.logs = 0, False, 0, None
 
     def answers_loop(self) -> bool:
         """Whether the step that is asked for now is the one that Keras' loop of this call needs next."""
@@ -120,29 +128,9 @@ class Session(AnyKeras):
 
     # A callback with an end of batches makes Keras call all of them in this thread. The threads that it calls them in
     # otherwise fight for the interpreter with a loop that no longer waits for steps.
-    def on_train_batch_begin(self, batch, logs=None):
-        self._batch("train", True)
-
-    def on_train_batch_end(self, batch, logs=None):
-        self._batch("train", False)
-
-    def on_test_batch_begin(self, batch, logs=None):
-        self._batch("test", True)
-
-    def on_test_batch_end(self, batch, logs=None):
-        self._batch("test", False)
-
-    def on_predict_batch_begin(self, batch, logs=None):
-        self._batch("predict", True)
-
-    def on_predict_batch_end(self, batch, logs=None):
-        self._batch("predict", False)
-
-    def _batch(self, kind: str, begins: bool) -> None:
-        """A batch of this call begins or ends; or one of its validation, whose callbacks are these."""
-        session = self if kind == self.kind else self.sessions.current.get(kind)
-        if session is not None:
-            session.called = begins
+    on_train_batch_begin, on_train_batch_end = _batch_hook("train", True), _batch_hook("train", False)
+    on_test_batch_begin, on_test_batch_end = _batch_hook("test", True), _batch_hook("test", False)
+    on_predict_batch_begin, on_predict_batch_end = _batch_hook("predict", True), _batch_hook("predict", False)
 
 
 def watched(callbacks: Iterable | None, kind: str) -> bool:
@@ -152,8 +140,9 @@ def watched(callbacks: Iterable | None, kind: str) -> bool:
         callbacks: As `fit`, `evaluate` or `predict` takes them.
         kind: `"train"`, `"test"` or `"predict"`.
     """
-    if is_list(callbacks) and any(_own_hook(callbacks, hook) for hook in _hooks(kind)):
-        return True
+    made, plain = type(callbacks), _list_class(callbacks)
+    if plain is not None and any(getattr(made, x, None) is not getattr(plain, x, None) for x in _hooks(kind)):
+        return True  # a CallbackList of a class with a hook of its own
     return any(_watches(callback, kind) for callback in flat(callbacks))
 
 
@@ -198,8 +187,3 @@ def _hooks(kind: str) -> list[str]:
 
 def _list_class(callbacks: Any) -> type | None:
     return next((each for each in type(callbacks).__mro__ if each.__name__ == "CallbackList"), None)
-
-
-def _own_hook(callbacks: Any, hook: str) -> bool:
-    """Whether a `CallbackList` is of a class with a hook of its own."""
-    return getattr(type(callbacks), hook, None) is not getattr(_list_class(callbacks), hook, None)
