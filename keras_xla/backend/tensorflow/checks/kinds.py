@@ -56,30 +56,23 @@ def _index(ref: Ref, size: int | None) -> list[Need]:
     return _UNKNOWN if size is None else [Need("within", ref, 0, size - 1)]
 
 
-def _size_of(axis: int, dims: Sequence[int | None] | None) -> int | None:
+def _size(values: Values, ref: Ref, axis: int) -> int | None:
+    dims = _dims(values, ref)
     return None if dims is None or not -len(dims) <= axis < len(dims) else dims[axis]
 
 
+def _along(axis: int) -> Callable:
+    return lambda values, op, inputs: _index(inputs[1], _size(values, inputs[0], axis))
+
+
 def _gather(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
-    axis = 0
-    if op.type == "GatherV2":
-        axis = values.value(inputs[2])
-    elif op.type == "ResourceGather":
-        axis = op.get_attr("batch_dims")
-    return _UNKNOWN if axis is None else _index(inputs[1], _size_of(int(axis), _dims(values, inputs[0])))
-
-
-def _first_axis(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
-    return _index(inputs[1], _size_of(0, _dims(values, inputs[0])))
-
-
-def _labels(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
-    return _index(inputs[1], _size_of(-1, _dims(values, inputs[0])))
+    axis = values.value(inputs[2]) if op.type == "GatherV2" else op.get_attr("batch_dims")
+    return _UNKNOWN if axis is None else _index(inputs[1], _size(values, inputs[0], int(axis)))
 
 
 def _places(values: Values, indices: Ref, dims: Sequence[int | None] | None) -> list[Need]:
     """Of indices with a place in so many dimensions along their last axis."""
-    depth = _size_of(-1, _dims(values, indices))
+    depth = _size(values, indices, -1)
     if dims is None or depth is None or None in dims[:depth]:
         return _UNKNOWN
     return columns(values, Need("within", indices, (0,) * depth, tuple(n - 1 for n in dims[:depth])))
@@ -114,21 +107,13 @@ def _segments(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]
     return _UNKNOWN if count is None else [Need("within", inputs[1], -math.inf, int(count) - 1)]
 
 
-def _partitions(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
-    return _index(inputs[1], op.get_attr("num_partitions"))
-
-
 def _lengths(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
-    size = _size_of(op.get_attr("seq_dim"), _dims(values, inputs[0]))
+    size = _size(values, inputs[0], op.get_attr("seq_dim"))
     return _UNKNOWN if size is None else [Need("within", inputs[1], 0, size)]
 
 
-def _not_negative(i: int) -> Callable:
-    return lambda values, op, inputs: [Need("within", inputs[i], 0)] if inputs[i].tensor.dtype.is_integer else []
-
-
-def _divided(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
-    return [Need("nonzero", inputs[1])] if inputs[1].tensor.dtype.is_integer else []
+def _of_integers(i: int, test: str, low: Bound = -math.inf) -> Callable:
+    return lambda values, op, inputs: [Need(test, inputs[i], low)] if inputs[i].tensor.dtype.is_integer else []
 
 
 def _slice(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
@@ -146,7 +131,7 @@ def _strided_slice(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[
     shrunk, others = op.get_attr("shrink_axis_mask"), op.get_attr("ellipsis_mask") | op.get_attr("new_axis_mask")
     if not shrunk or values.needs(begin, shapes=True) == frozenset():
         return []
-    count = _size_of(0, _dims(values, begin))
+    count = _size(values, begin, 0)
     if others or dims is None or count is None or None in dims[:count]:
         return _UNKNOWN
     taken = [bool(shrunk >> i & 1) for i in range(count)]
@@ -174,7 +159,7 @@ def _length(values: Values, handle: Ref) -> int | None:
             count = values.value(handle.inputs()[1])
             return None if count is None else int(count)
         if op.type == "TensorListFromTensor":
-            return _size_of(0, _dims(values, handle.inputs()[0]))
+            return _size(values, handle.inputs()[0], 0)
         if op.type == "TensorListSetItem" and not _resizes(op):
             handle = handle.inputs()[0]
         elif op.type in LOOPS:
@@ -199,25 +184,27 @@ FOUND: dict[str, Callable[[Values, tf.Operation, list[Ref]], list[Need]]] = {
     "Assert": _test("true"),
     "CheckNumerics": _test("finite"),
     "CheckNumericsV2": _test("finite"),
-    "SparseSoftmaxCrossEntropyWithLogits": _labels,
+    "SparseSoftmaxCrossEntropyWithLogits": _along(-1),
     "ScatterNd": _place_first,
-    "DynamicPartition": _partitions,
+    "DynamicPartition": lambda values, op, inputs: _index(inputs[1], op.get_attr("num_partitions")),
     "ReverseSequence": _lengths,
-    "DenseBincount": _not_negative(0),
-    "Bincount": _not_negative(0),
-    "Pow": _not_negative(1),
+    "DenseBincount": _of_integers(0, "within", 0),
+    "Bincount": _of_integers(0, "within", 0),
+    "Pow": _of_integers(1, "within", 0),
     "Slice": _slice,
     "StridedSlice": _strided_slice,
     "TensorListGetItem": _entry,
     "TensorListSetItem": _entry,
-    **dict.fromkeys(("Gather", "GatherV2", "ResourceGather"), _gather),
+    "Gather": _along(0),
+    "GatherV2": _gather,
+    "ResourceGather": _gather,
     **dict.fromkeys(("GatherNd", "ResourceGatherNd"), _place),
     **dict.fromkeys((f"UnsortedSegment{kind}" for kind in ("Sum", "Max", "Min", "Prod")), _segments),
-    **dict.fromkeys(("Div", "FloorDiv", "FloorMod", "TruncateDiv", "TruncateMod", "Mod"), _divided),
+    **dict.fromkeys(("Div", "FloorDiv", "FloorMod", "TruncateDiv", "TruncateMod", "Mod"), _of_integers(1, "nonzero")),
     **dict.fromkeys(("RandomUniformInt", "StatelessRandomUniformInt", "StatelessRandomUniformIntV2"), _random_limits),
 }
 for _kind in ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max"):
-    FOUND |= {f"ResourceScatter{_kind}": _first_axis}
+    FOUND |= {f"ResourceScatter{_kind}": _along(0)}
 for _kind in ("Update", "Add", "Sub", "Min", "Max"):
     FOUND |= {f"ResourceScatterNd{_kind}": _place, f"TensorScatter{_kind}": _place}
 CHECKED = frozenset(FOUND) | _NUMERIC | _STRICT

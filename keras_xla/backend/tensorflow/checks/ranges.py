@@ -12,17 +12,9 @@ Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
 _DEEPEST = 40  # operations that are followed
 _SAME_VALUES = (
-    "Reshape",
-    "ExpandDims",
-    "Squeeze",
-    "Tile",
-    "BroadcastTo",
-    "Slice",
-    "StridedSlice",
-    "ReverseV2",
-    "Unpack",
+    *("Reshape", "ExpandDims", "Squeeze", "Tile", "BroadcastTo", "Slice", "StridedSlice", "ReverseV2", "Unpack"),
+    *("Gather", "GatherV2", "GatherNd", "Max", "Min", "Transpose", "EnsureShape", "Fill"),
 )
-_SAME_VALUES += ("Gather", "GatherV2", "GatherNd", "Max", "Min", "Transpose", "EnsureShape", "Fill")
 _JOINED = ("Pack", "ConcatV2", "Concat")
 _UNIFORM = ("RandomUniformInt", "StatelessRandomUniformInt", "StatelessRandomUniformIntV2")
 
@@ -120,13 +112,9 @@ def _parts(scope, loop: tf.Operation) -> tuple:
     """The scopes of a loop's condition and of its body."""
     condition = loop.get_attr("cond").name
     inside = scope.called_by(loop)
-    first = [s for s in inside if s.graph.name == condition or (len(s.graph.outputs) == 1 and _is_bool(s))]
+    first = [s for s in inside if s.graph.name == condition or [x.dtype for x in s.graph.outputs] == [tf.bool]]
     found = first[0] if first else inside[0]
     return found, next(s for s in inside if s is not found)
-
-
-def _is_bool(scope) -> bool:
-    return scope.graph.outputs[0].dtype == tf.bool
 
 
 def _selected(values: Values, inputs: Sequence[Ref], depth: int) -> Range:
@@ -204,10 +192,6 @@ def _quotient(x: Range, by: Range) -> Range:
     return (x[0] // by[1] if math.isfinite(by[1]) else 0, x[1] // by[0]) if x[0] >= 0 and by[0] > 0 else ANY
 
 
-def _clipped(x: Range, low: Range, high: Range) -> Range:
-    return _least(_greatest(x, low), high)
-
-
 def _least(a: Range, b: Range) -> Range:
     return min(a[0], b[0]), min(a[1], b[1])
 
@@ -220,20 +204,16 @@ def _rounded(by: Callable) -> Callable[[Range], Range]:
     return lambda x: tuple(by(n) if math.isfinite(n) else n for n in x)
 
 
-def _absolute(x: Range) -> Range:
-    return (0 if x[0] <= 0 <= x[1] else min(map(abs, x))), max(map(abs, x))
-
-
 _COMPUTED: dict[str, Callable[..., Range]] = {
     "Add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "AddV2": lambda a, b: (a[0] + b[0], a[1] + b[1]),
     "Sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
     "Mul": _products,
     "Neg": lambda a: (-a[1], -a[0]),
-    "Abs": _absolute,
+    "Abs": lambda a: (0 if a[0] <= 0 <= a[1] else min(map(abs, a)), max(map(abs, a))),
     "Minimum": _least,
     "Maximum": _greatest,
-    "ClipByValue": _clipped,
+    "ClipByValue": lambda a, low, high: _least(_greatest(a, low), high),
     "FloorMod": _rest,
     "FloorDiv": _quotient,
     "Floor": _rounded(math.floor),
@@ -251,29 +231,21 @@ _COMPUTED: dict[str, Callable[..., Range]] = {
 }
 
 
-def _sizes(values: Values, ref: Ref) -> list[int] | None:
-    shape = values.shape(ref)
-    return None if shape.rank is None else [math.inf if n is None else n for n in shape]
+def _size(values: Values, ref: Ref, axis: int | None) -> float:
+    """Of the first input along an axis; infinite if nobody knows."""
+    shape = values.shape(ref.inputs()[0])
+    size = shape[axis] if shape.rank and axis is not None else None
+    return math.inf if size is None else size
 
 
 def _index_along(values: Values, ref: Ref) -> Range:
-    sizes, axis = _sizes(values, ref.inputs()[0]), values.value(ref.inputs()[1])
-    return (0, math.inf) if sizes is None or axis is None else (0, max(sizes[int(axis)] - 1, 0))
-
-
-def _index_of_last(values: Values, ref: Ref) -> Range:
-    sizes = _sizes(values, ref.inputs()[0])
-    return ANY if ref.tensor.value_index == 0 else (0, math.inf) if not sizes else (0, max(sizes[-1] - 1, 0))
-
-
-def _place_in_last(values: Values, ref: Ref) -> Range:
-    sizes = _sizes(values, ref.inputs()[0])
-    return (0, sizes[-1] if sizes else math.inf)
+    axis = values.value(ref.inputs()[1])
+    return 0, max(_size(values, ref, None if axis is None else int(axis)) - 1, 0)
 
 
 def _index_of_any(values: Values, ref: Ref) -> Range:
-    sizes = _sizes(values, ref.inputs()[0])
-    return (0, max([0, *(n - 1 for n in sizes)]) if sizes is not None else math.inf)
+    rank = values.shape(ref.inputs()[0]).rank
+    return 0, math.inf if rank is None else max([0, *(_size(values, ref, axis) - 1 for axis in range(rank))])
 
 
 _SIZED: dict[str, Callable[[Values, Ref], Range]] = {
@@ -283,9 +255,9 @@ _SIZED: dict[str, Callable[[Values, Ref], Range]] = {
     "Rank": lambda *_: (0, math.inf),
     "ArgMax": _index_along,
     "ArgMin": _index_along,
-    "TopKV2": _index_of_last,
-    "LowerBound": _place_in_last,
-    "UpperBound": _place_in_last,
+    "TopKV2": lambda values, ref: (0, max(_size(values, ref, -1) - 1, 0)) if ref.tensor.value_index else ANY,
+    "LowerBound": lambda values, ref: (0, _size(values, ref, -1)),
+    "UpperBound": lambda values, ref: (0, _size(values, ref, -1)),
     "Bucketize": lambda _, ref: (0, len(ref.op.get_attr("boundaries"))),
     "Where": _index_of_any,
 }
