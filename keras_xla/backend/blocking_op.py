@@ -5,14 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BlockingOp:
-    """One operation without an XLA kernel.
+    """One operation without an XLA kernel."""
 
-    Attributes:
-        op: Its type (`"StringUpper"`), or `"string input NAME"` for an argument of strings.
-        name: Its full name, with the name scopes of the layers that it is in.
-        where: `file:line` of the user's code that made it; empty when unknown.
-    """
-
-    op: str
-    name: str
-    where: str
+    op: str  # its type (`"StringUpper"`), or `"string input NAME"` for an argument of strings
+    name: str  # its full name, with the name scopes of the layers that it is in
+    where: str  # `file:line` of the user's code that made it; empty when unknown

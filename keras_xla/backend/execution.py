@@ -7,18 +7,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Execution:
-    """Some batches that ran together.
+    """Some batches that ran together."""
 
-    Attributes:
-        outputs: Of the last of them, or of all of them joined along the first axis, as was asked for.
-        batches: How many there were.
-        way: In which most of them ran: `"graph"`, `"xla"` or `"partial"`.
-        settled: Whether nothing was decided, traced or compiled meanwhile, so that the time they took counts.
-        wait: Returns when they have run; None if they have.
-    """
-
-    outputs: Any
+    outputs: Any  # of the last of them, or of all of them joined along the first axis, as was asked for
     batches: int
-    way: str
-    settled: bool
-    wait: Callable[[], Any] | None = None
+    way: str  # in which most of them ran: `"graph"`, `"xla"` or `"partial"`
+    settled: bool  # whether nothing was decided, traced or compiled meanwhile, so that the time they took counts
+    wait: Callable[[], Any] | None = None  # returns when they have run; None if they have

@@ -4,12 +4,7 @@ from typing import Any, NamedTuple
 
 
 class FilledBatch(NamedTuple):
-    """A batch and how many of its rows count.
+    """A batch and how many of its rows count."""
 
-    Attributes:
-        batch: As Keras' trainers see it.
-        rows: A scalar int32; the rows after so many were added.
-    """
-
-    batch: Any
-    rows: Any
+    batch: Any  # as Keras' trainers see it
+    rows: Any  # a scalar int32; the rows after so many were added

@@ -8,20 +8,11 @@ from keras_xla.backend.signature import Signature
 
 @dataclass
 class Calls:
-    """The calls of a function with arguments of the same shapes.
-
-    Attributes:
-        facts: What the traced function is made of.
-        refusal: Why XLA must not run it, in words; empty if it may.
-        leaves: Its tensors.
-        executables: How many the function has already, for other arguments.
-        count: Calls so far, without those that traced.
-        seconds: That they took.
-    """
+    """The calls of a function with arguments of the same shapes."""
 
     facts: StepProfile
-    refusal: str
+    refusal: str  # why XLA must not run it, in words; empty if it may
     leaves: Signature
-    executables: int = 0
-    count: int = 0
-    seconds: float = 0.0
+    executables: int = 0  # that the function has already, for other arguments
+    count: int = 0  # so far, without those that traced
+    seconds: float = 0.0  # that these took

@@ -13,12 +13,7 @@ from keras_xla.private.tf_keras import is_model as is_keras2
 
 
 def require_model(who: str, model: Any) -> None:
-    """Raise unless `model` is a Keras model, of Keras 3 or of Keras 2 on the TensorFlow backend.
-
-    Raises:
-        TypeError: `model` is something else.
-        ValueError: A Keras 2 model, while Keras 3 runs on another backend.
-    """
+    """Raise unless `model` is a Keras model, of Keras 3 or, on the TensorFlow backend, of Keras 2."""
     if is_keras2(model) and backend.name != "tensorflow":
         raise ValueError(
             f"{who} received a tf_keras model, which is TensorFlow's, and Keras runs on {backend.name}; set the "

@@ -9,29 +9,17 @@ from keras_xla.backend.signature import Signature
 
 @dataclass(frozen=True)
 class StepProfile:
-    """Counts of a traced step, as far as they tell how XLA will do.
-
-    Attributes:
-        ops: All operations.
-        convolutions: Convolutions, with those of the gradient.
-        heavy: Convolutions, matrix products and loops.
-        loops: Loops, such as those of recurrent layers.
-        random: Operations that draw random numbers.
-        blocked: Types of the operations that XLA cannot compile.
-        unsafe: Types of operations whose effects a trial could not undo, or that XLA computes otherwise.
-        device: Of what type the device is: `"CPU"`, `"GPU"` or `"TPU"`.
-        fingerprint: Equal for graphs that cost the same, in every process; another one for all others.
-    """
+    """Counts of a traced step, as far as they tell how XLA will do."""
 
     ops: int
-    convolutions: int
-    heavy: int
-    loops: int
-    random: int
-    blocked: tuple[str, ...]
-    unsafe: tuple[str, ...]
-    device: str
-    fingerprint: str
+    convolutions: int  # with those of the gradient
+    heavy: int  # convolutions, matrix products and loops
+    loops: int  # such as those of recurrent layers
+    random: int  # operations that draw random numbers
+    blocked: tuple[str, ...]  # types of the operations that XLA cannot compile
+    unsafe: tuple[str, ...]  # types of those whose effects a trial could not undo, or that XLA computes otherwise
+    device: str  # `"CPU"`, `"GPU"` or `"TPU"`
+    fingerprint: str  # equal for graphs that cost the same, in every process; another one for all others
 
     @property
     def tower(self) -> int:
@@ -41,15 +29,10 @@ class StepProfile:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one way to run a step, measured on a real batch.
+    """Seconds of one way to run a step, measured on a real batch."""
 
-    Attributes:
-        first: The first run, with tracing and compiling.
-        steps: The later ones.
-    """
-
-    first: float
-    steps: tuple[float, ...]
+    first: float  # the first run, with tracing and compiling
+    steps: tuple[float, ...]  # the later ones
 
     @property
     def step(self) -> float:
@@ -61,18 +44,14 @@ class Timing:
 class NewShapes:
     """Batches of new shapes, and what there is to know about them.
 
-    Attributes:
-        facts: What the step is made of.
-        blockers: The `BlockingOp`s in it.
-        leaves: The batch's tensors.
-        trial: `trial(way, repeats, limit) -> Timing` runs this batch without a trace of it left in the model; raises
-            `WayFailed` or `TrialImpossible`. None once the question is answered.
+    `trial(way, repeats, limit)` runs this batch without a trace of it left in the model; it raises `WayFailed` or
+    `TrialImpossible`.
     """
 
     facts: StepProfile
-    blockers: tuple
-    leaves: Signature
-    trial: Callable[[str, int, float], Timing] | None
+    blockers: tuple  # the `BlockingOp`s in the step
+    leaves: Signature  # the batch's tensors
+    trial: Callable[[str, int, float], Timing] | None  # None once the question is answered
 
     @property
     def shapes(self) -> tuple[tuple, ...]:
@@ -83,9 +62,8 @@ class NewShapes:
 class WayFailed(Exception):
     """A way to run a step that does not work; the message says why.
 
-    Attributes:
-        node: The operation that failed, with the name scopes of the layers that it is in; empty when unknown.
-        lasting: Whether it will fail the next time, too: a lack of memory may be due to another process.
+    `node` is the operation that failed, with the name scopes of the layers that it is in; empty when unknown. What is
+    not `lasting` may work the next time: a lack of memory may be due to another process.
     """
 
     def __init__(self, message: str, node: str = "", lasting: bool = True):

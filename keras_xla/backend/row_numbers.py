@@ -14,12 +14,7 @@ MOST_OWNERS = 2 ** (63 - _BITS)  # numbers that arrays can have
 
 
 def numbered(rows: int, owner: int) -> dict[str, np.ndarray]:
-    """The numbers of all rows, `{MARK: (rows,) int64}`, to be given to Keras as `x`.
-
-    Args:
-        rows: How many there are.
-        owner: Number of the arrays whose rows they are, below `MOST_OWNERS`.
-    """
+    """The numbers of all rows of the arrays `owner` (below `MOST_OWNERS`), to be given to Keras as `x`."""
     return {MARK: np.arange(rows, dtype="int64") + (owner << _BITS)}
 
 

@@ -6,12 +6,8 @@ import os
 class Summaries:
     """Scalars and texts in a folder that TensorBoard shows; TensorBoard itself need not be installed.
 
-    Args:
-        who: Asks for them, for the error.
-        folder: Made at the first summary.
-
-    Raises:
-        ImportError: TensorFlow is not installed.
+    The folder is made at the first summary. Where TensorFlow is not installed, an `ImportError` tells so in the name of
+    `who`.
     """
 
     def __init__(self, who: str, folder: str | os.PathLike):

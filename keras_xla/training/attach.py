@@ -245,8 +245,7 @@ class Attachment:
     def _filled_up(self, session: Session, given: dict[str, Any]) -> int | None:
         """Repeat the last row of arrays until the last batch is a full one, so that `predict` compiles once.
 
-        Returns:
-            How many rows of the outputs count; None where the arrays are left as they are.
+        Returns how many rows of the outputs count; None where the arrays are left as they are.
         """
         model, size = self._model, given["batch_size"] or 32
         if given["steps"] is not None or capped() or is_mirrored(model):  # replicas may differ in moving statistics

@@ -70,8 +70,7 @@ def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwarg
 def take_over(model: keras.Model, jit_compile: bool | str) -> Attachment | None:
     """Run the steps of a model that Keras has just compiled; with False, leave them to Keras.
 
-    Raises:
-        XLAUnsupportedError: With True, where Keras turned XLA off.
+    With True, raises `XLAUnsupportedError` where Keras turned XLA off.
     """
     if jit_compile is False:
         detach(model)
@@ -102,7 +101,6 @@ def require_jit(model: keras.Model) -> None:
     if not model.jit_compile or model.run_eagerly:
         raise XLAUnsupportedError(
             f"Keras turned XLA off for {model.name!r}: jit_compile is {model.jit_compile!r}, run_eagerly is "
-            f"{model.run_eagerly!r}. XLA needs run_eagerly=False, and TensorFlow's op determinism must be "
-            "off "
+            f"{model.run_eagerly!r}. XLA needs run_eagerly=False, and TensorFlow's op determinism must be off "
             "(tf.config.experimental.enable_op_determinism was called, or this is a Mac with a GPU)."
         )

@@ -25,23 +25,14 @@ _loading = contextvars.ContextVar("keras_xla_loading", default=False)
 
 @dataclass(frozen=True)
 class SeenModel:
-    """A model that was compiled while `enable` was on.
-
-    Attributes:
-        name: Of the model.
-        jit_compile: What it was compiled with: True, False or `"auto"`.
-        run_eagerly: Whether it runs eagerly.
-        note: Why it is as plain Keras makes it; empty if `keras_xla` runs its steps.
-        journal: How it ran; empty if it is as plain Keras makes it.
-        model: The model, as long as somebody else needs it.
-    """
+    """A model that was compiled while `enable` was on."""
 
     name: str
-    jit_compile: bool | str
+    jit_compile: bool | str  # what it was compiled with: True, False or `"auto"`
     run_eagerly: bool
-    note: str
-    journal: Journal
-    model: weakref.ref
+    note: str  # why it is as plain Keras makes it; empty if `keras_xla` runs its steps
+    journal: Journal  # how it ran; empty if it is as plain Keras makes it
+    model: weakref.ref  # as long as somebody else needs it
 
 
 @dataclass

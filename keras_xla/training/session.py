@@ -20,11 +20,7 @@ _EPOCHS_ONLY = {  # callbacks that look at every batch only if told so
 
 
 class Sessions(threading.local):
-    """The calls that are going on in this thread, the innermost of each kind.
-
-    Attributes:
-        current: By kind: `"train"`, `"test"`, `"predict"`.
-    """
+    """The calls that are going on in this thread: `current` has the innermost of each kind."""
 
     def __init__(self):
         self.current: dict[str, Session] = {}
@@ -44,11 +40,8 @@ def _batch_hook(kind: str, begins: bool) -> Callable:
 class Session(AnyKeras):
     """One call of `fit`, `evaluate` or `predict`; as a callback, it counts the steps.
 
-    Args:
-        kind: `"train"`, `"test"` or `"predict"`.
-        ahead: Whether several steps may run before the callbacks of the first of them are called.
-        steps: Of an epoch; None if only Keras knows, or nobody.
-        epochs: How often those come.
+    There are `steps` in an epoch, None if only Keras knows, or nobody, and so many `epochs`. `ahead` tells whether
+    several steps may run before the callbacks of the first of them are called.
 
     Attributes:
         sessions: Those of the thread, which this one is among.
@@ -134,12 +127,7 @@ class Session(AnyKeras):
 
 
 def watched(callbacks: Iterable | None, kind: str) -> bool:
-    """Whether a callback looks at every batch, so that steps must not run ahead of it.
-
-    Args:
-        callbacks: As `fit`, `evaluate` or `predict` takes them.
-        kind: `"train"`, `"test"` or `"predict"`.
-    """
+    """Whether one of these callbacks looks at every batch, so that steps must not run ahead of it."""
     made, plain = type(callbacks), _list_class(callbacks)
     if plain is not None and any(getattr(made, x, None) is not getattr(plain, x, None) for x in _hooks(kind)):
         return True  # a CallbackList of a class with a hook of its own

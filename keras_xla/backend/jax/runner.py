@@ -56,18 +56,10 @@ class Runner:
         self._passes: weakref.WeakKeyDictionary[Iterator, _Pass] = weakref.WeakKeyDictionary()
 
     def run(self, state: Any, iterator: Iterator, count: int = 1) -> Execution:
-        """Run steps on the next batches of an iterator.
+        """Run steps on the next batches of an iterator, at most `count`; if that is more than one, some are read ahead.
 
-        Args:
-            state: As Keras' trainer has it; its arrays are used up.
-            iterator: Of batches.
-            count: How many at most. Batches are read ahead only if that is more than one.
-
-        Returns:
-            The logs of the last step and the state after it, as outputs.
-
-        Raises:
-            StopIteration: There is no batch left.
+        `state` is as Keras' trainer has it; its arrays are used up. The outputs are the logs of the last step and the
+        state after it. Raises `StopIteration` if there is no batch left.
         """
         made = self._group(as_lists(state), iterator, count)
         while made.batches < self._least:
@@ -139,11 +131,7 @@ class _Pass:
         self._read: deque = deque()
 
     def next(self, iterator: Iterator) -> Any:
-        """The next batch.
-
-        Raises:
-            StopIteration: There is none.
-        """
+        """The next batch; raises `StopIteration` if there is none."""
         if self._read:
             item = self._read.popleft()
             if isinstance(item, Exception):

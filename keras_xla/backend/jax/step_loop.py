@@ -16,16 +16,9 @@ class CannotLoop(Exception):
 
 
 class StepLoop:
-    """Runs as many steps as there are batches, up to a number, with one executable for all counts.
+    """Runs as many steps as there are batches, at most `capacity`, with one executable for all counts.
 
-    The step is traced once, as Keras' own function traces it.
-
-    Args:
-        step: `step(state, batch) -> (logs, state)`.
-        capacity: How many batches it takes at most.
-
-    Attributes:
-        traces: How often the step was traced.
+    `step(state, batch) -> (logs, state)` is traced once, as Keras' own function traces it; `traces` counts that.
     """
 
     def __init__(self, step: Callable, capacity: int):
@@ -40,12 +33,8 @@ class StepLoop:
     def __call__(self, state: Any, batches: Sequence[Any]) -> tuple[Any, Any]:
         """The logs of the last step and the state after it; the arrays of `state` are used up.
 
-        Args:
-            state: As Keras' trainer has it.
-            batches: All of the same structure, shapes and dtypes.
-
-        Raises:
-            CannotLoop: Nothing has run.
+        `state` is as Keras' trainer has it; all batches are of the same structure, shapes and dtypes. Where it raises
+        `CannotLoop`, nothing has run.
         """
         return self._run(state, self._behind_each_other(batches), np.int32(len(batches)))
 

@@ -54,13 +54,9 @@ def replicas_of(model) -> int:
 def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, saw: Callable) -> Callable:
     """Keras' function for `fit`, `evaluate` or `predict`, with the batches that compiled reported.
 
-    Args:
-        kind: `"train"`, `"test"` or `"predict"`.
-        keras_make: Builds Keras' own function.
-        own: Whether the model's class builds a function of its own; its compilations count whatever their
-            name.
-        names: `names(data)` names the tensors of a batch.
-        saw: `saw([(trace, leaves), ...], seconds, compiled=True)` with the batches that compiled.
+    `own` tells whether the model's class builds a function of its own; its compilations count whatever their name.
+    `names(data)` names the tensors of a batch, and `saw([(trace, leaves), ...], seconds, compiled=True)` is told of the
+    batches that compiled.
     """
     function = keras_make()
     wanted = "" if own else f"{kind}_step"

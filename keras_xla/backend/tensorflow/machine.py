@@ -24,11 +24,7 @@ def on_gpu() -> bool:
 
 
 def machine() -> dict[str, str]:
-    """What a measured time holds for, apart from what was run.
-
-    Returns:
-        `"device"` for people, `"versions"` and `"settings"`.
-    """
+    """What a measured time holds for, apart from what was run: `"device"` for people, `"versions"` and `"settings"`."""
     gpus = [_gpu_name(gpu) for gpu in tf.config.get_visible_devices("GPU")]
     parts = [f"{gpus.count(name)} x {name}" for name in sorted(set(gpus))]
     threads = (

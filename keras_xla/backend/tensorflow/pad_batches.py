@@ -20,11 +20,7 @@ def map_batches(dataset: tf.data.Dataset, padding: Callable) -> tf.data.Dataset:
 
 
 def open_axis(spec: Any, axis: int) -> bool:
-    """Whether a leaf of an `element_spec` has an axis `axis` that varies.
-
-    Raises:
-        ValueError: Nobody knows, because its rank is open.
-    """
+    """Whether a leaf of an `element_spec` has such an axis, which varies; raises `ValueError` if its rank is open."""
     if not isinstance(spec, (tf.TensorSpec, tf.RaggedTensorSpec)):
         return False
     if spec.shape.rank is None:

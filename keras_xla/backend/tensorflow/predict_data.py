@@ -10,15 +10,10 @@ from keras_xla.backend.tensorflow.runner.trace import without_optionals
 
 @dataclass(frozen=True)
 class PredictData:
-    """Data for one call of `predict`.
-
-    Attributes:
-        dataset: Gives the batches.
-        batches: How many; None if that is not known, or there is no end.
-    """
+    """Data for one call of `predict`."""
 
     dataset: tf.data.Dataset
-    batches: int | None
+    batches: int | None  # None if that is not known, or there is no end
 
     @staticmethod
     def counter() -> tf.data.Dataset:

@@ -19,12 +19,8 @@ from keras_xla.private.names import otherwise
 def state_maker(model: keras.Model) -> Callable[[Any], None] | None:
     """Makes what the train step of a built model would make; None for steps that are not Keras' own.
 
-    Args:
-        model: A compiled model.
-
-    Returns:
-        `make(spec)` for a batch's structure of `tf.TypeSpec`. It makes nothing where a layer has yet to be built or
-        the batch is ragged or sparse, and leaves errors to the trace, which says where they come from.
+    It is `make(spec)`, for a batch's structure of `tf.TypeSpec`. That makes nothing where a layer has yet to be built
+    or the batch is ragged or sparse, and leaves errors to the trace, which says where they come from.
     """
     if type(model).train_step is not keras.Model.train_step:
         return None

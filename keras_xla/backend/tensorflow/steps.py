@@ -52,14 +52,8 @@ def replicas_of(model) -> int:
 def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, saw: Callable) -> Callable:
     """Keras' own function, observed from outside: the iterator's specs, or the shapes of the batches.
 
-    Where the spec leaves the batch axis open, a smaller last batch cannot be seen.
-
-    Args:
-        kind: `"train"`, `"test"` or `"predict"`.
-        keras_make: Builds the function.
-        own: Whether the model's class builds a function of its own.
-        names: `names(data)` names the tensors of a batch.
-        saw: `saw([(trace, leaves), ...], seconds)` with the batches of one execution.
+    Where the spec leaves the batch axis open, a smaller last batch cannot be seen. `names(data)` names the tensors of a
+    batch, and `saw([(trace, leaves), ...], seconds)` is told of the batches of one execution.
     """
     function = keras_make()
 
@@ -82,9 +76,7 @@ def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, sa
 def taking_rows(function: Callable, arrays: Mapping[int, Any]) -> Callable:
     """A function of Keras' own as one that row numbers may be given to, by a call that began with ours.
 
-    Args:
-        function: Takes an iterator, or a list of batches.
-        arrays: By the number that their row numbers carry, objects whose `batch` has all rows as tensors.
+    `arrays` are, by the number that their row numbers carry, objects whose `batch` has all rows as tensors.
     """
 
     def run(batches):

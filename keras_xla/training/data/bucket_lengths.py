@@ -114,11 +114,7 @@ def bucket_lengths(
 
 
 def sizes_of(buckets: Sequence[int] | str, budget: int) -> tuple[int, ...]:
-    """The sizes, smallest first.
-
-    Raises:
-        ValueError: They are neither positive ints nor "pow2", or more than `budget`.
-    """
+    """The sizes, smallest first; raises `ValueError` unless they are "pow2" or at most `budget` positive ints."""
     if isinstance(buckets, str) and buckets == POW2:
         return tuple(SMALLEST << i for i in range(budget))
     given = buckets if isinstance(buckets, (list, tuple, range, set, np.ndarray)) else ()
@@ -134,12 +130,7 @@ def sizes_of(buckets: Sequence[int] | str, budget: int) -> tuple[int, ...]:
 
 
 class PaddedPyDataset(keras.utils.PyDataset):
-    """A `PyDataset` whose batches are padded; everything else is that of the one inside.
-
-    Args:
-        data: The one inside.
-        padding: What is padded, and how.
-    """
+    """A `PyDataset` whose batches are padded; everything else is that of the one inside."""
 
     def __init__(self, data: keras.utils.PyDataset, padding: Padding):
         super().__init__(data.workers, data.use_multiprocessing, data.max_queue_size)
@@ -164,11 +155,7 @@ class PaddedPyDataset(keras.utils.PyDataset):
 
 
 class Arrays:
-    """What padding does, in numpy.
-
-    Args:
-        peeked: Whether Keras may take the shapes for those of all batches.
-    """
+    """What padding does, in numpy; `peeked` where Keras may take the shapes for those of all batches."""
 
     def __init__(self, peeked: bool = False):
         self._open = peeked and backend.name == "tensorflow"

@@ -25,12 +25,10 @@ def ends_of(model: keras.Model) -> tuple[Any, Any]:
 
 
 def run(nodes: Sequence, values: dict[int, Any], training: bool | None = None) -> None:
-    """Call the operations of nodes.
+    """Call the operations of nodes, in order.
 
-    Args:
-        nodes: In order.
-        values: By the id of the symbolic tensor; gets the results.
-        training: Passed to the layers that take it, unless it is None.
+    `values` are by the id of the symbolic tensor, and get the results. `training` is passed to the layers that take it,
+    unless it is None.
     """
     for node in nodes:
         arguments, options = node.arguments.fill_in(values)
@@ -48,12 +46,7 @@ def _takes_training(operation: Any) -> bool:
 
 
 def blocked(node, probe: bool) -> bool:
-    """Whether XLA cannot compile the operation of a node.
-
-    Args:
-        node: One of `nodes_of`.
-        probe: Look at the backend's operations too, rather than at what the layers say.
-    """
+    """Whether XLA cannot compile a node's operation: its layers say so, or, with `probe`, the backend's operations."""
     operation = node.operation
     if any(x.dtype == "string" for x in (*node.input_tensors, *node.outputs)):
         return True
@@ -70,15 +63,10 @@ def blocked(node, probe: bool) -> bool:
 
 
 def inlined(inputs: Sequence, outputs: Sequence, taken_apart: Callable) -> tuple[list, bool]:
-    """The outputs once more, with the layers of models inside called one by one.
+    """The outputs of a model once more, with the layers of models inside called one by one.
 
-    Args:
-        inputs: Of the model.
-        outputs: Of the model.
-        taken_apart: Whether to do that for the model that a node calls.
-
-    Returns:
-        The outputs, and whether there was such a model; if not, they are the same ones.
+    `taken_apart(node)` tells whether to do that for the model that a node calls. Returns the outputs, and whether there
+    was such a model; if not, they are the same ones.
     """
     nodes = nodes_of(inputs, outputs)
     if not any(is_graph(node.operation) and taken_apart(node) for node in nodes):
@@ -100,11 +88,7 @@ def inlined(inputs: Sequence, outputs: Sequence, taken_apart: Callable) -> tuple
 
 
 def match(who: str, inputs: Any, x: Any) -> list:
-    """The tensors of `x` for the inputs of a model, flat, with the ranks and dtypes that those have.
-
-    Raises:
-        ValueError: They have other structures or ranks.
-    """
+    """The tensors of `x` for the inputs of a model, flat, with their ranks and dtypes; raises `ValueError` if not."""
     refs = keras.tree.flatten(inputs)
     if isinstance(x, dict) and not isinstance(inputs, dict) and all(ref.name in x for ref in refs):
         x = [x[ref.name] for ref in refs]

@@ -14,30 +14,17 @@ WHO = "keras_xla.bucket_lengths"
 
 @dataclass(frozen=True)
 class Padding:
-    """What is padded, and how; called with a batch and with what pads its kind of arrays.
+    """What is padded, and how; called with a batch and with what pads its kind of arrays."""
 
-    Attributes:
-        sizes: Smallest first.
-        axis: The axis that varies.
-        leaves: Names of what is padded; None while that is not known.
-        values: What to pad with, for all leaves or by name.
-        weights: See `bucket_lengths`.
-        fixed: The lengths of other leaves, which must not vary.
-    """
-
-    sizes: tuple[int, ...]
-    axis: int
-    leaves: tuple[str, ...] | None
-    values: Any
-    weights: str | None
-    fixed: Mapping[str, int] = field(default_factory=dict)
+    sizes: tuple[int, ...]  # smallest first
+    axis: int  # that varies
+    leaves: tuple[str, ...] | None  # names of what is padded; None while that is not known
+    values: Any  # to pad with, for all leaves or by name
+    weights: str | None  # see `bucket_lengths`
+    fixed: Mapping[str, int] = field(default_factory=dict)  # the lengths of other leaves, which must not vary
 
     def of(self, varying: Sequence[str], existing: Sequence[str], fixed: Mapping[str, int] | None = None) -> "Padding":
-        """The same for leaves that were found to vary.
-
-        Raises:
-            ValueError: None does.
-        """
+        """The same for leaves that were found to vary; raises `ValueError` if none was."""
         if not varying:
             raise ValueError(
                 f"{WHO} received batches of which no leaf varies on axis {self.axis}, as far as their spec or the "

@@ -26,23 +26,14 @@ _warned: set[tuple[str, str]] = set()
 
 @dataclass(frozen=True)
 class Key:
-    """What a measurement holds for.
+    """What a measurement holds for."""
 
-    Attributes:
-        graph: The fingerprint of the traced step.
-        kind: `"train"`, `"test"`, `"predict"` or `"function"`.
-        batch: Shapes and dtypes.
-        device: Names and numbers of processors.
-        versions: Of Keras and TensorFlow.
-        settings: Threads, flags of XLA and the like.
-    """
-
-    graph: str
-    kind: str
-    batch: str
-    device: str
-    versions: str
-    settings: str
+    graph: str  # the fingerprint of the traced step
+    kind: str  # `"train"`, `"test"`, `"predict"` or `"function"`
+    batch: str  # shapes and dtypes
+    device: str  # names and numbers of processors
+    versions: str  # of Keras and TensorFlow
+    settings: str  # threads, flags of XLA and the like
 
     @property
     def digest(self) -> str:
@@ -52,27 +43,16 @@ class Key:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a step, or of a call, in the plain graph and in another way.
-
-    Attributes:
-        graph: In the plain graph.
-        way: The other way, `"xla"` or `"partial"`; empty if none was tried.
-        tried: In that way; None if it was not tried, or failed.
-        compile: Of the first step in that way, which compiles.
-        failed: Why that way does not work; empty if it does.
-        trials: How often both were compared.
-        run: Names the run of Python that measured.
-        time: `time.time()` when it did.
-    """
+    """Seconds of a step, or of a call, in the plain graph and in another way."""
 
     graph: float
-    way: str = ""
-    tried: float | None = None
-    compile: float = 0.0
-    failed: str = ""
-    trials: int = 1
-    run: str = THIS_RUN
-    time: float = field(default_factory=time.time)
+    way: str = ""  # `"xla"` or `"partial"`; empty if none was tried
+    tried: float | None = None  # in that way; None if it was not tried, or failed
+    compile: float = 0.0  # of the first step in that way, which compiles
+    failed: str = ""  # why that way does not work; empty if it does
+    trials: int = 1  # how often both were compared
+    run: str = THIS_RUN  # names the run of Python that measured
+    time: float = field(default_factory=time.time)  # when it did
 
     def __post_init__(self):
         numbers = (self.graph, self.compile, self.time, *(() if self.tried is None else (self.tried,)))
@@ -89,19 +69,12 @@ class Times:
 
 @dataclass(frozen=True)
 class Known:
-    """An entry of the disk.
+    """An entry of the disk."""
 
-    Attributes:
-        name: Of what was run, such as `"sequential.train_step"`.
-        key: What the times hold for.
-        times: What was measured.
-        chosen: The faster way.
-    """
-
-    name: str
+    name: str  # of what was run, such as `"sequential.train_step"`
     key: Key
     times: Times
-    chosen: str
+    chosen: str  # the faster way
 
 
 def cache_folder() -> pathlib.Path:
@@ -118,11 +91,7 @@ def cache_folder() -> pathlib.Path:
 
 
 class Decisions:
-    """Measurements by key, on disk.
-
-    Args:
-        folder: Where their files are; it need not exist.
-    """
+    """Measurements by key, on disk, in a folder that need not exist."""
 
     def __init__(self, folder: pathlib.Path):
         self.folder = folder

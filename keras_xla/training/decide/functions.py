@@ -26,15 +26,10 @@ COMPILES_AGAIN = "it compiled again and again, for arguments of the same shapes"
 
 
 class FunctionPolicy:
-    """Decides for one function.
+    """Decides for one function: True is XLA wherever it can compile the function, the other choice is `"auto"`.
 
-    Args:
-        name: Of the function.
-        jit_compile: True (XLA wherever it can compile the function), or `"auto"`.
-        memory: What earlier runs measured.
-
-    Attributes:
-        journal: The decisions, compilations and times, under the kind `"function"`.
+    `memory` has what earlier runs measured. The decisions, compilations and times are in `journal`, under the kind
+    `"function"`.
     """
 
     def __init__(self, name: str, jit_compile: bool | str, memory: Decisions):

@@ -35,22 +35,14 @@ _NOW, _AGAIN = "measured", "measured again"
 
 @dataclass
 class Policy:
-    """Decides for one kind of step of one model.
-
-    Args:
-        kind: `"train"`, `"test"` or `"predict"`.
-        jit_compile: True (XLA or an error), or `"auto"`.
-        memory: What was measured before.
-        journal: Takes the decisions down.
-        pace: Gives the `Session` of the call that is going on, or None.
-    """
+    """Decides for one kind of step of one model."""
 
     model: keras.Model
-    kind: str
-    jit_compile: bool | str
-    memory: Decisions
-    journal: Journal
-    pace: Callable[[], Session | None]
+    kind: str  # `"train"`, `"test"` or `"predict"`
+    jit_compile: bool | str  # True (XLA or an error), or `"auto"`
+    memory: Decisions  # what was measured before
+    journal: Journal  # takes the decisions down
+    pace: Callable[[], Session | None]  # gives the call that is going on, or None
     _settled_session: Session | None = None  # the call whose usual shapes have their answer
     _steps_until_asked_again: float = math.inf
     _rare_shapes: RareShapes = field(default_factory=RareShapes)
@@ -67,8 +59,7 @@ class Policy:
     def decide(self, new_shapes: NewShapes) -> str:
         """The way to run batches of new shapes.
 
-        Raises:
-            XLAUnsupportedError: With `jit_compile=True`, naming what XLA cannot compile.
+        With `jit_compile=True`, raises `XLAUnsupportedError`, naming what XLA cannot compile.
         """
         if self.jit_compile is True:
             if new_shapes.blockers:
@@ -83,8 +74,7 @@ class Policy:
     def failed(self, new_shapes: NewShapes, way: str, reason: str, node: str = "") -> str:
         """Answer that a way does not work, at the operation `node`: the plain graph, unless XLA was asked for.
 
-        Raises:
-            XLAUnsupportedError: With `jit_compile=True`.
+        With `jit_compile=True`, raises `XLAUnsupportedError`.
         """
         place = place_of(self.model, node)
         if self.jit_compile is True:

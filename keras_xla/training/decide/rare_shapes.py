@@ -33,9 +33,7 @@ class RareShapes:
     def ripe(self, shapes: tuple, more: float) -> bool:
         """Take note of a batch; whether its shapes are worth a question now.
 
-        Args:
-            shapes: Of its tensors.
-            more: How many times as many steps as were run so far are still to come.
+        `more` is how many times as many steps as were run so far are still to come.
         """
         if shapes not in self._runs or shapes in self._asked:
             return False

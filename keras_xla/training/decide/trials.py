@@ -18,30 +18,18 @@ DISTURBED_RATIO = 2.5  # of XLA's time to the plain graph's, up to which other w
 
 @dataclass
 class Trials:
-    """Trials of one batch.
+    """Trials of one batch."""
 
-    Args:
-        new_shapes: Runs them.
-        way: To compare with the plain graph: `"xla"` or `"partial"`.
-        steps_to_come: How often the step will run.
-        cost: `cost(graph)` estimates the seconds that it takes to find out, for a step of `graph` seconds.
-
-    Attributes:
-        graph: Seconds of the plain graph, as far as they are known.
-    """
-
-    new_shapes: NewShapes
-    way: str
-    steps_to_come: float
-    cost: Callable[[float], float]
-    graph: float = 0.0
+    new_shapes: NewShapes  # runs them
+    way: str  # to compare with the plain graph: `"xla"` or `"partial"`
+    steps_to_come: float  # how often the step will run
+    cost: Callable[[float], float]  # of finding out, in seconds, for a step that takes the plain graph so many
+    graph: float = 0.0  # seconds of the plain graph, as far as they are known
 
     def measure(self) -> Times:
         """The times of both ways, or of the plain graph alone where a try of the other one cannot pay off.
 
-        Raises:
-            TrialImpossible: Nothing can be tried now.
-            WayFailed: The other way does not work.
+        Raises `TrialImpossible` if nothing can be tried now, `WayFailed` if the other way does not work.
         """
         for repeats in (1, TIMED_RUNS):  # mostly it is clear after one step
             self.graph = graph = self.new_shapes.trial("graph", repeats, TIMED_SECONDS).step
@@ -56,9 +44,7 @@ class Trials:
     def compare(self, times: Times) -> Times:
         """Better times of both ways, measured in turns: other work on the machine only slows.
 
-        Raises:
-            TrialImpossible: Nothing can be tried now.
-            WayFailed: The other way does not work.
+        Raises `TrialImpossible` if nothing can be tried now, `WayFailed` if the other way does not work.
         """
         self.graph = times.graph
         best = {"graph": times.graph, self.way: times.tried}

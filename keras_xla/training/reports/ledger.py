@@ -26,13 +26,10 @@ class Ledger:
         self.saw([(way, leaves)], seconds, compiled=True)
 
     def saw(self, batches: list[tuple[str, Signature]], seconds: float, compiled: bool = False) -> None:
-        """Take note of the batches of one execution.
+        """Take note of the batches of one execution, each with the trace that ran it.
 
-        Args:
-            batches: For each batch the trace that ran it and its tensors.
-            seconds: Wall-clock seconds of the execution; shared equally by what it compiled.
-            compiled: Whether each batch is known to have compiled; else one with a new trace or new shapes
-                has.
+        What it compiled shares its seconds, by the clock, equally. Unless each batch is known to have `compiled`, those
+        with a new trace or new shapes have.
         """
         new = []
         with self._lock:

@@ -135,11 +135,7 @@ def report_of(model: keras.Model, attachment: Attachment, history: Snapshot) -> 
 
 
 def require_attachment(who: str, model: keras.Model) -> Attachment:
-    """What is attached to the model.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """What is attached to the model; raises `ValueError` if nothing is."""
     attachment = attachment_of(model)
     if attachment is None:
         raise ValueError(

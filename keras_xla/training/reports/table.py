@@ -14,10 +14,7 @@ _TENSOR = re.compile(rf"\S+: {_SHAPE}(?: (?:-> {_SHAPE}|\w*\d+\b))*")  # such as
 def table(header: Sequence[str], rows: Sequence[Sequence], numbers: Sequence[int]) -> str:
     """Rows under a header; the last column is text, which is wrapped where the terminal ends.
 
-    Args:
-        header: The names of the columns.
-        rows: One entry a column. A newline in the last one begins a new line there.
-        numbers: The columns that are aligned to the right.
+    A newline in it begins a new line there. The columns in `numbers` are aligned to the right.
     """
     lines = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header) - 1)]

@@ -31,14 +31,7 @@ def takes(x: Any, *others: Any) -> bool:
 class ArrayRows:
     """Arrays in memory, with the numbers of their rows.
 
-    Args:
-        x: Inputs.
-        y: Targets.
-        sample_weight: Weights.
-
-    Attributes:
-        owner: Number of these arrays, which their row numbers carry.
-        rows: How many rows there are.
+    `owner` is the number of these arrays, which their row numbers carry; `rows` is how many rows there are.
     """
 
     def __init__(self, x: Any, y: Any = None, sample_weight: Any = None):
@@ -69,13 +62,9 @@ class ArrayRows:
 
 
 def array_rows(given: Mapping[str, Any]) -> ArrayRows | None:
-    """The `x`, `y` and `sample_weight` of a call as arrays in memory.
+    """The `x`, `y` and `sample_weight` among the arguments of a call as arrays in memory.
 
-    Args:
-        given: All arguments of `fit`, `evaluate` or `predict`.
-
-    Returns:
-        None where they are not dense arrays, or Keras makes sample weights of them.
+    None where they are not dense arrays, or Keras makes sample weights of them.
     """
     data = _, y, weights = given["x"], given.get("y"), given.get("sample_weight")
     if weights is not None and (keras.tree.is_nested(y) or keras.tree.is_nested(weights)):

@@ -23,13 +23,9 @@ def hands_over_state(model: keras.Model, kind: str) -> bool:
 
 
 def state_runner(model: keras.Model, kind: str, make: Callable[[], Callable], ledger: Ledger) -> Any:
-    """The backend's runner of such steps.
+    """The backend's runner of such steps of a compiled model, whose step is replaced on the instance.
 
-    Args:
-        model: A compiled model; its step is replaced on the instance.
-        kind: `"train"` or `"test"`.
-        make: Builds Keras' own function, which runs one step.
-        ledger: Is told of what compiles.
+    `make()` builds Keras' own function, which runs one step; the ledger is told of what compiles.
     """
     fill = filling(model, kind)  # before Keras' function is made of the step
     step, steps = getattr(model, f"{kind}_step"), steps_per_execution(model)

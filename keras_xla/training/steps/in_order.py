@@ -21,16 +21,7 @@ from keras_xla.training.steps.predict_groups import next_count
 
 
 class InOrder:
-    """The batches of rows of arrays, in groups that grow as far as the callbacks may wait.
-
-    Args:
-        kind: `"test"` or `"predict"`.
-        rows: The arrays.
-        batch_size: Rows of a batch.
-        runner: The backend's.
-        session: Of the call.
-        journal: Is told how long steps took.
-    """
+    """The batches of rows of arrays, in groups that grow as far as the callbacks may wait."""
 
     def __init__(self, kind: str, rows: ArrayRows, batch_size: int, runner: Any, session: Session, journal: Journal):
         self._kind, self._rows, self._size = kind, rows, batch_size
@@ -42,14 +33,9 @@ class InOrder:
         return self._runner.gathered(self._rows.rows / self._size)
 
     def run(self, shown: keras.callbacks.CallbackList, stopped: Callable[[], bool]) -> Iterator[tuple[Any, int]]:
-        """Run all batches; callbacks see the first and the last of each group.
+        """Run all batches, unless `stopped()`; callbacks see the first and the last of each group.
 
-        Args:
-            shown: The callbacks.
-            stopped: Whether one of them wants it to end.
-
-        Yields:
-            Outputs, and of how many batches they are.
+        Yields outputs, and of how many batches they are.
         """
         full, rest = divmod(self._rows.rows, self._size)
         done, count = 0, 1
@@ -78,13 +64,7 @@ class InOrder:
 
 
 def predict_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> Any:
-    """What `model.predict` returns for arrays.
-
-    Args:
-        model: A built or unbuilt Keras model.
-        batches: Of the arrays.
-        given: All arguments of `predict`; no callback of them watches batches.
-    """
+    """What `model.predict` returns for arrays; `given` are all its arguments, without callbacks that watch batches."""
     shown = _callbacks(model, batches, given)
     model.stop_predicting = False
     shown.on_predict_begin()
@@ -96,13 +76,7 @@ def predict_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]
 
 
 def evaluate_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> Any:
-    """What `model.evaluate` returns for arrays.
-
-    Args:
-        model: A compiled Keras model.
-        batches: Of the arrays.
-        given: All arguments of `evaluate`; no callback of them watches batches.
-    """
+    """What `model.evaluate` returns for arrays; `given` are all its arguments, without callbacks that watch batches."""
     shown = given["callbacks"]
     if not isinstance(shown, keras.callbacks.CallbackList):
         shown = _callbacks(model, batches, given)

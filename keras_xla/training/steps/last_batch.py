@@ -137,14 +137,10 @@ class Fill:
 
 
 def filling(model: keras.Model, kind: str) -> Callable[[], Fill | None]:
-    """Have the model's train or test step on JAX take filled batches, too.
+    """Have the model's train or test step on JAX take filled batches, too, before a function is made of it.
 
-    Args:
-        model: Its step is replaced on the instance, before a function is made of it.
-        kind: `"train"` or `"test"`.
-
-    Returns:
-        What is to be asked as a pass over data begins: what fills its batches, or None where that changes results.
+    The step is replaced on the instance. What is returned is to be asked as a pass over data begins: it gives what
+    fills its batches, or None where that changes results.
     """
     if f"{kind}_step" in vars(model) and not hasattr(vars(model)[f"{kind}_step"], "fills"):  # the user's own
         return lambda: None
@@ -160,12 +156,7 @@ def filling(model: keras.Model, kind: str) -> Callable[[], Fill | None]:
 
 
 def filled_step(model: keras.Model, kind: str) -> Callable:
-    """Answers a runner on TensorFlow which step to trace for batches: one of filled batches where `fills` says so.
-
-    Args:
-        model: A compiled Keras 3 model.
-        kind: `"train"` or `"test"`.
-    """
+    """Answers a runner on TensorFlow which step to trace for batches: one of filled batches where `fills` says so."""
 
     @otherwise(None)
     def answer(spec):

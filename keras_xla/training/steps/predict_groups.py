@@ -43,17 +43,8 @@ class StopFlag:
 class Groups:
     """The batches of one call of `predict`, in groups that grow as far as the callbacks may wait.
 
-    Args:
-        runner: The backend's.
-        iterator: Gives the batches.
-        batches: How many there are; None if that is not known.
-        steps: How many of them are wanted; None for all.
-        session: Of the call.
-        journal: Is told how long steps took.
-
-    Attributes:
-        done: How many batches have run.
-        made: Has their outputs.
+    There are `batches` of them, None if that is not known, of which `steps` are wanted, None for all. `done` of them
+    have run, and `made` has their outputs.
     """
 
     def __init__(
@@ -73,13 +64,9 @@ class Groups:
         return self._total is not None and self.done >= self._total
 
     def run(self) -> Any:
-        """Run the next group.
+        """Run the next group; returns a number, of which Keras may keep as many as it likes.
 
-        Returns:
-            A number, of which Keras may keep as many as it likes.
-
-        Raises:
-            StopIteration: There is no batch left.
+        Raises `StopIteration` if there is no batch left.
         """
         count = self._count if self._total is None else min(self._count, self._total - self.done)
         start = time.perf_counter()
@@ -126,14 +113,8 @@ def predict_groups(
 ) -> Any:
     """What `model.predict` returns, or raises.
 
-    Args:
-        model: A built or unbuilt Keras model.
-        function: Its predict function.
-        session: Of this call.
-        flag: Has this call among its own.
-        data: Of the backend: gives an iterator, its length, and something without an end to count by.
-        given: All arguments of `predict`; no callback of them watches batches.
-        journal: Is told how long steps took.
+    `flag` has this call among its own. `data` gives an iterator, its length, and something without an end to count by.
+    `given` are all arguments of `predict`; no callback of them watches batches.
     """
     verbose, steps = given["verbose"], given["steps"]
     groups = Groups(function.runner, iter(data.dataset), data.batches, steps, session, journal)

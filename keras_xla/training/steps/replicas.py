@@ -22,14 +22,8 @@ from keras_xla.training.session import Session
 class ReplicasFunction:
     """What `fit`, `evaluate` and `predict` call under a strategy, around a backend's runner.
 
-    No `Driver`: the data come from Keras, which distributes them.
-
-    Args:
-        runner: The backend's.
-        kind: `"train"`, `"test"` or `"predict"`.
-        steps: How many batches each call of a train or test function is for.
-        session: Gives the `Session` of the call that is going on, or None.
-        journal: Is told how long steps took.
+    The data come from Keras, which distributes them. Each call of a train or test function is for `steps` batches;
+    `session()` is the call of `fit` and the like that is going on, or None.
     """
 
     def __init__(self, runner, kind: str, steps: int, session: Callable[[], Session | None], journal: Journal):
@@ -60,22 +54,11 @@ def replicas_function(
     saw: Callable,
     keras_make: Callable,
 ) -> tuple[Any, Callable]:
-    """The function of one kind of step under a mirrored strategy.
+    """The backend's runner of one kind of step under a mirrored strategy, and the function around it.
 
-    Args:
-        model: A compiled Keras 3 model.
-        kind: `"train"`, `"test"` or `"predict"`.
-        own: Whether the model's class builds a function of its own.
-        policy: Decides.
-        saw: `Ledger.saw`.
-        keras_make: Builds Keras' own function.
-
-    Returns:
-        The backend's runner and the function around it; None and Keras' own function where that one has to run the
-        step, which the journal tells then.
-
-    Raises:
-        XLAUnsupportedError: With `jit_compile=True`, instead of that.
+    None and Keras' own function, which `keras_make` builds, where that one has to run the step; the journal tells so
+    then, and `jit_compile=True` raises `XLAUnsupportedError` instead. `own` tells whether the model's class builds a
+    function of its own; `saw` is `Ledger.saw`.
     """
 
     def plainly(reason: str, fix: str) -> Callable:

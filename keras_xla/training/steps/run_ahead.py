@@ -19,12 +19,8 @@ class StepFunction:
     Keras calls once for every batch. Where callbacks only look at epochs, one call runs many batches in one graph, and
     the calls for those return at once. Whoever else calls, with an iterator of their own, gets one step at a time.
 
-    Args:
-        runner: The backend's.
-        kind: `"train"` or `"test"`.
-        steps: What `steps_per_execution` asks for; each call is for so many batches.
-        session: Gives the `Session` of `fit` or `evaluate` that is going on, or None.
-        journal: Is told how long steps took.
+    `steps` is what `steps_per_execution` asks for: each call is for so many batches. `session()` is the call of `fit`
+    or `evaluate` that is going on, or None.
     """
 
     def __init__(self, runner, kind: str, steps: int, session: Callable[[], Session | None], journal: Journal):
@@ -33,10 +29,9 @@ class StepFunction:
         self._running: tuple[Execution, float] | None = None  # with the time at which it began
 
     def __call__(self, *arguments) -> Any:
-        """Train or test on the next batches; the outputs of the last of them.
+        """Train or test on the next batches of the iterator; the outputs of the last of them.
 
-        Args:
-            *arguments: The iterator; on JAX the state and the iterator. A loop gives back the state that it got.
+        On JAX, the state is in front of the iterator. A loop gives back the state that it got.
         """
         session = self._session()
         if session is None or not session.answers_loop():
@@ -87,13 +82,7 @@ class StepFunction:
 
 
 class PredictFunction:
-    """Runs lists of batches of `predict`; their outputs are joined along the first axis.
-
-    Args:
-        runner: The backend's.
-        session: Gives the `Session` of `predict` that is going on, or None.
-        journal: Is told how long steps took.
-    """
+    """Runs lists of batches of `predict`; their outputs are joined along the first axis."""
 
     def __init__(self, runner, session: Callable[[], Session | None], journal: Journal):
         self.runner, self._session, self._journal = runner, session, journal

@@ -30,16 +30,9 @@ class _Discovery(keras.StatelessScope):
 def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Callable) -> Callable:
     """One executable of `call(tensors)` for tensors of these shapes and dtypes; variables are read and assigned live.
 
-    jax would bake the values of closed-over variables into the executable, so an abstract run finds them
-    first; then their values are arguments, and the new ones are results that are assigned after each call.
-
-    Args:
-        call: Takes the list of tensors.
-        tensors: Examples with the shapes and dtypes to compile for.
-        refuse: Not used: what jax can trace, XLA can compile.
-
-    Returns:
-        `run(tensors) -> outputs`; XLA compiles in its first call.
+    jax would bake the values of closed-over variables into the executable, so an abstract run finds them first; then
+    their values are arguments, and the new ones are results that are assigned after each call. XLA compiles in the
+    first call. `refuse` is not used: what jax can trace, XLA can compile.
     """
     discovery = _Discovery()
 

@@ -23,11 +23,7 @@ _SIZED_BY_INPUT = ("DenseBincount", "Bincount")  # by the second: their output m
 
 
 class Checks:
-    """The checks in a traced step.
-
-    Args:
-        concrete: The traced step; its batch axis may be open.
-        specs: Its flat inputs, with the static shapes that it will run for.
+    """The checks in a traced step, for flat inputs with the static shapes of `specs`; its own batch axis may be open.
 
     Attributes:
         graph: The step, taken apart, with the shapes fixed.
@@ -134,11 +130,7 @@ class Checks:
         return low > high or (need.low <= low and high <= need.high)
 
     def predicate(self, flat: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Whether all that is early holds, in the graph under construction.
-
-        Args:
-            flat: The inputs of the step.
-        """
+        """Whether all that is early holds for the flat inputs of the step, in the graph under construction."""
         given, made = dict(zip(self._values.graph.inputs, flat, strict=True)), {}
         with tf.device("CPU:0"):  # where the batch comes from: no one waits for another device
             terms = [_term(need, self._values.made(need.ref, given, made)) for need in self.early]

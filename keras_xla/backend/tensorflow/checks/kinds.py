@@ -16,19 +16,12 @@ Bound = float | tuple[float, ...]  # one for each place along the last axis, if 
 
 
 class Need(NamedTuple):
-    """What must hold for an operation not to raise.
+    """What must hold for an operation not to raise."""
 
-    Attributes:
-        test: `"within"`, `"nonzero"`, `"true"`, `"finite"`, or `"never"` where nobody can tell.
-        ref: Of what; None for `"never"`.
-        low: The least value, for `"within"`.
-        high: The greatest.
-    """
-
-    test: str
-    ref: Ref | None = None
-    low: Bound = -math.inf
-    high: Bound = math.inf
+    test: str  # `"within"`, `"nonzero"`, `"true"`, `"finite"`, or `"never"` where nobody can tell
+    ref: Ref | None = None  # of what; None for `"never"`
+    low: Bound = -math.inf  # the least value, for `"within"`
+    high: Bound = math.inf  # the greatest
 
 
 _UNKNOWN = [Need("never")]

@@ -57,13 +57,9 @@ class Ref(NamedTuple):
 class Scope:
     """The graph of a step, or of one call of a function in it.
 
-    Args:
-        graph: Its operations.
-        bound: What its placeholders stand for, by the names of their tensors.
-        call: The operation that calls it and the scope of that one; None for the step itself.
-
-    Attributes:
-        root: The name of the operation of the step that it is called in; empty for the step itself.
+    `bound` has what its placeholders stand for, by the names of their tensors. `call` is the operation that calls it
+    with the scope of that one, None for the step itself. `root` is the name of the operation of the step that it is
+    called in, empty for the step itself.
     """
 
     def __init__(self, graph, bound: dict[str, Ref], call: "tuple[Scope, tf.Operation] | None" = None):
@@ -92,11 +88,7 @@ class Scope:
 
 
 class Values:
-    """What is known of the tensors of a step before it runs.
-
-    Args:
-        graph: The step with the shapes fixed.
-    """
+    """What is known of the tensors of a step, with its shapes fixed, before it runs."""
 
     def __init__(self, graph: Graph):
         self.graph = graph
@@ -141,9 +133,7 @@ class Values:
     def needs(self, ref: Ref, shapes: bool = False) -> frozenset[str] | None:
         """The inputs of the step that a tensor is cheaply made from; None if it is not.
 
-        Args:
-            ref: The tensor.
-            shapes: Whether it may also be made from shapes of any tensors.
+        With `shapes`, it may also be made from shapes of any tensors.
         """
         if (ref, shapes) in self._needs:
             return self._needs[ref, shapes]
@@ -192,10 +182,7 @@ class Values:
     def made(self, ref: Ref, given: dict[str, tf.Tensor], made: dict[Ref, Any]) -> Any:
         """A tensor that is cheaply made, made again in the graph under construction.
 
-        Args:
-            ref: The tensor.
-            given: The inputs of the step, by name.
-            made: What was made already; more is put there.
+        `given` are the inputs of the step, by name; `made` is what was made already, and more is put there.
         """
         ref = self.origin(ref)
         if ref not in made:

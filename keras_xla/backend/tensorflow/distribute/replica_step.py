@@ -65,15 +65,9 @@ def _of_replica(x: Any, replica: int) -> Any:
 
 
 class Part:
-    """The step of one replica; to be made and run in its context.
+    """The step of one replica of a compiled and built Keras 3 model; to be made and run in its context.
 
-    Args:
-        model: A compiled and built Keras 3 model.
-        kind: `"train"`, `"test"` or `"predict"`.
-        spec: The structure of `tf.TypeSpec` of the replica's batch.
-
-    Attributes:
-        trace: The first part.
+    `spec` is the structure of `tf.TypeSpec` of the replica's batch; `trace` is the first part.
     """
 
     def __init__(self, model: keras.Model, kind: str, spec: Any):
@@ -87,7 +81,7 @@ class Part:
         return leaves_of(self.trace.concrete(repack(self.trace.spec, flat)))
 
     def compiled(self, way: str, shapes: Shapes | None, flat: Sequence) -> list:
-        """The same from one executable; see `tensorflow_ways.make`.
+        """The same from one executable; see `ways.make`.
 
         Wherever it is called from, it is the same function, so that XLA compiles it once for the same shapes.
         """
@@ -154,11 +148,7 @@ def _all_of(x: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
 
 
 class _Recorder(keras.StatelessScope):
-    """Keeps what is assigned to variables from them.
-
-    Attributes:
-        changes: The variables and their new values, in the order of their first change.
-    """
+    """Keeps what is assigned to variables from them: `changes` are in the order of the first one of each variable."""
 
     def __init__(self, model: keras.Model):
         regularized = [v for v in model.trainable_weights if v.regularizer is not None]  # read through the scope only
@@ -171,16 +161,9 @@ class _Recorder(keras.StatelessScope):
 
 
 class Replicas:
-    """The steps of all replicas of this process, for batches of one structure.
+    """The steps of all replicas of this process under a mirrored strategy, for batches of one structure.
 
-    Args:
-        model: A compiled and built Keras 3 model under a mirrored strategy.
-        kind: `"train"`, `"test"` or `"predict"`.
-        spec: The structure of `tf.TypeSpec` of what `strategy.run` shall take.
-
-    Attributes:
-        spec: The same.
-        parts: The step of each replica.
+    `spec` is the structure of `tf.TypeSpec` of what `strategy.run` shall take; `parts` has the step of each replica.
     """
 
     def __init__(self, model: keras.Model, kind: str, spec: Any):
@@ -214,9 +197,7 @@ class Replicas:
     def alone(self, way: str, shapes: tuple) -> Callable:
         """The first part by itself, as a function of flat tensors: nothing is left of it.
 
-        Args:
-            way: `"graph"`, `"xla"` or `"partial"`.
-            shapes: Those of each replica's batch, or None for any.
+        `shapes` are those of each replica's batch, or None for any.
         """
         if (way, shapes) not in self._alone:
 
@@ -236,12 +217,8 @@ class Replicas:
         """The whole step as a function of flat tensors; it gives what Keras' function gives.
 
         Whatever the way, all that workers do together is the same, and in the same order. So one may run through XLA
-        what another one does not.
-
-        Args:
-            way: `"graph"`, `"xla"` or `"partial"`.
-            shapes: Those of each replica's batch, or None for any.
-            others: The way for batches of other shapes; None if it will not be called with any.
+        what another one does not. `shapes` are those of each replica's batch, or None for any; `others` is the way for
+        batches of other shapes, None if it will not be called with any.
         """
 
         @_unconverted

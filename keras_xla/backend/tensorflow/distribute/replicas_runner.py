@@ -28,10 +28,10 @@ def is_mirrored(model) -> bool:
 
 
 class ReplicasRunner:
-    """One kind of step of one model; see `tensorflow_runner.Runner`.
+    """One kind of step of one model; see `Runner`.
 
     Workers must do the same things together. What they may differ in is only how each runs the first part of its
-    replicas (see `tensorflow_replica_step`), and so each of them decides for itself, for the shapes that come first.
+    replicas (see `replica_step`), and so each of them decides for itself, for the shapes that come first.
 
     Args:
         model: Under a mirrored strategy, with Keras' own step.
@@ -182,18 +182,10 @@ class ReplicasRunner:
         return way
 
     def _try(self, alone: Callable, key: str, way: str, shapes: tuple, local: list, flat: list) -> None:
-        """Run the first part by itself, which compiles it.
+        """Run the first part by itself, as `alone()` gives it, which compiles it; raises `WayFailed` if that fails.
 
-        Args:
-            alone: Gives it.
-            key: Of the batch's structure.
-            way: `"graph"`, `"xla"` or `"partial"`.
-            shapes: Those of each replica's batch.
-            local: Each replica's batch.
-            flat: The tensors of the whole batch.
-
-        Raises:
-            WayFailed: XLA cannot compile it, or it failed.
+        `shapes` and `local` are those of each replica's batch and these batches, `flat` the tensors of the whole one,
+        and `key` is of its structure.
         """
         if way == "graph":
             alone()(*flat)

@@ -14,13 +14,8 @@ _blockers = otherwise([])(blocking_ops)  # then XLA itself says what it cannot c
 def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Callable) -> Callable:
     """One executable of `call(tensors)` for tensors of these shapes and dtypes; variables are read and assigned live.
 
-    Args:
-        call: Takes the list of tensors.
-        tensors: Examples with the shapes and dtypes to compile for.
-        refuse: Called with the `BlockingOp`s, if there are any, before anything runs; raises.
-
-    Returns:
-        `run(tensors) -> outputs`; XLA compiles in its first call.
+    XLA compiles in its first call. `refuse` is called with the `BlockingOp`s, if there are any, before anything runs;
+    it raises.
     """
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
     trace = tf.function(call, jit_compile=True, autograph=False).get_concrete_function(specs)
@@ -30,12 +25,7 @@ def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Calla
 
 
 def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:
-    """The operations of `call(inputs)` that XLA cannot compile.
-
-    Args:
-        call: The forward pass.
-        inputs: A structure of tensors, or of `keras.KerasTensor` with None for unknown sizes.
-    """
+    """The operations of `call(inputs)` that XLA cannot compile; `keras.KerasTensor`s may stand for tensors."""
     specs = tf.nest.map_structure(_spec, inputs)
     return _blockers(tf.function(call, autograph=False).get_concrete_function(specs))
 

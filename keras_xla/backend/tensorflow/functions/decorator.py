@@ -48,8 +48,7 @@ class WatchedFunction(Plain):
 def replace_functions(policy_of: Callable) -> None:
     """Replace `tf.function`; a second time, only who decides is new.
 
-    Args:
-        policy_of: `policy_of(name) -> FunctionPolicy` is called once for every function that is called from outside.
+    `policy_of(name)` gives a `FunctionPolicy`, once for every function that is called from outside.
     """
     _POLICY_OF[:] = [policy_of]
     tf.function = function

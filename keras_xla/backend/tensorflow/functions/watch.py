@@ -32,14 +32,9 @@ _STATEFUL_RANDOM = re.compile(r"RngReadAndSkip|RngSkip|NonDeterministicInts|Stat
 
 
 class Watch:
-    """What is known of one function.
+    """What is known of one function; `resting` when it runs plainly from now on, without a look.
 
-    Args:
-        name: For people.
-        make_policy: `make_policy(name)` gives the `FunctionPolicy` that is asked, at the first call.
-
-    Attributes:
-        resting: Whether the function runs plainly from now on, without a look.
+    `make_policy(name)` gives, at the first call, the `FunctionPolicy` that is asked.
     """
 
     def __init__(self, name: str, make_policy: Callable[[str], Any]):

@@ -30,11 +30,7 @@ _UNFIT = frozenset({"PyFuncStateless", "TensorListResize"})
 
 
 class Effects:
-    """The effects of a traced function.
-
-    Args:
-        graph: Its `FuncGraph`.
-    """
+    """The effects of a traced function, given its `FuncGraph`."""
 
     def __init__(self, graph):
         self._graph = graph

@@ -82,11 +82,8 @@ class Graph:
         """Put constants in place of every shape that is known from these specs of the inputs.
 
         Then what needs only the shape of a tensor (a dropout mask, the gradient of a sum) does not wait for it, and
-        XLA, which must know shapes, gets them wherever they come from.
-
-        Args:
-            specs: Of the inputs.
-            others: Operations of which the shapes are of interest, too.
+        XLA, which must know shapes, gets them wherever they come from. Those of the operations `others` are of
+        interest, too.
         """
         self._find_shapes(specs, others)
         if self._shape_lookups():  # then more is known of what follows them
@@ -153,16 +150,11 @@ class Graph:
     def put(
         self, nodes: Collection[str], wanted: Sequence[str], given: dict, after: Mapping[str, Collection[str]] = _NONE
     ) -> list:
-        """Put `nodes` into the graph under construction.
+        """Put `nodes` into the graph under construction, all by name; returns what `wanted` names.
 
-        Args:
-            nodes: Names of the nodes to put there.
-            wanted: Names of tensors (`"a:0"`) or operations (`"a"`) of theirs.
-            given: Tensors by name, in place of the inputs, and of those that nodes left out would make.
-            after: For some nodes others that they wait for, besides those that they did when traced.
-
-        Returns:
-            What `wanted` names, in its order.
+        Those are tensors (`"a:0"`) or operations (`"a"`) of theirs, in its order. `given` are tensors by name, in place
+        of the inputs, and of those that nodes left out would make. `after` has for some nodes others that they wait
+        for, besides those that they did when traced.
         """
         here = tf.compat.v1.get_default_graph()
         known = self._captures | given

@@ -33,12 +33,7 @@ def fits(tensors: Sequence[tf.Tensor], shapes: Shapes) -> tf.Tensor:
 
 
 def filling(step: Callable, shapes: Shapes) -> Callable:
-    """A step of a `FilledBatch` as one of a batch that `fits`.
-
-    Args:
-        step: Takes filled batches of these shapes.
-        shapes: Of a full batch's tensors.
-    """
+    """A step of filled batches as one of batches that `fits`; `shapes` are those of a full batch's tensors."""
     size = shapes[0][0]
 
     def run(batch):

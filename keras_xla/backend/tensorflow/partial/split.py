@@ -44,11 +44,7 @@ PART_OPERATIONS, COMPILED_PARTS = 8, 32  # operations of a compiled part, and co
 
 
 class NotSplittable(Exception):
-    """Why a step cannot be run in parts.
-
-    Attributes:
-        node: The operation in the way, with the name scopes of the layers that it is in; empty if there is none.
-    """
+    """Why a step cannot be run in parts; `node` is the operation in the way, with its layers' name scopes, or empty."""
 
     @property
     def node(self) -> str:  # no __init__: autograph makes errors anew, with a message alone
@@ -59,18 +55,11 @@ class NotSplittable(Exception):
 
 
 def split(checks: Checks, towers: bool = False) -> Callable:
-    """A traced step as a function that runs as much of it as possible through XLA.
+    """A traced step, with its static shapes, as a function that runs as much of it as possible through XLA.
 
-    Args:
-        checks: The traced step, with the static shapes to compile for.
-        towers: Whether convolutions, and what lies between them, run plainly.
-
-    Returns:
-        `run(flat inputs) -> outputs`, to be called in a `tf.function`, which keeps reading and changing variables in
-        order.
-
-    Raises:
-        NotSplittable: Nothing is left to be compiled; in `run`, an executable would take what has no fixed shape.
+    It is `run(flat inputs) -> outputs`, to be called in a `tf.function`, which keeps reading and changing variables in
+    order. With `towers`, convolutions, and what lies between them, run plainly. Raises `NotSplittable` if nothing is
+    left to be compiled; so does `run`, if an executable would take what has no fixed shape.
     """
     graph = checks.graph
     sorts = _Sorts(graph, towers, checks)
@@ -161,13 +150,9 @@ class _Sorts:
 
 
 class _Part:
-    """Operations that run together.
+    """The operations that run together as part `number`, compiled if that is odd.
 
-    Args:
-        graph: Which they are of.
-        number: Of the part; compiled if odd.
-        numbers: The part of every operation.
-        sorts: What the operations are.
+    `numbers` has the part of every operation of the graph, `sorts` what they are.
     """
 
     def __init__(self, graph: Graph, number: int, numbers: dict[str, int], sorts: _Sorts):
@@ -183,11 +168,9 @@ class _Part:
         self._compiled = tf.function(self._one_step, jit_compile=True, autograph=False) if number % 2 else None
 
     def run(self, have: dict, checked: list) -> dict:
-        """What other parts take, made from what they have made.
+        """What other parts take, made from what they have made, which `have` has by name.
 
-        Args:
-            have: That, by name.
-            checked: What has to have run before variables are changed; more is put there.
+        `checked` is what has to have run before variables are changed; more is put there.
         """
         given = [have[name] for name in self._takes]
         with tf.control_dependencies(checked if self._after else []):

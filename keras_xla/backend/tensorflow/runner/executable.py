@@ -31,13 +31,9 @@ _OF_XLA = (
 
 
 class Executable:
-    """A trace run in one way, for batches of these shapes.
+    """A trace run in one way (`"graph"`, `"xla"` or `"partial"`), for batches of these shapes only; None for any.
 
-    Args:
-        trace: The traced step.
-        way: `"graph"`, `"xla"` or `"partial"`.
-        shapes: The only shapes it takes; None for any.
-        compiled: `compiled(seconds)` is called once, after the run that compiled; never for `"graph"`.
+    `compiled(seconds)` is called once, after the run that compiled; never for `"graph"`.
     """
 
     def __init__(self, trace: Trace, way: str, shapes: Shapes | None, compiled: Callable[[float], None]):
@@ -139,17 +135,11 @@ class Executable:
         return outputs, int(ran)
 
     def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
-        """Time `run`, and undo what it did to variables.
+        """Time `run`, which runs a batch through `feed` or `run`, and undo what it did to variables; see `timed_runs`.
 
-        Args:
-            run: Runs a batch through `feed` or `run`.
-            repeats: Timed runs after the first one, which traces and compiles.
-            limit: Seconds after which no further run starts.
-
-        Raises:
-            WayFailed: XLA cannot compile it, or it failed.
-            TrialImpossible: There is no memory for a trial, or the plain graph failed. The step is to be run plainly
-                then: it raises what it raises in plain Keras, or nothing, as a trial runs the batch several times.
+        Raises `WayFailed` if XLA cannot compile it, or it failed; `TrialImpossible` if there is no memory for a trial,
+        or the plain graph failed. The step is to be run plainly then: it raises what it raises in plain Keras, or
+        nothing, as a trial runs the batch several times.
         """
         try:
             with undone(self.trace.changed):

@@ -8,12 +8,7 @@ import tensorflow as tf
 class Last:
     """The outputs of the last step; zeros if there was none.
 
-    Args:
-        made: The outputs of a traced step, flat.
-
-    Attributes:
-        start: Variables of the loop.
-        invariants: Their shapes.
+    `made` are the outputs of a traced step, flat; `start` are variables of the loop, `invariants` their shapes.
     """
 
     def __init__(self, made: Sequence[tf.Tensor]):
@@ -31,11 +26,7 @@ class Last:
 
 
 class All(Last):
-    """The outputs of all steps, joined along the first axis.
-
-    Args:
-        made: The outputs of a traced step, flat, with shapes that `collectable` accepts.
-    """
+    """The outputs of all steps, joined along the first axis; of shapes that `collectable` accepts."""
 
     def __init__(self, made: Sequence[tf.Tensor]):
         self.start = [

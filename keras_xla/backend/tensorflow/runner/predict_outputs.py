@@ -37,11 +37,7 @@ class Gathered:
 
 
 class _Column:
-    """One of the outputs.
-
-    Args:
-        parts: How many like the first one there will be, if that is known.
-    """
+    """One of the outputs, of so many `parts` like the first one, if that is known."""
 
     def __init__(self, parts: float | None):
         self._expected, self._array, self._rows = parts, None, 0
@@ -80,11 +76,7 @@ def _dense(part: Any) -> bool:
 
 
 def joined(parts: list) -> Any:
-    """Tensors along the first axis, scalars as a vector; ragged where other axes differ in length, as in Keras.
-
-    Args:
-        parts: Dense, ragged or sparse ones, all of a kind.
-    """
+    """Tensors of a kind along the first axis, scalars as a vector; ragged where other axes differ, as in Keras."""
     first = parts[0]
     if len(parts) == 1 or first is None:
         return first

@@ -36,26 +36,15 @@ MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be g
 
 @dataclasses.dataclass
 class _Pass:
-    """An iterator that batches are taken from.
-
-    Attributes:
-        source: Of the batches.
-        key: Of the trace for them.
-        usual: Shapes of the batches that most are like.
-        executable: What runs those.
-        pending: An element of the iterator that goes before what it gives next; None if there is none.
-        stale: Whether to ask anew what the usual batches are run by.
-        refused: How many batches of the usual shapes had values that the executable must not run, and plain TensorFlow
-            did not raise for.
-    """
+    """An iterator that batches are taken from."""
 
     source: Batches
-    key: str
-    usual: Shapes = ()
-    executable: Executable | None = None
-    pending: Any = None
-    stale: bool = False
-    refused: int = 0
+    key: str  # of the trace for them
+    usual: Shapes = ()  # of the batches that most are like
+    executable: Executable | None = None  # what runs those
+    pending: Any = None  # an element of the iterator that goes before what it gives next; None if there is none
+    stale: bool = False  # whether to ask anew what the usual batches are run by
+    refused: int = 0  # batches of the usual shapes with values not for the executable, which plain TensorFlow took
 
 
 class Runner:
@@ -108,16 +97,11 @@ class Runner:
         self._news = 0  # decisions, traces and compilations so far
 
     def run(self, iterator: Iterator, count: int = 1, every: bool = False) -> Execution:
-        """Run the next batches of an iterator.
+        """Run the next batches of an iterator: one of `tf.data`, of batches or of row numbers, or any other of batches.
 
-        Args:
-            iterator: A `tf.data` iterator, of batches or of row numbers, or any other of batches.
-            count: How many, unless the data end.
-            every: Whether the outputs of all of them are wanted, joined along the first axis; then fewer may be run,
-                as few as one. Else those of the last one.
-
-        Raises:
-            StopIteration: There is no batch left.
+        Those are `count`, unless the data end. With `every`, the outputs of all of them are wanted, joined along the
+        first axis, and fewer may be run, as few as one; else those of the last one. Raises `StopIteration` if there is
+        no batch left.
         """
         if not isinstance(iterator, tf.data.Iterator):
             return self._run_batches(iterator, count)
@@ -171,15 +155,11 @@ class Runner:
         return Execution(outputs, 1, way, self._news == news)
 
     def run_rows(self, arrays: Any, size: int, first: int, count: int, known: bool, every: bool) -> Execution:
-        """Run batches of the rows of arrays, in their order.
+        """Run `count` batches of `size` rows of arrays in their order, from row `first` on; or fewer, as few as one.
 
-        Args:
-            arrays: A batch's structure of dense tensors, with all rows.
-            size: Rows of a batch.
-            first: Number of the first row.
-            count: How many batches; fewer may be run, as few as one.
-            known: Whether the trace knows how many rows a batch has, as plain Keras' does.
-            every: Whether the outputs of all batches are wanted, joined along the first axis, or those of the last.
+        `arrays` are dense tensors in the structure of a batch. `known` tells whether the trace knows how many rows a
+        batch has, as plain Keras' does; `every` whether the outputs of all batches are wanted, joined along the first
+        axis, or those of the last.
         """
         news, tensors = self._news, leaves_of(arrays)
         batch = repack(arrays, [tf.TensorSpec([size, *x.shape[1:]], x.dtype) for x in tensors])
@@ -226,8 +206,7 @@ class Runner:
     def _pass_of(self, iterator: tf.data.Iterator, every: bool) -> _Pass:
         """What is known of an iterator; of a new one, or where the usual batches are worth another question, anew.
 
-        Raises:
-            StopIteration: There is no batch left.
+        Raises `StopIteration` if there is no batch left.
         """
         this = self._passes.get(iterator)
         if this is not None and not this.stale and not (this.executable.way == "graph" and self._again(this.usual)):

@@ -18,11 +18,9 @@ def shapes_of(batch: Any) -> Shapes:
 
 
 class Batches:
-    """Batches as an iterator gives them.
+    """Batches as an iterator gives them; `spec` is the structure of `tf.TypeSpec` of one.
 
-    Attributes:
-        spec: The structure of `tf.TypeSpec` of a batch.
-        tensors: What the loop takes beside the iterator, flat: nothing.
+    `tensors` is what the loop takes beside the iterator, flat: nothing.
     """
 
     gathers = False
@@ -54,9 +52,7 @@ class Batches:
 class Rows(Batches):
     """Batches gathered from arrays in memory, by the row numbers that an iterator gives.
 
-    Args:
-        arrays: Tensors in the structure of a batch, with all rows.
-        element_spec: Of the iterator of row numbers.
+    `arrays` are tensors with all rows, in the structure of a batch.
     """
 
     gathers = True
@@ -71,13 +67,10 @@ class Rows(Batches):
         return repack(self._arrays, specs)
 
     def leaves(self, element: Any, tensors: Sequence[tf.Tensor], alike: bool) -> list[tf.Tensor]:
-        """The tensors of a batch, flat.
+        """The rows of the arrays `tensors` that an element has the numbers of.
 
-        Args:
-            element: The row numbers.
-            tensors: The arrays, flat.
-            alike: Whether the graph may know that all parts have as many rows. TensorFlow's optimizer adds in another
-                order where it does, and plain Keras' graph does not know unless the pipeline tells how many.
+        `alike` tells whether the graph may know that all parts have as many rows. TensorFlow's optimizer adds in
+        another order where it does, and plain Keras' graph does not know unless the pipeline tells how many.
         """
         numbers = rows_of(element[MARK])
         with tf.device("CPU:0"):  # where the arrays are: they may not fit anywhere else
@@ -96,12 +89,9 @@ class Rows(Batches):
 
 
 def source_of(element_spec: Any, first: Any, arrays: Mapping[int, Any]) -> Batches:
-    """Where the batches of an iterator come from.
+    """Where the batches of an iterator come from, given its spec and its first element.
 
-    Args:
-        element_spec: The iterator's.
-        first: Its first element.
-        arrays: By the number that their row numbers carry, objects whose `batch` has all rows as tensors.
+    `arrays` are, by the number that their row numbers carry, objects whose `batch` has all rows as tensors.
     """
     if not are_numbers(element_spec):
         return Batches(element_spec)

@@ -24,11 +24,7 @@ _LOOPS = ("While", "StatelessWhile")
 
 
 class Traced:
-    """What is in a concrete function.
-
-    Args:
-        concrete: As `get_concrete_function` gives it.
-    """
+    """What is in a concrete function."""
 
     def __init__(self, concrete):
         self.concrete = concrete
@@ -76,9 +72,8 @@ class Traced:
 class Trace(Traced):
     """A step as the plain graph; its batch axis is open where the data leave it open.
 
-    Args:
-        step: Takes a batch, returns a structure of tensors.
-        spec: The batch's structure of `tf.TypeSpec`; Nones stay Nones.
+    The step takes a batch with the structure `spec` of `tf.TypeSpec`, whose Nones stay Nones, and returns one of
+    tensors.
     """
 
     def __init__(self, step: Callable, spec: Any):

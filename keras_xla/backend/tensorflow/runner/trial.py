@@ -14,12 +14,9 @@ LARGEST_SHARE = 0.5  # of the free memory, that the copies of a trial may take
 
 
 def timed_runs(run: Callable[[], Any], repeats: int, limit: float) -> Timing:
-    """Time `run`, up to when its results are there.
+    """Time `run`, up to when its results are there: one run, which traces and compiles, and `repeats` more.
 
-    Args:
-        run: Runs a batch.
-        repeats: Timed runs after the first one, which traces and compiles.
-        limit: Seconds after which no further run starts.
+    After `limit` seconds no further run starts.
     """
     seconds: list[float] = []
     for _ in range(1 + repeats):
@@ -37,10 +34,8 @@ def timed_runs(run: Callable[[], Any], repeats: int, limit: float) -> Timing:
 def undone(variables: Sequence[tf.Variable]) -> Iterator[None]:
     """Give variables back the values that they have now.
 
-    The values of a GPU wait in the computer's memory, since the GPU's is the scarce one.
-
-    Raises:
-        TrialImpossible: There is no memory for a copy of them.
+    The values of a GPU wait in the computer's memory, since the GPU's is the scarce one. Raises `TrialImpossible` if
+    there is no memory for a copy of them.
     """
     needed = sum(variable.dtype.size * (variable.shape.num_elements() or 0) for variable in variables)
     free = free_memory()

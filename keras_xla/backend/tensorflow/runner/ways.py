@@ -16,15 +16,10 @@ from keras_xla.backend.tensorflow.runner.trace import Trace
 
 
 def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
-    """The step as a function of a batch, run in one way.
+    """The step as a function of a batch, run in one way: `"graph"`, `"xla"` or `"partial"`.
 
-    Args:
-        trace: The traced step.
-        way: `"graph"`, `"xla"` or `"partial"`.
-        shapes: The only shapes that it will be called with, in the order of the tensors; None for any.
-
-    Raises:
-        NotSplittable: for `"partial"`, and for `"xla"` with random numbers; see `split`.
+    `shapes` are the only ones that it will be called with, in the order of the tensors; None for any. Raises
+    `NotSplittable` for `"partial"`, and for `"xla"` with random numbers; see `split`.
     """
     if way == "graph":
         return trace.concrete  # as it is, also for batches of which more is known
