@@ -1,0 +1,75 @@
+"""Ctrl-C, as a user presses it: at once, in the middle of a compilation or of a generation; then all is as before."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+SCRIPT = textwrap.dedent(
+    """
+    import json, os, signal, threading, time
+    import numpy as np
+    import keras_xla
+    from keras_xla.models.build import build
+    from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
+
+    spec = DecoderSpec(
+        vocab_size=500, hidden_size=256, embedding_size=256, layers=4, tied=True, final_norm=True,
+        attention=AttentionSpec(heads=4, kv_heads=4, head_dim=64, qkv_bias=True, out_bias=True, scale=0.125),
+        position=LearnedPositions(2000), norm=NormSpec("layer", 1e-5), mlp=MLPSpec(1024, "gelu", False, True),
+    )
+    layer = keras_xla.XLAGenerationLayer(build(spec), cache_buckets=[2000], max_new_tokens=1900)
+    ids = np.arange(20, dtype="int32")[None]
+
+    def interrupted(call, seconds):
+        timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+        start = time.perf_counter()
+        timer.start()
+        try:
+            call()
+        except KeyboardInterrupt:
+            return time.perf_counter() - start
+        finally:
+            timer.cancel()
+
+    found = {}
+    found["compilation"] = interrupted(lambda: layer.generate(ids, max_new_tokens=2), 0.05)
+    first = layer.generate(ids, max_new_tokens=50)["sequences"]
+    found["compilations"] = layer.trace_count
+    found["logged"] = len(keras_xla.compile_log("generate"))
+    start = time.perf_counter()
+    layer.generate(ids)
+    found["whole"] = time.perf_counter() - start
+    found["generation"] = interrupted(lambda: layer.generate(ids), found["whole"] / 8)
+    pieces = []
+    found["stream"] = interrupted(lambda: pieces.extend(layer.stream(ids)), found["whole"] / 8)
+    found["pieces"] = sum(map(len, pieces))
+    found["same"] = bool((layer.generate(ids, max_new_tokens=50)["sequences"] == first).all())
+    found["compilations at the end"] = layer.trace_count
+    print(json.dumps(found))
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def found():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_compilation_need_not_be_waited_for_and_counts_once(found):
+    assert found["compilation"] is not None
+    assert found["compilations"] == found["logged"] == 2  # prefill and advance
+
+
+@pytest.mark.parametrize("call", ["generation", "stream"])
+def test_a_generation_ends_long_before_its_last_token(found, call):
+    assert found[call] is not None and found[call] < 0.7 * found["whole"]
+
+
+def test_afterwards_the_layer_is_as_good_as_new(found):
+    assert 0 < found["pieces"] < 1900
+    assert found["same"] and found["compilations at the end"] == 2
