@@ -240,13 +240,12 @@ def test_labels_that_a_metric_leaves_out_are_not_suspected():
     assert step.ok is None or step.holds(SERIES, labels)
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [keras.layers.ContrastLimitedAdaptiveHistogramEqualization, keras.layers.Equalization],
-    ids=["clahe", "even"],
-)
+@pytest.mark.parametrize("layer", ["ContrastLimitedAdaptiveHistogramEqualization", "Equalization"])
 def test_what_only_xla_has_a_kernel_for_or_a_shape_of_runs_through_it_as_in_plain_keras(layer):
     """One divides whole numbers that no other kernel divides, the other counts into as many bins as it then finds."""
+    if not hasattr(keras.layers, layer):
+        pytest.skip(f"Keras {keras.__version__} has no {layer}")
+    layer = getattr(keras.layers, layer)
     losses = []
     for compiled in (keras.Model.compile, keras_xla.compile):
         keras.utils.set_random_seed(0)
