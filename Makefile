@@ -31,6 +31,7 @@ test-all: test
 	$(BIN)/python -m pytest $(PARALLEL) tests/training -m slow
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m slow
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m slow
+	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile random $$(grep -rl "from hypothesis" tests)
 
 # Scripts of actions in plain Keras and in ours, whatever can be seen of them compared: an hour or so.
 differential: $(VENV)/.test

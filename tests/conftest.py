@@ -5,11 +5,18 @@ import json
 import os
 import pathlib
 
+import hypothesis
 import keras
 import pytest
 from filelock import FileLock
 
 import keras_xla
+
+# In `make test` hypothesis draws the same examples every time: what fails there, a change broke.
+# `--hypothesis-profile random`, in `make test-all`, draws others.
+hypothesis.settings.register_profile("same", derandomize=True)
+hypothesis.settings.register_profile("random", derandomize=False)
+hypothesis.settings.load_profile("same")
 
 
 @pytest.hookimpl(tryfirst=True)

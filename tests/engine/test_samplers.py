@@ -77,8 +77,12 @@ def test_every_filter_keeps_as_many_as_it_must(seed, top_k, top_p, min_p, least)
     assert ((x > samplers.OFF / 2) == (kept(logits, 0.7, top_k, top_p, min_p, least) > 0)).all()
 
 
+# TensorFlow and XLA compute with subnormal numbers as with zero: such a number is a tie with zero.
+LOGITS = st.floats(-1e5, 1e5, width=32, allow_subnormal=False)
+
+
 @settings(max_examples=100, deadline=None)
-@given(values=st.lists(st.floats(-1e5, 1e5, width=32), min_size=8, max_size=8), k=st.integers(1, 9))
+@given(values=st.lists(LOGITS, min_size=8, max_size=8), k=st.integers(1, 9))
 def test_top_k_keeps_the_k_largest_and_ties_with_the_last_however_close_they_are(values, k):
     x = np.array([values], "float32")
     kept = ops.convert_to_numpy(top_k(ops.convert_to_tensor(x), ops.convert_to_tensor(np.int32(k))))[0] != samplers.OFF
