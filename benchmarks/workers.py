@@ -12,11 +12,15 @@ import numpy as np
 IDS = np.random.default_rng(0).integers(100, 50_000, (64, 64)).astype("int32")
 
 
-def ours(folder, prompt):
+def ours(folder, prompt, **options):
     import keras_xla
 
-    layer = keras_xla.XLAGenerationLayer.from_pretrained(folder, eos_token_id=None)
+    layer = keras_xla.XLAGenerationLayer.from_pretrained(folder, eos_token_id=None, **options)
     return lambda batch, new: layer.generate(IDS[:batch, :prompt], max_new_tokens=new)["sequences"]
+
+
+def ours_int8(folder, prompt):
+    return ours(folder, prompt, quantization="int8")
 
 
 def hf_tf_xla(folder, prompt):
@@ -60,7 +64,8 @@ def hf_torch(folder, prompt):
 
 
 def main(name, folder, prompt):
-    run = {"ours": ours, "hf-tf-xla": hf_tf_xla, "hf-torch": hf_torch}[name](folder, int(prompt))
+    kinds = {"ours": ours, "ours-int8": ours_int8, "hf-tf-xla": hf_tf_xla, "hf-torch": hf_torch}
+    run = kinds[name](folder, int(prompt))
     print("ready", flush=True)
     for line in sys.stdin:
         job = json.loads(line)

@@ -23,6 +23,7 @@ run_eagerly = _module.run_eagerly
 trace_once = _module.trace_once
 float_bits = _module.float_bits
 matmul_transposed = _module.matmul_transposed
+matmul_int8 = _module.matmul_int8
 share = _module.share
 machine = _module.machine
 

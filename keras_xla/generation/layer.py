@@ -11,20 +11,20 @@ import keras
 import numpy as np
 
 from keras_xla import backend, config
-from keras_xla.engine.buckets import CACHE_BUCKETS, make
 from keras_xla.engine.prompt_cache import PromptCache
 from keras_xla.generation import prompts, tokenizing
 from keras_xla.generation.chat import Chat
 from keras_xla.generation.defaults import SPEECH_FIELDS, known_options, resolve, stored_options
+from keras_xla.generation.in_graph import host_call, output_specs
 from keras_xla.generation.speech.pipeline import SpeechPipeline, generator_for, is_speech
 from keras_xla.generation.speech.transcripts import Transcript
 from keras_xla.generation.text_pipeline import TextPipeline
 from keras_xla.models.build import build
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
-from keras_xla.models.sources.live import refresh
-from keras_xla.models.sources.live_models import as_decoder, options_of, tokenizer_of
+from keras_xla.models.sources.live_models import as_decoder, options_of, quantized, tokenizer_of
 from keras_xla.models.sources.safetensors_folder import open_tokenizer
+from keras_xla.private.keras import forget
 
 
 @keras.saving.register_keras_serializable(package="keras_xla")
@@ -51,6 +51,8 @@ class XLAGenerationLayer(keras.layers.Layer):
         source_buckets: For an encoder-decoder, lengths to pad what it reads to; powers of two from 32 by default.
         on_recompile: `"log"` (see `keras_xla.compile_log`), or `"raise"`: after the first compilation,
             another one is a `RecompileError`.
+        quantization: `"int8"` stores the matrices of the model's weights in whole numbers, in a quarter of the memory;
+            a product rounds its rows alike. By default weights are as they come.
         **options: Any other field of `keras_xla.config.GenerationOptions`, and for speech of
             `keras_xla.generation.speech.options.SpeechOptions`.
 
@@ -92,42 +94,44 @@ class XLAGenerationLayer(keras.layers.Layer):
         cache_buckets: Sequence[int] | None = None,
         source_buckets: Sequence[int] | None = None,
         on_recompile: str = "log",
+        quantization: str | None = None,
         name: str | None = None,
         dtype: Any = None,
         trainable: bool = True,
         **options: Any,
     ):
         stored = options_of(model) if generation_config is None else generation_config
-        decoder, tokenizer = as_decoder(model), tokenizer_of(model) if tokenizer is None else tokenizer
+        decoder, tokenizer = as_decoder(model, quantization), tokenizer_of(model) if tokenizer is None else tokenizer
         stored = known_options(stored, f"the {type(model).__name__}", is_speech(decoder))
         if max_new_tokens is not None:
             options["max_new_tokens"] = max_new_tokens
         asked = resolve(stored, options, hasattr(decoder, "encode"), is_speech(decoder))
         super().__init__(name=name, dtype=dtype, trainable=trainable)
-        self.options, self.model, self.tokenizer = asked.options, decoder, tokenizer
+        self.options, self.tokenizer = asked.options, tokenizer
         self.sampling_rate = sampling_rate
         self.supports_jit = False  # it compiles itself, for its own shapes
         self._convert_input_args = False  # strings, chats and ragged lists come as they are
         self._allow_non_tensor_positional_args = True
         self._buckets = dict(batch_buckets=batch_buckets, cache_buckets=cache_buckets, source_buckets=source_buckets)
-        self._generator = generator_for(
-            decoder,
-            asked.tokens,
-            batch=make("batch", batch_buckets, 1),
-            cache=make("cache", CACHE_BUCKETS if cache_buckets is None else cache_buckets, 1),
-            source=make("source", source_buckets, 32),
-            on_recompile=on_recompile,
-            name=self.name,
-            refresh=functools.partial(refresh, decoder),
-        )
-        self._text = TextPipeline(self._generator, return_prompt)
         self._stored = stored if asked.tokens else None
-        self._speech = SpeechPipeline(self._generator, asked.tokens, asked.speech) if asked.tokens else None
+        self._generate_with(decoder, asked.tokens, asked.speech, on_recompile, return_prompt)
         self.built = True
+
+    def _generate_with(self, decoder: Any, tokens: Any, speech: Any, on_recompile: str, return_prompt: bool) -> None:
+        self.model = decoder
+        self._generator = generator_for(decoder, tokens, **self._buckets, on_recompile=on_recompile, name=self.name)
+        self._text = TextPipeline(self._generator, return_prompt)
+        self._speech = SpeechPipeline(self._generator, tokens, speech) if tokens else None
 
     @classmethod
     def from_pretrained(
-        cls, source: str | os.PathLike, *, tokenizer: Any = None, dtype: Any = None, **kwargs: Any
+        cls,
+        source: str | os.PathLike,
+        *,
+        tokenizer: Any = None,
+        dtype: Any = None,
+        quantization: str | None = None,
+        **kwargs: Any,
     ) -> "XLAGenerationLayer":
         """A layer from a Hugging Face folder or hub name (safetensors), or a GGUF file.
 
@@ -136,7 +140,8 @@ class XLAGenerationLayer(keras.layers.Layer):
         Args:
             source: Folder, `.gguf` file, or hub name.
             tokenizer: Instead of the checkpoint's own.
-            dtype: Of weights and computation; Keras' default (float32) if None.
+            dtype: Of weights and computation; Keras' default (float32) if None, `"auto"` for the checkpoint's own.
+            quantization: See the class. No weight is ever in memory in floats but the one that is being read.
             **kwargs: See the class.
 
         Raises:
@@ -152,8 +157,9 @@ class XLAGenerationLayer(keras.layers.Layer):
         # Options are checked before the weights are read, which can take a while.
         own = set(inspect.signature(cls.__init__).parameters) - {"max_new_tokens"}
         resolve(stored, {n: v for n, v in kwargs.items() if n not in own and v is not None}, has_encoder, speech)
-        model = load_model(checkpoint, dtype=dtype)
+        model = load_model(checkpoint, dtype, quantization)
         tokenizer = checkpoint.tokenizer() if tokenizer is None else tokenizer
+        dtype = model.dtype_policy if dtype == "auto" else dtype
         return cls(model, tokenizer, dtype=dtype, generation_config=stored, **kwargs)
 
     def call(self, inputs):
@@ -205,8 +211,8 @@ class XLAGenerationLayer(keras.layers.Layer):
             overrides.setdefault("sampling_rate", self.sampling_rate)
             return self._speech.transcribe(inputs, self.tokenizer, self.options, **overrides)
         given = dict(reuse_prompt=reuse_prompt, cancel=cancel)
-        completion = self._text.completion(inputs, self.tokenizer, self.options, overrides, **given)
-        return completion.texts(streamer) if prompts.is_text(inputs) else completion.outputs(streamer)
+        made = self._text.completion(inputs, self.tokenizer, self.options, overrides, **given)
+        return made.texts(streamer) if prompts.is_text(inputs) else made.outputs(streamer)
 
     def stream(
         self,
@@ -236,8 +242,8 @@ class XLAGenerationLayer(keras.layers.Layer):
         """
         if self._speech is not None:
             raise ValueError("Received speech; only text and token ids come in a stream. Use generate.")
-        given = dict(reuse_prompt=reuse_prompt, cancel=cancel)
-        return self._text.completion(inputs, self.tokenizer, self.options, overrides, **given).stream()
+        call = dict(reuse_prompt=reuse_prompt, cancel=cancel)
+        return self._text.completion(inputs, self.tokenizer, self.options, overrides, **call).stream()
 
     def chat(self, system: str | None = None, messages: Sequence[Mapping[str, Any]] = (), **overrides: Any) -> Chat:
         """A conversation whose past is not computed again in every turn.
@@ -293,6 +299,19 @@ class XLAGenerationLayer(keras.layers.Layer):
                 bar.update(i + 1, finalize=i + 1 == len(pairs))
         return self.trace_count - before
 
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
+        """Store the matrices of the model's weights in whole numbers from now on, as Keras' own layers do.
+
+        `mode` is `"int8"`, `config` Keras' default for it, or None; `type_check` has no meaning here.
+        """
+        if config is not None and config.get_config() != type(config)().get_config():
+            raise ValueError(f"Received config={config!r}; expected the default of {type(config).__name__}, or None.")
+        model, before, speech = quantized(self.model, mode), self._generator.executables, self._speech
+        forget(self, "model")
+        kept = (None, None) if speech is None else (speech.tokens, speech.defaults)
+        self._generate_with(model, *kept, before.on_recompile, self._text.return_prompt)
+        self.run_eagerly = before.run_eagerly
+
     @property
     def trace_count(self) -> int:
         """Executables compiled so far."""
@@ -309,7 +328,7 @@ class XLAGenerationLayer(keras.layers.Layer):
 
     def compute_output_spec(self, inputs):
         text = not prompts.is_features(inputs) if self._speech else prompts.leaf(inputs).dtype == "string"
-        specs = self._output_specs(inputs, text)
+        specs = output_specs(prompts.leaf(inputs), self.options, text)
         outputs = {name: keras.KerasTensor(shape, dtype=dtype) for name, (shape, dtype) in specs.items()}
         return outputs.get("text", outputs)
 
@@ -334,16 +353,18 @@ class XLAGenerationLayer(keras.layers.Layer):
             "sampling_rate": self.sampling_rate,
             "on_recompile": self._generator.executables.on_recompile,
             "model": self.model.spec.to_dict(),
+            "quantization": self.model.quantization,
         }
         return tokenizing.LayerConfig(made, self.tokenizer)
 
     @classmethod
     def from_config(cls, config: dict) -> "XLAGenerationLayer":
         dtype = config.pop("dtype", None)
-        if isinstance(dtype, dict):
-            dtype = keras.saving.deserialize_keras_object(dtype)
+        dtype = keras.saving.deserialize_keras_object(dtype) if isinstance(dtype, dict) else dtype
         tokenizer = getattr(config, "tokenizer", None)
-        return cls(**{**config, "model": build(config["model"], dtype=dtype), "dtype": dtype}, tokenizer=tokenizer)
+        quantization = config.pop("quantization", None)
+        model = build(config["model"], dtype, quantization=quantization)
+        return cls(**{**config, "model": model, "dtype": dtype}, tokenizer=tokenizer)
 
     def save_assets(self, dir_path: str) -> None:
         """Write the tokenizer into a `.keras` file."""
@@ -369,32 +390,11 @@ class XLAGenerationLayer(keras.layers.Layer):
             return [str(transcript) for transcript in made]
         return self._text.completion(inputs, self.tokenizer, self.options, goes_on=goes_on).texts()
 
-    def _output_specs(self, inputs, text: bool) -> dict[str, tuple[tuple, str]]:
-        """Shape and dtype of each output; a single one, `"text"`, for text."""
-        batch = prompts.leaf(inputs).shape[0]
-        rows = None if batch is None else batch * self.options.num_return_sequences
-        if text:
-            return {"text": ((rows,), "string")}
-        return {
-            "sequences": ((rows, self.options.max_new_tokens), "int32"),
-            "lengths": ((rows,), "int32"),
-            "scores": ((rows,), "float32"),
-        }
-
     def _call_in_graph(self, inputs):
         """A call inside a graph (`predict`, `tf.data.map`): leaves it for the executables, and comes back."""
         text = not prompts.is_features(inputs) if self._speech else backend.is_string(prompts.leaf(inputs))
-        if len(prompts.leaf(inputs).shape) == 0:
-            raise ValueError(
-                "Received a single prompt in a graph; expected a batch of them: dataset.batch(8).map(layer)."
-            )
-        specs = self._output_specs(inputs, text)
-
-        def run(arrays):
-            if text:
-                return np.array(self._complete_text(arrays, goes_on=True), object)
-            outputs = self._complete_ids(arrays, goes_on=True)
-            return [outputs[name] for name in specs]
-
-        outputs = dict(zip(specs, backend.host_call(run, inputs, list(specs.values())), strict=True))
-        return outputs.get("text", outputs)
+        return host_call(
+            functools.partial(self._complete_text if text else self._complete_ids, goes_on=True),
+            inputs,
+            output_specs(prompts.leaf(inputs), self.options, text),
+        )

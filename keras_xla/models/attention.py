@@ -18,7 +18,6 @@ from keras_xla.models.spec import AttentionSpec, NormSpec
 class AttentionInputs(NamedTuple):
     """What all blocks of a stack share in one run."""
 
-    one: Any  # scalar, see `Linear`
     masks: Any  # {window: [B, 1, S, T] bool}, which slots a token sees; None for all
     rotary: Any = None  # cosines and sines, see `rotary_tables`
     bias: Any = None  # [B or 1, HG, S, T], added to the scores
@@ -83,7 +82,7 @@ class Attention(keras.layers.Layer):
         written at `slot` first, and the whole updated cache is seen and returned.
         """
         s = self.spec
-        heads = _heads(self.qkv(x, attention_inputs.one), s.heads + 2 * s.kv_heads)  # [B, HG + 2H, S, D]
+        heads = _heads(self.qkv(x), s.heads + 2 * s.kv_heads)  # [B, HG + 2H, S, D]
         q, k, v = ops.split(heads, (s.heads, s.heads + s.kv_heads), axis=1)
         if s.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -94,7 +93,7 @@ class Attention(keras.layers.Layer):
         if cache is not None:
             k, v = kv.write(cache, k, v, slot)  # [BH, T, D]
         y = attend(q, k, v, attention_inputs.masks[self.window], attention_inputs.bias, self.factor)
-        return self.out(y, attention_inputs.one), (k, v)
+        return self.out(y), (k, v)
 
 
 class CrossAttention(keras.layers.Layer):
@@ -112,12 +111,12 @@ class CrossAttention(keras.layers.Layer):
     def remember(self, hidden):
         """Keys and values `[BH, M, D]` each, of hidden states `[B, M, E]`."""
         s = self.spec
-        heads = _heads(self.kv(hidden, ops.ones((), hidden.dtype)), 2 * s.kv_heads)  # [B, 2H, M, D]
+        heads = _heads(self.kv(hidden), 2 * s.kv_heads)  # [B, 2H, M, D]
         rows = (hidden.shape[0] * s.kv_heads, hidden.shape[1], s.head_dim)
         return tuple(ops.reshape(x, rows) for x in ops.split(heads, 2, axis=1))
 
     def call(self, x, attention_inputs: AttentionInputs, memory):
         """Attend from `x [B, S, E]` to what `remember` returned; all S tokens of a row share it."""
-        q = _heads(self.q(x, attention_inputs.one), self.spec.heads)
+        q = _heads(self.q(x), self.spec.heads)
         y = attend(q, *memory, attention_inputs.source, None, self.spec.scale)
-        return self.out(y, attention_inputs.one)
+        return self.out(y)

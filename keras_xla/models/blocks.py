@@ -39,7 +39,7 @@ class Block(keras.layers.Layer):
         if self.cross is not None:
             y = self.cross(self._before(x, self.cross_norm), attention_inputs, memory)
             x = self._after(x + y, self.cross_norm)
-        y = self.mlp(self._before(x, self.mlp_norm), attention_inputs.one)
+        y = self.mlp(self._before(x, self.mlp_norm))
         return self._after(x + y, self.mlp_norm), cache
 
     def _before(self, x, norm):

@@ -1,21 +1,53 @@
-"""A spec becomes a model."""
+"""A spec becomes a model, and a model one whose weights are stored in another way."""
 
 from typing import Any
 
+import keras
+
 from keras_xla.models.encoder_decoder import EncoderDecoder
+from keras_xla.models.matrices import Matrix, stored_as
 from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec
 from keras_xla.models.transformer import Transformer
+from keras_xla.models.weights import empty_weights
 
 
-def build(spec: ModelSpec | dict, dtype: Any = None, name: str | None = None) -> Transformer | EncoderDecoder:
+def build(
+    spec: ModelSpec | dict, dtype: Any = None, name: str | None = None, quantization: str | None = None
+) -> Transformer | EncoderDecoder:
     """The model of a spec, with random weights.
 
     Args:
         spec: `DecoderSpec` or `EncoderDecoderSpec`, or what its `to_dict` gave (through JSON or not).
         dtype: dtype or dtype policy of weights and computation; Keras' own default if None.
         name: Name of the layer.
+        quantization: How matrices are stored, see `matrices.stored_as`.
     """
     if isinstance(spec, dict):
         spec = (EncoderDecoderSpec if "encoder" in spec else DecoderSpec).from_dict(spec)
     kind = EncoderDecoder if isinstance(spec, EncoderDecoderSpec) else Transformer
-    return kind(spec, dtype=dtype, name=name)
+    with stored_as(quantization):
+        return kind(spec, dtype=dtype, name=name)
+
+
+def quantize(model: Transformer | EncoderDecoder, quantization: str | None) -> Transformer | EncoderDecoder:
+    """A copy of a model whose matrices are stored in another way."""
+    with empty_weights():
+        made = build(model.spec, model.dtype_policy, model.name, quantization)
+    for target, source in zip(parameters(made).values(), parameters(model).values(), strict=True):
+        target.assign(source.numpy())
+    return made
+
+
+def parameters(model: keras.layers.Layer) -> dict[str, keras.Variable | Matrix]:
+    """Every variable and matrix of a model by the attributes that lead to it, `blocks.0.attention.qkv.kernel`."""
+    found = {}
+    for name, part in vars(model).items():
+        if name.startswith("_"):
+            continue
+        parts = {f"{name}.{i}": x for i, x in enumerate(part)} if isinstance(part, list) else {name: part}
+        for path, x in parts.items():
+            if isinstance(x, (keras.Variable, Matrix)):
+                found[path] = x
+            elif isinstance(x, keras.layers.Layer):
+                found |= {f"{path}.{rest}": variable for rest, variable in parameters(x).items()}
+    return found

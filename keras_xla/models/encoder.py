@@ -6,6 +6,7 @@ from keras_xla.models.attention import AttentionInputs
 from keras_xla.models.blocks import Block
 from keras_xla.models.embedding import PositionEmbedding
 from keras_xla.models.layers import Convolution, Norm, gelu
+from keras_xla.models.matrices import make_matrix
 from keras_xla.models.spec import EncoderSpec
 from keras_xla.models.stack import run_blocks
 from keras_xla.models.weights import WeightedLayer
@@ -23,7 +24,7 @@ class Encoder(WeightedLayer):
         source: Token ids `(batch, length)` int32, right-padded; or speech features `(batch, mel bins, frames)`
             float, with exactly two frames a position.
         real: `(batch, length)` bool, the real tokens; None for all, and for speech.
-        embedding: The decoder's `(vocab_size, hidden)` table, if the two share it.
+        embedding: The decoder's `Matrix` of `(vocab_size, hidden)`, if the two share it.
 
     Returns:
         Hidden states `(batch, length, hidden)`; `(batch, frames / 2, hidden)` of speech.
@@ -42,7 +43,7 @@ class Encoder(WeightedLayer):
                 Convolution(size, size, stride=2, dtype=dtype, name="front_1"),
             ]
         elif not spec.source.shared:
-            self.embedding = self.add_weight((spec.source.vocab_size, size), name="embedding")
+            self.embedding = make_matrix(spec.source.vocab_size, size, by_row=True, dtype=dtype, name="embedding")
         self.positions = PositionEmbedding(spec, both_ways=True, dtype=dtype, name="positions")
         if spec.embedding_norm:
             self.embedding_norm = Norm(size, spec.norm, dtype=dtype, name="embedding_norm")
@@ -59,7 +60,6 @@ class Encoder(WeightedLayer):
         x = x if added is None else x + ops.cast(added, x.dtype)
         x = self.embedding_norm(x) if spec.embedding_norm else x
         attention_inputs = AttentionInputs(
-            one=ops.ones((), x.dtype),  # many rows: these are no matrix-vector products
             masks={None: None if real is None else real[:, None, None, :]},
             rotary=self.positions.rotary(positions),
             bias=self.positions.bias(positions, positions),
@@ -73,8 +73,7 @@ class Encoder(WeightedLayer):
             raise ValueError(
                 f"Received a source of {ids.shape[1]} tokens; the encoder has {limit} positions. Shorten it."
             )
-        table = embedding if self.spec.source.shared else self.embedding
-        x = ops.cast(ops.take(table, ids, axis=0), self.compute_dtype)  # [B, L, E]
+        x = (embedding if self.spec.source.shared else self.embedding).rows(ids)  # [B, L, E]
         return x if self.spec.embedding_scale == 1.0 else x * self.spec.embedding_scale
 
     def _listen(self, features):

@@ -3,7 +3,6 @@
 from typing import Any
 
 import keras
-from keras import ops
 
 from keras_xla.models.encoder import Encoder
 from keras_xla.models.interface import Cache, View
@@ -41,6 +40,11 @@ class EncoderDecoder(keras.layers.Layer):
         self.max_source = spec.encoder.position.max_positions
         self.built = True
 
+    @property
+    def quantization(self) -> str | None:
+        """How its matrices are stored, see `matrices.stored_as`."""
+        return self.decoder.quantization
+
     def call(self, source, ids, source_mask=None):
         memory = self.decoder.remember(self.encode(source, source_mask), source_mask)
         return self.decoder(ids, memory)
@@ -48,7 +52,7 @@ class EncoderDecoder(keras.layers.Layer):
     def encode(self, source, mask=None):
         """See `interface.EncoderDecoder.encode`."""
         shared = self.spec.encoder.source.kind == "text" and self.spec.encoder.source.shared
-        return self.encoder(source, mask, ops.convert_to_tensor(self.decoder.embedding) if shared else None)
+        return self.encoder(source, mask, embedding=self.decoder.embedding if shared else None)
 
     def remember(self, hidden, mask=None) -> Decisions:
         """See `interface.EncoderDecoder.remember`."""

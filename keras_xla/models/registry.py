@@ -16,6 +16,7 @@ from keras_xla.models.convert.sizes import check_sizes
 from keras_xla.models.convert.t5 import MT5, T5
 from keras_xla.models.convert.whisper import WHISPER
 from keras_xla.models.encoder_decoder import EncoderDecoder
+from keras_xla.models.matrices import check_quantization
 from keras_xla.models.sources.live import follow
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import empty_weights
@@ -67,17 +68,23 @@ def model_config(checkpoint: "Checkpoint") -> Any:
         ) from error
 
 
-def load_model(checkpoint: "Checkpoint", dtype: str | None = None) -> Transformer | EncoderDecoder:
+def load_model(
+    checkpoint: "Checkpoint", dtype: str | None = None, quantization: str | None = None
+) -> Transformer | EncoderDecoder:
     """The model of an open checkpoint, weights and all.
 
     Args:
         checkpoint: What `open_checkpoint` returned.
-        dtype: dtype or dtype policy of weights and computation; Keras' own default if None.
+        dtype: dtype or dtype policy of weights and computation; Keras' own default if None; `"auto"` for that of the
+            checkpoint.
+        quantization: How matrices are stored, see `matrices.stored_as`.
 
     Raises:
-        ValueError: unknown architecture; a dtype of no floats; or weights that are missing, unexpected, of the wrong
-            shape or not finite, all named at once.
+        ValueError: unknown architecture or `quantization`; a dtype of no floats; or weights that are missing,
+            unexpected, of the wrong shape or not finite, all named at once.
     """
+    check_quantization(quantization)
+    dtype = checkpoint.dtype() if dtype == "auto" else dtype
     if dtype is not None and keras.dtype_policies.get(dtype).compute_dtype not in _DTYPES:
         raise ValueError(f"Received dtype={dtype!r}; expected one that computes in {', '.join(_DTYPES)}, or None.")
     config = model_config(checkpoint)
@@ -85,7 +92,7 @@ def load_model(checkpoint: "Checkpoint", dtype: str | None = None) -> Transforme
     family = FAMILIES[kind]
     try:
         with empty_weights():
-            model = build(untied(family.spec(config), family, checkpoint), dtype=dtype, name=kind)
+            model = build(untied(family.spec(config), family, checkpoint), dtype, kind, quantization)
     except _UNFIT as error:
         raise ValueError(
             f"{checkpoint.path}: its config does not describe a model of the type {kind!r}: {error}. The file is "

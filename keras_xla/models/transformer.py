@@ -4,13 +4,13 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_xla import backend
 from keras_xla.models import cache as kv
 from keras_xla.models.attention import AttentionInputs
 from keras_xla.models.blocks import Block
 from keras_xla.models.embedding import PositionEmbedding
 from keras_xla.models.interface import Cache, View
-from keras_xla.models.layers import Linear, Norm, matmul
+from keras_xla.models.layers import Linear, Norm
+from keras_xla.models.matrices import make_matrix
 from keras_xla.models.spec import DecoderSpec
 from keras_xla.models.stack import run_blocks
 from keras_xla.models.weights import WeightedLayer
@@ -51,7 +51,7 @@ class Transformer(WeightedLayer):
         self.spec = spec
         self.vocab_size, self.max_positions = spec.vocab_size, spec.position.max_positions
         dtype, wide, size = self.dtype_policy, spec.hidden_size, spec.embedding_size
-        self.embedding = self.add_weight((spec.vocab_size, size), name="embedding")
+        self.embedding = make_matrix(spec.vocab_size, size, by_row=True, dtype=dtype, name="embedding")
         self.positions = PositionEmbedding(spec, both_ways=False, dtype=dtype, name="positions")
         if size != wide:
             self.project_in = Linear(size, wide, False, dtype=dtype, name="project_in")
@@ -63,15 +63,20 @@ class Transformer(WeightedLayer):
         if spec.final_norm:
             self.final_norm = Norm(wide, spec.norm, dtype=dtype, name="final_norm")
         if not spec.tied:
-            self.head = self.add_weight((size, spec.vocab_size), name="head")
+            self.head = make_matrix(spec.vocab_size, size, dtype=dtype, name="head")
         if spec.head_bias:
             self.head_bias = self.add_weight((1, spec.vocab_size), initializer="zeros", name="head_bias")
         self.built = True
 
+    @property
+    def quantization(self) -> str | None:
+        """How its matrices are stored, see `matrices.stored_as`."""
+        return self.embedding.quantization
+
     def call(self, ids, memory: Decisions | None = None):
         ids = ops.cast(ids, "int32")
         starts = ops.zeros_like(ids[:, 0])
-        return self._logits(self._prompt(ids, starts, memory)[0], ids)
+        return self._logits(self._prompt(ids, starts, memory)[0])
 
     def remember(self, hidden, mask=None) -> Decisions:
         """The memory of an encoder's `hidden [B, M, E]`, of which `mask [B, M]` bool can be seen (None: all)."""
@@ -83,7 +88,7 @@ class Transformer(WeightedLayer):
         x, prompt = self._prompt(ids, starts, memory)
         empty = self.empty_cache(ids.shape[0], slots)
         cache: Cache = [kv.write(each, k, v, 0) for each, (k, v) in zip(empty, prompt, strict=True)]
-        return self._logits(x[:, -1], ids), cache
+        return self._logits(x[:, -1]), cache
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
         """See `ChunkDecoder.empty_cache`."""
@@ -94,12 +99,12 @@ class Transformer(WeightedLayer):
         """See `Decoder.step`."""
         view = View.causal(slot, 1, cache[0][0].shape[1], starts)
         x, cache = self._run(tokens[:, None], view, memory, cache, slot)
-        return self._logits(x[:, 0], tokens), cache
+        return self._logits(x[:, 0]), cache
 
     def extend(self, tokens, slot, view: View, cache: Cache, memory: Decisions | None = None) -> tuple:
         """See `ChunkDecoder.extend`."""
         x, cache = self._run(tokens, view, memory, cache, slot)
-        return self._logits(x, tokens), cache
+        return self._logits(x), cache
 
     def _prompt(self, ids, starts, memory):
         """Hidden states `[B, S, E]` of a prompt, and each layer's keys and values over it."""
@@ -108,13 +113,12 @@ class Transformer(WeightedLayer):
 
     def _run(self, ids, view: View, memory: Decisions | None, cache: Cache | None = None, slot=None):
         """Hidden states `[B, S, E]` of `ids [B, S]`, and the updated cache; without one, their keys and values."""
-        spec, one = self.spec, _one(ids, self.compute_dtype)
+        spec = self.spec
         positions = ops.maximum(view.positions, 0)  # padding counts as 0
         if self.max_positions is not None:  # and so does what fills a prompt's last chunk
             positions = ops.minimum(positions, self.max_positions - 1)
-        x = self._embed(ids, positions, one)
+        x = self._embed(ids, positions)
         attention_inputs = AttentionInputs(
-            one,
             masks={
                 window: kv.within(view, window) for window in {spec.attention.window(i) for i in range(spec.layers)}
             },
@@ -125,34 +129,26 @@ class Transformer(WeightedLayer):
         memories = None if memory is None else memory.layers
         return run_blocks(self.blocks, x, attention_inputs, cache, slot, memories)
 
-    def _embed(self, ids, positions, one):
+    def _embed(self, ids, positions):
         """`ids [B, S]` at `positions [B, S]` -> `[B, S, E]`."""
         spec = self.spec
-        x = ops.cast(ops.take(self.embedding, ids, axis=0), self.compute_dtype)
+        x = self.embedding.rows(ids)
         if spec.embedding_scale != 1.0:
             x = x * spec.embedding_scale
         if spec.embedding_size != spec.hidden_size:
-            x = self.project_in(x, one)
+            x = self.project_in(x)
         added = self.positions.added(positions)
         x = x if added is None else x + ops.cast(added, x.dtype)
         return self.embedding_norm(x) if spec.embedding_norm else x
 
-    def _logits(self, x, ids):
-        """`x [..., E]` -> `[..., V]` float32; `ids` are those of `_one`."""
-        spec, one = self.spec, _one(ids, x.dtype)
+    def _logits(self, x):
+        """`x [..., E]` -> `[..., V]` float32."""
+        spec = self.spec
         if spec.final_norm:
             x = self.final_norm(x)
         if spec.embedding_size != spec.hidden_size:
-            x = self.project_out(x, one)
+            x = self.project_out(x)
         if spec.head_scale != 1.0:
             x = x * spec.head_scale
-        table = ops.cast(ops.convert_to_tensor(self.embedding if spec.tied else self.head), x.dtype)
-        logits = ops.cast(backend.matmul_transposed(x, table) if spec.tied else matmul(x, table), "float32")
-        if not spec.head_bias:
-            return logits
-        return logits * ops.cast(one, "float32") + ops.cast(self.head_bias, "float32")  # see `Linear` for the product
-
-
-def _one(ids, dtype: str):
-    """`Linear`'s `one`: no token is negative, but nothing tells the compiler so."""
-    return ops.cast(ops.reshape(ids, (-1,))[0] >= 0, dtype)
+        logits = ops.cast((self.embedding if spec.tied else self.head).product(x), "float32")
+        return logits + ops.cast(self.head_bias, "float32") if spec.head_bias else logits

@@ -33,6 +33,13 @@ BUILD_BEFORE_FIT = Name(
     _SEEN,
     ("iterator", "data_batch"),
 )
+TRACKER = Name(
+    "keras.Layer",
+    "_tracker",
+    "what notes the layers in a layer's attributes; deleting the attribute does not take them off",
+    "a layer that was quantized goes on listing its weights in floats, and keeps them in memory",
+    _SEEN,
+)
 LOSSES = Name(
     "keras.Model", "_compile_loss", "all that `compile` got as losses", "smaller batches are not filled up", _SEEN
 )
@@ -264,6 +271,17 @@ def profiles_batches(callback: keras.callbacks.Callback) -> bool:
 def stand_on(variable: keras.Variable, source: Any) -> None:
     """Let a variable stand on the memory of a `tf.Variable` of the same shape and dtype."""
     INITIALIZE.of(variable)(source)
+
+
+def forget(layer: keras.layers.Layer, name: str) -> None:
+    """Delete an attribute that is a layer, whose weights are `layer`'s no more."""
+    _untrack(layer, getattr(layer, name))
+    delattr(layer, name)
+
+
+@otherwise(None)
+def _untrack(layer: keras.layers.Layer, inner: keras.layers.Layer) -> None:
+    TRACKER.of(layer).untrack(inner)
 
 
 def step_function(model: Any, kind: str, model_class: type | None = None) -> Callable:

@@ -61,16 +61,16 @@ def test_an_earlier_turn_may_be_edited(layer, chunks):
 
 
 def test_other_weights_compute_the_past_anew(layer, chunks):
-    chat, before = layer.chat(), np.array(layer.model.embedding)
+    chat, before = layer.chat(), np.array(layer.model.embedding.values)
     chat.send("Hi there")
     other = reference.torch_model("llama-tied-gqa", seed=1).model.embed_tokens.weight.detach().numpy()
-    layer.model.embedding.assign(other)
+    layer.model.embedding.values.assign(other)
     try:
         answer = chat.send("And you")
         assert chunks[-1][0] == 0
         assert layer.generate(chat.messages[:-1]) == [answer]
     finally:
-        layer.model.embedding.assign(before)
+        layer.model.embedding.values.assign(before)
 
 
 def test_two_chats_do_not_see_each_other(layer):

@@ -73,7 +73,7 @@ def test_pieces_come_one_token_at_a_time_where_tokens_take_long_and_the_first_al
 
 
 def test_a_stream_ends_with_the_weights_that_it_began_with(layer):
-    options, embedding = dict(max_new_tokens=12, eos_token_id=None), layer.model.embedding
+    options, embedding = dict(max_new_tokens=12, eos_token_id=None), layer.model.embedding.values
     before, expected = np.array(embedding), layer.generate([[5, 6, 7]], **options)["sequences"][0].tolist()
     stream = layer.stream([[5, 6, 7]], **options)
     made = [*next(stream).tolist()]

@@ -1,5 +1,6 @@
 """Loading: a GGUF file generates what PyTorch does, and whatever does not fit is listed at once."""
 
+import copy
 import json
 import pathlib
 import shutil
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.models.convert.common import parameters
+from keras_xla.models.build import parameters
 from keras_xla.models.positions import distance_buckets, inverse_frequencies
 from keras_xla.models.registry import FAMILIES, load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -84,7 +85,6 @@ def test_names_with_or_without_the_prefix_and_with_masks_load(prefix, checkpoint
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_weights_are_computed_in_float32(dtype, checkpoint, tmp_path):
     model = reference.torch_model("llama2")
-    import copy
 
     half = copy.deepcopy(model).to(getattr(torch, dtype))
     half.save_pretrained(tmp_path)
@@ -96,9 +96,21 @@ def test_half_precision_weights_are_computed_in_float32(dtype, checkpoint, tmp_p
     assert {v.dtype for v in layer.model.variables} == {"float32"}
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_auto_is_the_dtype_of_the_checkpoint(dtype, quantization, checkpoint, tmp_path):
+    model = copy.deepcopy(reference.torch_model("llama2")).to(getattr(torch, dtype))
+    model.save_pretrained(tmp_path)
+    layer = XLAGenerationLayer.from_pretrained(tmp_path, dtype="auto", quantization=quantization)
+    assert layer.dtype_policy.name == layer.model.dtype_policy.name == dtype
+    assert layer.model.final_norm.scale.dtype == dtype
+    assert layer.model.embedding.values.dtype == ("int8" if quantization else dtype)
+    assert layer.generate([[5, 6, 7]], max_new_tokens=2)["sequences"].shape == (1, 2)
+
+
 def test_a_layer_in_bfloat16_generates(checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint("llama2"), dtype="bfloat16", max_new_tokens=4)
-    assert layer.model.embedding.dtype == "bfloat16"
+    assert layer.model.embedding.values.dtype == "bfloat16"
     assert layer.generate([[5, 6, 7]])["sequences"].shape == (1, 4)
 
 
@@ -147,7 +159,8 @@ def test_t5s_buckets_are_the_references():
 )
 def test_every_variable_is_loaded_by_name(variant, checkpoint):
     model = load_model(open_checkpoint(checkpoint(variant)))
-    assert {id(v) for v in parameters(model).values()} == {id(v) for v in model.variables}
+    found = [v for x in parameters(model).values() for v in getattr(x, "variables", [x])]
+    assert {id(v) for v in found} == {id(v) for v in model.variables}
 
 
 def without_prefix(weights):

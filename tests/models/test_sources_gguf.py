@@ -148,6 +148,7 @@ def test_tensors_and_config_are_those_of_the_model(tmp_path, model_type, changes
 def test_quantized_tensors(tmp_path, kind):
     _, state = reference("llama", tie_word_embeddings=False)
     checkpoint = open_checkpoint(write_gguf(tmp_path / "m.gguf", "llama", as_gguf(state, True), kind))
+    assert checkpoint.dtype() == {Q.F16: "float16", Q.BF16: "bfloat16"}.get(kind, "float32")
     for name, value in state.items():
         # Rows are quantized one by one, so their order does not matter.
         expected = gguf.dequantize(gguf.quantize(value, kind), kind) if value.ndim > 1 else value

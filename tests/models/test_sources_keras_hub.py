@@ -142,7 +142,7 @@ def test_windows_are_seen_as_in_its_own_call(name):
 def test_tables_norms_and_biases_stand_on_the_tasks_own_memory():
     task = make(CAUSAL, "gpt2")
     model = open_task(task)
-    assert model.embedding.value is task.backbone.token_embedding.embeddings.value
+    assert model.embedding.values.value is task.backbone.token_embedding.embeddings.value
     task.backbone.layer_norm.gamma.assign(np.full((32,), 3.0))
     np.testing.assert_array_equal(model.final_norm.scale, np.full((32,), 3.0))
 

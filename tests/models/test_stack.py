@@ -41,7 +41,7 @@ def make_blocks(**attention) -> list[Block]:
 
 
 def inputs(blocks, x) -> AttentionInputs:
-    return AttentionInputs(ops.ones((), x.dtype), {block.attention.window: None for block in blocks})
+    return AttentionInputs({block.attention.window: None for block in blocks})
 
 
 def one_by_one(blocks, x):

@@ -61,6 +61,7 @@ def owners(model):
         private.LOSS_TRACKER: model,
         private.LOSS: model,
         private.TAKES_TRAINING: model,
+        private.TRACKER: model,
         private.LAST_LOGS: model,
         private.LOGS_IN_ORDER: model,
         private.MASK: keras.layers.Masking()(np.ones((1, 2, 3), "float32")),
@@ -102,6 +103,20 @@ def test_losses_and_metrics_as_they_were_given(model):
     assert private.is_of_keras(private.metric_function(keras.metrics.MeanAbsoluteError()))
     assert not private.is_of_keras(private.metric_function(keras.metrics.MeanMetricWrapper(lambda y, p: y)))
     assert private.metric_function(keras.metrics.AUC()) is None
+
+
+def test_a_layer_that_is_forgotten_takes_its_weights_along():
+    class Outer(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.one, self.two = (keras.layers.Dense(1) for _ in range(2))
+            self.one.build((None, 3))
+            self.two.build((None, 3))
+            self.built = True
+
+    layer = Outer()
+    private.forget(layer, "one")
+    assert not hasattr(layer, "one") and layer.weights == layer.two.weights
 
 
 def test_losses_before_compile():

@@ -60,10 +60,10 @@ def test_logits(variant):
 def test_all_of_gpt2_but_its_biases_is_shared():
     model = live("gpt2")
     ours, wte = load_model(open_live(model)), model.transformer.wte.embeddings
-    assert ours.embedding.value is wte
-    assert {step.variable.name for step in ours.follower._copied} == {"bias"}  # of shape (1, n) there
+    assert ours.embedding.values.value is wte
+    assert {step.target.name for step in ours.follower._copied} == {"bias"}  # of shape (1, n) there
     wte.assign(wte * 2)
-    np.testing.assert_array_equal(ours.embedding, wte)
+    np.testing.assert_array_equal(ours.embedding.values, wte)
 
 
 @tensorflow_only
@@ -71,7 +71,7 @@ def test_all_of_gpt2_but_its_biases_is_shared():
 def test_elsewhere_only_queries_keys_and_values_and_gates_are_copied(variant):
     model = live(variant)
     ours = load_model(open_live(model))
-    copied = {step.variable.path.split("/")[-2] for step in ours.follower._copied}
+    copied = {step.target.path.split("/")[-2] for step in ours.follower._copied}
     assert copied <= {"qkv", "kv", "up"}
 
 
@@ -81,8 +81,8 @@ def test_another_dtype_is_copied():
     ours = load_model(open_live(model), dtype="bfloat16")
     model.transformer.wte.embeddings.assign(np.full((97, 32), 0.5))
     refresh(ours)
-    assert ours.embedding.dtype == "bfloat16"
-    assert (keras.ops.convert_to_numpy(ours.embedding) == 0.5).all()
+    assert ours.embedding.values.dtype == "bfloat16"
+    assert (keras.ops.convert_to_numpy(ours.embedding.values) == 0.5).all()
 
 
 def named(model, end):

@@ -16,6 +16,11 @@ def matmul_transposed(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return jax.lax.dot_general(x, kernel, (((x.ndim - 1,), (kernel.ndim - 1,)), (batch, batch)))
 
 
+def matmul_int8(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """`x [N, in]` times `kernel [out, in]`, both int8: `[N, out]` int32."""
+    return jax.lax.dot_general(x, kernel, (((1,), (1,)), ((), ())), preferred_element_type=jax.numpy.int32)
+
+
 def float_bits(x: jax.Array) -> jax.Array:
     """The bits of float32 values, as int32."""
     return jax.lax.bitcast_convert_type(x, jax.numpy.int32)

@@ -25,6 +25,11 @@ def matmul_transposed(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return tf.reshape(flat, (*shape[:-1], kernel.shape[0]))
 
 
+def matmul_int8(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """`x [N, in]` times `kernel [out, in]`, both int8: `[N, out]` int32."""
+    return tf.matmul(x, kernel, transpose_b=True, output_type=tf.int32)
+
+
 def float_bits(x: tf.Tensor) -> tf.Tensor:
     """The bits of float32 values, as int32."""
     return tf.bitcast(x, tf.int32)

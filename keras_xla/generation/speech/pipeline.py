@@ -1,11 +1,13 @@
 """What a layer with a speech model has beside its generator: from clips or features to transcripts or tokens."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_xla.config import GenerationOptions
+from keras_xla.engine.buckets import CACHE_BUCKETS, make
 from keras_xla.engine.checks import check_options
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.search.processors import PROCESSORS
@@ -19,6 +21,7 @@ from keras_xla.generation.speech.tokens import SpeechTokens
 from keras_xla.generation.speech.transcriber import Transcriber
 from keras_xla.generation.speech.transcripts import FRAMES_PER_SECOND, Transcript
 from keras_xla.models.audio import LogMel
+from keras_xla.models.sources.live import refresh
 
 
 def is_speech(model: Any) -> bool:
@@ -27,8 +30,25 @@ def is_speech(model: Any) -> bool:
     return encoder is not None and encoder.source.kind == "speech"
 
 
-def generator_for(model: Any, tokens: SpeechTokens | None, **kwargs: Any) -> Generator:
+def generator_for(
+    model: Any,
+    tokens: SpeechTokens | None,
+    *,
+    batch_buckets: Sequence[int] | None,
+    cache_buckets: Sequence[int] | None,
+    source_buckets: Sequence[int] | None,
+    on_recompile: str,
+    name: str,
+) -> Generator:
     """The generator of a model for text, or of one for speech with these special `tokens`."""
+    kwargs: dict[str, Any] = dict(
+        batch=make("batch", batch_buckets, 1),
+        cache=make("cache", CACHE_BUCKETS if cache_buckets is None else cache_buckets, 1),
+        source=make("source", source_buckets, 32),
+        on_recompile=on_recompile,
+        name=name,
+        refresh=functools.partial(refresh, model),
+    )
     if tokens is None:
         return Generator(model, **kwargs)
     limits = (tokens.no_timestamps, tokens.eos, tokens.max_initial_timestamp_index)

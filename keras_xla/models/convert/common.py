@@ -12,7 +12,9 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from keras_xla.models.build import parameters
 from keras_xla.models.encoder_decoder import EncoderDecoder
+from keras_xla.models.matrices import Matrix
 from keras_xla.models.positions import inverse_frequencies
 from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec, RotaryPositions
 from keras_xla.models.transformer import Transformer
@@ -55,15 +57,12 @@ class Family:
 
 
 class Filled(NamedTuple):
-    """A variable, and the checkpoint tensors that fill it: each transposed if `flip`, stacked by rows, the whole
-    transposed if `turned`.
-    """
+    """A variable or a matrix, and the checkpoint tensors that fill it: each transposed if `flip`, stacked by rows."""
 
-    variable: keras.Variable
+    target: keras.Variable | Matrix
     names: list[str]
     flip: bool
     rows: tuple[int, ...]  # where each begins; rows that none covers are zero
-    turned: bool
 
 
 def activation(name: str) -> str:
@@ -91,21 +90,6 @@ def windows(config) -> tuple[int | None, ...]:
     window, layers = getattr(config, "sliding_window", None), config.num_hidden_layers
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-
-
-def parameters(model: keras.layers.Layer) -> dict[str, keras.Variable]:
-    """Every variable of a model by the attributes that lead to it, `blocks.0.attention.qkv.kernel`."""
-    found = {}
-    for name, part in vars(model).items():
-        if name.startswith("_"):
-            continue
-        parts = {f"{name}.{i}": x for i, x in enumerate(part)} if isinstance(part, list) else {name: part}
-        for path, x in parts.items():
-            if isinstance(x, keras.Variable):
-                found[path] = x
-            elif isinstance(x, keras.layers.Layer):
-                found |= {f"{path}.{rest}": variable for rest, variable in parameters(x).items()}
-    return found
 
 
 def untied(spec: ModelSpec, family: Family, checkpoint) -> ModelSpec:
@@ -139,7 +123,7 @@ def load(model: Transformer | EncoderDecoder, family: Family, checkpoint) -> lis
     present, table = _present(family, checkpoint), family.modules(model.spec)
     missing, wrong, unequal, plan = [], [], [], []
     used = set(_names(table[_main(model.spec) + "head"]))  # a tied head is a copy, where it is stored at all
-    for ours, variable in parameters(model).items():
+    for ours, target in parameters(model).items():
         module, leaf = ours.rpartition(".")[::2]
         suffix = ".bias" if leaf == "bias" else ".weight"
         choices = table.get(ours) or [source + suffix for source in table[module]]
@@ -150,8 +134,7 @@ def load(model: Transformer | EncoderDecoder, family: Family, checkpoint) -> lis
         if required := [_names([choice])[0] for choice in absent if not re.search(family.optional, choice)]:
             missing += required
             continue
-        turned = leaf in ("kernel", "head") and len(variable.shape) == 2
-        whole = tuple(variable.shape)[::-1] if turned else tuple(variable.shape)
+        whole = tuple(target.shape)
         flip = leaf == "kernel" and any(re.search(family.transposed, name) for name in names if name)
         shapes = [tuple(checkpoint.shape(present[name])) for name in names if name]
         shapes = [shape[::-1] for shape in shapes] if flip else shapes
@@ -161,7 +144,7 @@ def load(model: Transformer | EncoderDecoder, family: Family, checkpoint) -> lis
             known = " + ".join(name for name in names if name)
             wrong.append(f"{known}: received {received}, expected {whole}")
             continue
-        plan.append(Filled(variable, [present[name] for name in names if name], flip, rows, turned))
+        plan.append(Filled(target, [present[name] for name in names if name], flip, rows))
     unexpected = [name for name in present if name not in used and not re.search(family.ignored, name)]
     _raise_if_any(
         checkpoint,
@@ -239,19 +222,20 @@ def _raise_if_any(checkpoint, kinds: Mapping[str, list[str]]):
 
 
 def fill(step: Filled, checkpoint) -> None:
-    """Assign one variable."""
-    step.variable.assign(_values(step, checkpoint))
+    """Assign one of them."""
+    step.target.assign(_values(step, checkpoint))
 
 
 def _values(step: Filled, checkpoint) -> np.ndarray:
-    """What to assign to a variable, float32."""
+    """What to assign, float32, in memory as the target stores it."""
     arrays = [checkpoint.read(name) for name in step.names]
     arrays = [array.T if step.flip else array for array in arrays]
-    shape = tuple(step.variable.shape)
-    left_out = sum(map(len, arrays)) < (shape[::-1] if step.turned else shape)[0]
-    values = (np.zeros if left_out else np.empty)(shape, "float32")
+    shape = tuple(step.target.shape)
+    order = "F" if isinstance(step.target, Matrix) and step.target.transposed else "C"
+    left_out = sum(map(len, arrays)) < shape[0]
+    values = (np.zeros if left_out else np.empty)(shape, "float32", order)
     for row, array in zip(step.rows, arrays, strict=True):
-        (values.T if step.turned else values)[row : row + len(array)] = array
+        values[row : row + len(array)] = array
     return values
 
 
@@ -266,13 +250,13 @@ def _fill_all(plan: list[Filled], checkpoint) -> list[str]:
     def assign_next():
         step, reading = ahead.popleft()
         values, finite = reading.result()
-        step.variable.assign(values)
+        step.target.assign(values)
         broken.extend([] if finite else step.names)
 
     with ThreadPoolExecutor(_READERS) as pool:
         for step in plan:
             ahead.append((step, pool.submit(read, step)))
-            if len(ahead) > _READERS:  # no more: each holds the values of a variable
+            if len(ahead) > _READERS:  # no more: each holds the values of a matrix
                 assign_next()
         while ahead:
             assign_next()

@@ -48,6 +48,10 @@ class Checkpoint(Protocol):
         """A tensor's shape, without reading it."""
         ...
 
+    def dtype(self) -> str:
+        """The float dtype of most of its numbers; float32 for those that are quantized."""
+        ...
+
     def read(self, name: str) -> np.ndarray:
         """One tensor: as stored, or float32 where it was quantized."""
         ...

@@ -44,6 +44,10 @@ class GGUFFile:
         """A tensor's shape, without reading it."""
         return self._header.tensors[self._theirs[name]].shape
 
+    def dtype(self) -> str:
+        """The float dtype of most of its numbers; float32 for those that are quantized."""
+        return self._header.dtype()
+
     def read(self, name: str) -> np.ndarray:
         """One tensor in float32, the rotary halves of each head in Hugging Face's order."""
         array = self._header.read(self._theirs[name])

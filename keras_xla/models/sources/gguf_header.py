@@ -4,6 +4,7 @@
 truncated file by whatever numpy says when it runs off the end.
 """
 
+import collections
 import math
 import struct
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from gguf.quants import quant_shape_to_byte_shape
 _SCALARS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
+_DTYPES = {"F64": "float64", "F16": "float16", "BF16": "bfloat16"}
 _STRING, _ARRAY = 8, 9
 
 
@@ -56,6 +58,13 @@ class GGUFHeader:
         needed = max((t.offset + t.nbytes for t in self.tensors.values()), default=0)
         if needed > size:
             raise self._truncated(size, f"its tensors need {needed}")
+
+    def dtype(self) -> str:
+        """The float dtype of most of its numbers; float32 for those that are quantized."""
+        numbers = collections.Counter()
+        for tensor in self.tensors.values():
+            numbers[_DTYPES.get(tensor.kind.name, "float32")] += math.prod(tensor.shape)
+        return max(numbers, key=numbers.get, default="float32")
 
     def read(self, name: str) -> np.ndarray:
         """One tensor, dequantized to float32."""

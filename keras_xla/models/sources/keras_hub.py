@@ -84,7 +84,7 @@ def layout_of(task: Any) -> Layout | None:
     return layout if known == {id(variable) for variable in task.backbone.weights} else None
 
 
-def open_task(task: Any) -> Transformer | EncoderDecoder | CachedTask | Recompute:
+def open_task(task: Any, quantization: str | None = None) -> Transformer | EncoderDecoder | CachedTask | Recompute:
     """The decoder of a live task.
 
     Tasks of the classes in `LAYOUTS` become models of ours, which share or follow their weights (see
@@ -93,13 +93,14 @@ def open_task(task: Any) -> Transformer | EncoderDecoder | CachedTask | Recomput
 
     Args:
         task: One for which `is_task` is true.
+        quantization: How the matrices of a model of ours are stored, see `matrices.stored_as`.
 
     Raises:
         TypeError: for other encoder-decoders, and for tasks that read more than tokens.
     """
     layout = layout_of(task)
     if layout is not None:
-        return load_task(task, layout)
+        return load_task(task, layout, quantization)
     if any(kind.__name__ == "Seq2SeqLM" for kind in type(task).__mro__):
         known = ", ".join(name for name in LAYOUTS if name.endswith("Seq2SeqLM"))
         raise TypeError(
@@ -109,7 +110,7 @@ def open_task(task: Any) -> Transformer | EncoderDecoder | CachedTask | Recomput
     return own_decoder(task)
 
 
-def load_task(task: Any, layout: Layout) -> Transformer | EncoderDecoder:
+def load_task(task: Any, layout: Layout, quantization: str | None = None) -> Transformer | EncoderDecoder:
     """Our model with the weights of a live task, which it follows from now on."""
     from transformers import AutoConfig  # late: it takes a second
 
@@ -121,6 +122,6 @@ def load_task(task: Any, layout: Layout) -> Transformer | EncoderDecoder:
         epsilon = query_norm_epsilon(task.backbone.transformer_layers[0])
         spec = dataclasses.replace(spec, attention=dataclasses.replace(spec.attention, qk_norm_epsilon=epsilon))
     with empty_weights():
-        model = build(spec, dtype=task.backbone.dtype_policy, name=layout.kind)
+        model = build(spec, task.backbone.dtype_policy, layout.kind, quantization)
     follow(model, load(model, layout.family, source), source)
     return model

@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_xla import backend
 from keras_xla.models.convert.common import Filled, fill
+from keras_xla.models.matrices import FloatMatrix, Matrix
 from keras_xla.models.sources.checkpoint import Checkpoint
 from keras_xla.models.sources.transformers_tf import CLASSES, TransformersTF, accepts
 
@@ -84,10 +85,14 @@ class Follower:
     def _share(self, step: Filled) -> bool:
         if len(step.names) != 1:
             return False
+        target = step.target
+        if isinstance(target, Matrix) and not isinstance(target, FloatMatrix):
+            return False
         # Filling transposes twice, or not at all; or once, which then undoes how the live model stores it.
-        find = self._checkpoint.variable if step.flip == step.turned else self._checkpoint.transposed
+        turned = isinstance(target, Matrix) and target.transposed
+        find = self._checkpoint.variable if step.flip == turned else self._checkpoint.transposed
         source = find(step.names[0])
-        return source is not None and backend.share(step.variable, source)
+        return source is not None and backend.share(target.values if isinstance(target, Matrix) else target, source)
 
     def _views(self, step: Filled) -> list[np.ndarray]:
         return [self._checkpoint.read(name) for name in step.names]

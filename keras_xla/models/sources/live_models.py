@@ -4,19 +4,23 @@ from typing import Any
 
 import keras
 
+from keras_xla.models.build import quantize
+from keras_xla.models.encoder_decoder import EncoderDecoder as OurEncoderDecoder
 from keras_xla.models.interface import Decoder, EncoderDecoder
+from keras_xla.models.matrices import check_quantization
 from keras_xla.models.recompute import Recompute
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.keras_hub import is_task, open_task
 from keras_xla.models.sources.keras_hub_tokenizer import options_of_task, tokenizer_of_task
 from keras_xla.models.sources.live import open_live
 from keras_xla.models.sources.transformers_tf import CLASSES, accepts
+from keras_xla.models.transformer import Transformer
 
 _DATA = ("vocab_size", "max_positions", "variables")
 _PROTOCOLS = {("prefill", "step"): _DATA, ("encode", "remember", "with_memory"): (*_DATA, "max_source")}
 
 
-def as_decoder(model: Any) -> Decoder | EncoderDecoder:
+def as_decoder(model: Any, quantization: str | None = None) -> Decoder | EncoderDecoder:
     """The decoder of any model that can make text.
 
     Args:
@@ -25,17 +29,47 @@ def as_decoder(model: Any) -> Decoder | EncoderDecoder:
             language model head. Any other Keras model from ids `(batch, length)` to logits
             `(batch, length, vocab)`, see `Recompute`. What is returned uses the weights that the model has at
             each run; call `sources.live.refresh` on it before.
+        quantization: How the matrices of a model of ours are stored, see `matrices.stored_as`; by default as they are.
 
     Raises:
-        TypeError: for anything else, saying what was received.
-        ValueError: for a Keras model whose outputs are no logits for each token, or that is not causal.
+        TypeError: for anything else, saying what was received; and for `quantization` of what does not become a model
+            of ours.
+        ValueError: for a Keras model whose outputs are no logits for each token, or that is not causal; and for an
+            unknown `quantization`.
     """
+    check_quantization(quantization)
+    if accepts(model):
+        return load_model(open_live(model), quantization=quantization)
+    decoder = open_task(model, quantization) if is_task(model) else _as_it_is(model)
+    now = getattr(decoder, "quantization", None)
+    return decoder if quantization in (None, now) else quantized(decoder, quantization)
+
+
+def quantized(decoder: Decoder | EncoderDecoder, quantization: str | None) -> Transformer | OurEncoderDecoder:
+    """A copy of a model of ours whose matrices are stored as `quantization` says, see `matrices.stored_as`.
+
+    Raises:
+        TypeError: for a model that is not ours.
+        ValueError: for one that is quantized, or follows a live model; and for an unknown or no `quantization`.
+    """
+    asked = f"Received quantization={quantization!r}"
+    if not isinstance(decoder, (Transformer, OurEncoderDecoder)):
+        raise TypeError(
+            f"{asked} for a {type(decoder).__name__}, which computes its products itself. Quantize the model by its "
+            "own method before, or leave that out."
+        )
+    if decoder.quantization is not None:
+        raise ValueError(f"{asked} for a model that is quantized ({decoder.quantization}) already.")
+    if getattr(decoder, "follower", None) is not None:
+        raise ValueError(f"{asked} for the weights of a live model; give that to XLAGenerationLayer(model, ...).")
+    if quantization is None:
+        raise ValueError(f'{asked}; expected "int8".')
+    return quantize(decoder, quantization)
+
+
+def _as_it_is(model: Any) -> Decoder | EncoderDecoder:
     if _implements_protocol(model):
         return model
-    if is_task(model):
-        return open_task(model)
-    if accepts(model):
-        return load_model(open_live(model))
     if isinstance(model, keras.layers.Layer) and not _is_backbone(model):
         return Recompute(model)
     raise TypeError(_refusal(model))

@@ -1,6 +1,8 @@
 """A Hugging Face folder: config.json, one or several safetensors files, tokenizer files."""
 
+import collections
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from keras_xla.models.sources.tensorflow_names import config_as_computed
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -59,6 +62,14 @@ class SafetensorsFolder:
         if name in self._from_tensorflow:
             return self._from_tensorflow[name].shape
         return tuple(self._file_of[name].get_slice(name).get_shape())
+
+    def dtype(self) -> str:
+        """The float dtype of most of its numbers."""
+        numbers = collections.Counter()
+        for name in self._file_of:
+            stored = self._file_of[name].get_slice(name).get_dtype()
+            numbers[_DTYPES.get(stored, "float32")] += math.prod(self.shape(name))
+        return max(numbers, key=numbers.get, default="float32")
 
     def read(self, name: str) -> np.ndarray:
         """One tensor, in the dtype it is stored in."""

@@ -1,0 +1,40 @@
+"""A layer that is called inside a graph: its outputs' shapes, and the way out to the executables and back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_xla import backend
+from keras_xla.config import GenerationOptions
+
+Specs = dict[str, tuple[tuple, str]]  # shape and dtype of each output; a single one, "text", for text
+
+
+def output_specs(ids: Any, options: GenerationOptions, text: bool) -> Specs:
+    """Of what comes of a tensor of `ids`, strings or speech.
+
+    Raises:
+        ValueError: for a single prompt.
+    """
+    if len(ids.shape) == 0:
+        raise ValueError("Received a single prompt in a graph; expected a batch of them: dataset.batch(8).map(layer).")
+    rows = None if ids.shape[0] is None else ids.shape[0] * options.num_return_sequences
+    if text:
+        return {"text": ((rows,), "string")}
+    return {
+        "sequences": ((rows, options.max_new_tokens), "int32"),
+        "lengths": ((rows,), "int32"),
+        "scores": ((rows,), "float32"),
+    }
+
+
+def host_call(complete: Callable, inputs: Any, specs: Specs) -> Any:
+    """What `complete` makes of the inputs' arrays, as tensors."""
+
+    def run(arrays):
+        outputs = complete(arrays)
+        return np.array(outputs, object) if "text" in specs else [outputs[name] for name in specs]
+
+    outputs = dict(zip(specs, backend.host_call(run, inputs, list(specs.values())), strict=True))
+    return outputs.get("text", outputs)

@@ -1,0 +1,121 @@
+"""Generation with weights in int8: the same model, rounded, wherever the weights come from and go to."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.models.build import parameters
+from tests import reference
+from tests.tokenizers import tiny
+
+IDS = np.array([[5, 6, 7, 8, 9], [10, 3, 4, 11, 12]], "int32")
+SOURCES = {"t5": IDS, "bart": IDS}
+QUICK = ("gpt2", "llama-tied-gqa", "opt-350m", "qwen2", "t5")
+
+
+def layers(folder, **kwargs):
+    return (XLAGenerationLayer.from_pretrained(folder, **kwargs, quantization=mode) for mode in (None, "int8"))
+
+
+def logits(layer, variant):
+    ids = keras.ops.convert_to_tensor(IDS)
+    out = layer.model(source=ids, ids=ids) if variant in SOURCES else layer.model(ids)
+    return keras.ops.convert_to_numpy(out)
+
+
+@pytest.mark.quick("gpt2", "t5")
+@pytest.mark.parametrize("variant", [*QUICK, "bart"])
+def test_logits_are_those_of_pytorch_up_to_what_int8_rounds(checkpoint, variant):
+    _, layer = layers(checkpoint(variant))
+    if variant in SOURCES:
+        expected = np.stack([reference.seq2seq_logits(variant, IDS[i : i + 1], IDS[i : i + 1])[0] for i in range(2)])
+    else:
+        expected = reference.logits(variant, IDS)
+    made = logits(layer, variant)
+    assert np.abs(made - expected).max() > 0 and np.corrcoef(made.ravel(), expected.ravel())[0, 1] > 0.999
+
+
+@pytest.fixture(scope="module")
+def folder(checkpoint):
+    return checkpoint("llama-tied-gqa")
+
+
+@pytest.fixture(scope="module")
+def layer(folder):
+    return XLAGenerationLayer.from_pretrained(folder, tokenizer=tiny(), quantization="int8")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_new_tokens": 8},
+        {"max_new_tokens": 8, "num_beams": 3},
+        {"max_new_tokens": 8, "do_sample": True, "seed": 3, "num_return_sequences": 2},
+    ],
+    ids=["greedy", "beams", "sampling"],
+)
+def test_quantizing_a_layer_makes_what_loading_it_quantized_makes(folder, layer, options):
+    other = XLAGenerationLayer.from_pretrained(folder)
+    plain = other.generate(IDS, **options)
+    other.quantize("int8")
+    expected, made = layer.generate(IDS, **options), other.generate(IDS, **options)
+    np.testing.assert_array_equal(made["sequences"], expected["sequences"])
+    np.testing.assert_array_equal(made["scores"], expected["scores"])
+    assert (plain["scores"] != made["scores"]).any()
+    assert {v.dtype for v in other.variables} == {"int8", "float32"}
+    assert len(other.weights) == len(layer.weights)  # the floats are gone
+
+
+def test_a_batch_of_one_and_rows_beside_others_make_the_same_tokens(layer):
+    whole = layer.generate(IDS, max_new_tokens=8)["sequences"]
+    for row in range(2):
+        np.testing.assert_array_equal(layer.generate(IDS[row : row + 1], max_new_tokens=8)["sequences"][0], whole[row])
+
+
+def test_a_long_prompt_computed_in_chunks_or_after_another_makes_the_same_tokens(layer):
+    prompt = np.random.default_rng(0).integers(4, 90, 100).astype("int32")
+    expected = layer.generate([prompt], max_new_tokens=6)["sequences"]
+    layer.generate([prompt[:40]], max_new_tokens=1, reuse_prompt=True)
+    np.testing.assert_array_equal(layer.generate([prompt], max_new_tokens=6, reuse_prompt=True)["sequences"], expected)
+
+
+def test_it_is_saved_as_it_is_and_loads_in_int8(layer, tmp_path):
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.layers[-1].model.quantization == "int8"
+    for old, new in zip(layer.variables, again.layers[-1].variables, strict=True):
+        assert old.dtype == new.dtype
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(old), keras.ops.convert_to_numpy(new))
+    np.testing.assert_array_equal(
+        again.predict(IDS, verbose=0)["sequences"], model.predict(IDS, verbose=0)["sequences"]
+    )
+
+
+def test_of_all_matrices_none_stays_in_floats(layer):
+    found = parameters(layer.model)
+    assert {getattr(x, "quantization", x.name) for x in found.values()} == {"int8", "scale"}
+
+
+def test_what_cannot_be_quantized_says_so(folder, layer):
+    with pytest.raises(ValueError, match="Received quantization='int3'; expected 'int8', or None"):
+        XLAGenerationLayer.from_pretrained(folder, quantization="int3")
+    with pytest.raises(ValueError, match=r"quantized \(int8\) already"):
+        layer.quantize("int8")
+    inputs = keras.Input((None,), dtype="int32")
+    hidden = keras.layers.GRU(8, return_sequences=True)(keras.layers.Embedding(20, 8)(inputs))
+    other = keras.Model(inputs, keras.layers.Dense(20)(hidden))
+    with pytest.raises(TypeError, match="computes its products itself"):
+        XLAGenerationLayer(other, quantization="int8")
+
+
+def test_the_compilation_is_one_and_quantizing_makes_it_anew(folder):
+    layer = XLAGenerationLayer.from_pretrained(folder)
+    layer.generate(IDS, max_new_tokens=4)
+    before = layer.trace_count
+    layer.quantize("int8")
+    assert layer.trace_count == 0
+    layer.generate(IDS, max_new_tokens=4)
+    layer.generate(IDS, max_new_tokens=9, do_sample=True)
+    assert layer.trace_count == before

@@ -1,0 +1,126 @@
+"""How a matrix is stored changes neither its shape nor, but for rounding, its products and rows."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_xla import backend
+from keras_xla.models.matrices import FloatMatrix, Int8Matrix, check_quantization, make_matrix, stored_as
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape):
+    return RNG.normal(size=shape).astype("float32")
+
+
+def made(kind, values, **kwargs):
+    matrix = kind(*values.shape, **kwargs)
+    matrix.assign(values)
+    return matrix
+
+
+def quantized(x):
+    """Whole numbers, and the size of a step, for each row."""
+    step = np.abs(x).max(axis=-1, keepdims=True) / np.float32(127)
+    return np.rint(x / np.where(step == 0, 1, step)), step
+
+
+def two_digits(x):
+    """The same with a second digit behind the point."""
+    first, step = quantized(x)
+    return first + np.rint((x / step - first) * 254) / 254, step
+
+
+def product(matrix, x):
+    run = backend.jit(matrix.product, matrix.variables)
+    return ops.convert_to_numpy(run(ops.convert_to_tensor(x)))
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("kind", [FloatMatrix, Int8Matrix])
+def test_values_come_back_as_they_were_assigned(kind, by_row):
+    values = normal(5, 3)
+    read = made(kind, values, by_row=by_row).numpy()
+    step = np.abs(values).max(axis=1, keepdims=True) / 127
+    assert read.shape == (5, 3) and (np.abs(read - values) <= (step / 2 + 1e-7 if kind is Int8Matrix else 0)).all()
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+@pytest.mark.parametrize("shape", [(7,), (1, 1, 7), (2, 3, 7), (70, 7)])
+def test_a_float_product_is_that_of_numpy(shape, by_row):
+    values, x = normal(5, 7), normal(*shape)
+    np.testing.assert_allclose(product(made(FloatMatrix, values, by_row=by_row), x), x @ values.T, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 64, 65, 200])
+def test_an_int8_product_is_that_of_the_whole_numbers_whatever_the_number_of_rows(rows):
+    values, x = normal(40, 700), normal(rows, 700) * np.float32(10) ** RNG.integers(-3, 3, (rows, 1))
+    (left, a), (right, b) = two_digits(x), quantized(values)
+    expected = (left.astype("float64") @ right.T) * a * b.T
+    size = (np.abs(left).astype("float64") @ np.abs(right).T) * a * b.T
+    # A second digit may be rounded to either side where it lies in the middle.
+    assert (np.abs(product(made(Int8Matrix, values), x) - expected) <= size * 1e-5 + 127 * a * b.T / 254).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**31), outputs=st.integers(1, 9), inputs=st.integers(1, 40), batch=st.integers(1, 4))
+def test_an_int8_product_is_off_by_half_a_step_of_matrix_and_row_at_most(seed, outputs, inputs, batch):
+    rng = np.random.default_rng(seed)
+    values, x = (rng.standard_t(2, size=size).astype("float32") for size in ((outputs, inputs), (batch, inputs)))
+    (_, a), (_, b) = quantized(x), quantized(values)
+    bound = a / 508 * np.abs(values).sum(axis=1) + np.abs(x).sum(axis=1, keepdims=True) * b.T / 2
+    made_ = ops.convert_to_numpy(made(Int8Matrix, values).product(ops.convert_to_tensor(x)))
+    assert (np.abs(made_ - x @ values.T) <= bound * 1.001 + 1e-6).all()
+
+
+def test_zeros_stay_zeros_in_int8():
+    values, x = normal(3, 4), normal(2, 4)
+    values[1] = x[1] = 0
+    y = product(made(Int8Matrix, values), x)
+    assert (y[1] == 0).all() and (y[:, 1] == 0).all() and np.isfinite(y).all()
+
+
+@pytest.mark.parametrize("kind", [FloatMatrix, Int8Matrix])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_row_that_is_not_finite_leaves_the_others_alone(kind, bad):
+    values, x = normal(3, 4), normal(3, 4)
+    clean = product(made(kind, values), x)
+    x[0, 0] = bad
+    y = product(made(kind, values), x)
+    np.testing.assert_array_equal(y[1:], clean[1:])
+    assert not np.isfinite(y[0]).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "mixed_bfloat16"])
+@pytest.mark.parametrize("kind", [FloatMatrix, Int8Matrix])
+def test_rows_and_products_are_of_the_compute_dtype(kind, dtype):
+    values = normal(6, 4)
+    matrix = made(kind, values, by_row=True, dtype=dtype)
+    rows = matrix.rows(ops.convert_to_tensor([[5, 0], [2, 2]]))
+    compute = keras.dtype_policies.get(dtype).compute_dtype
+    assert keras.backend.standardize_dtype(rows.dtype) == compute
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(ops.cast(rows, "float32")), matrix.numpy()[[[5, 0], [2, 2]]], rtol=1e-2, atol=1e-2
+    )
+    assert keras.backend.standardize_dtype(matrix.product(rows).dtype) == compute
+
+
+def test_int8_takes_a_quarter_of_the_memory():
+    sizes = [
+        sum(np.asarray(v).nbytes for v in made(kind, normal(64, 256)).variables) for kind in (FloatMatrix, Int8Matrix)
+    ]
+    assert sizes[1] <= sizes[0] / 4 + 4 * 64
+
+
+def test_a_model_that_is_built_says_how_its_matrices_are_stored():
+    with stored_as("int8"):
+        assert isinstance(make_matrix(2, 3), Int8Matrix)
+        with stored_as(None):
+            assert isinstance(make_matrix(2, 3), FloatMatrix)
+    assert isinstance(make_matrix(2, 3), FloatMatrix)
+    with pytest.raises(ValueError, match="Received quantization='int3'; expected 'int8', or None"):
+        check_quantization("int3")
