@@ -1,6 +1,7 @@
-"""Keras finds the classes of saved models as soon as `keras_xla` is imported, before or after Keras itself.
+"""What must be in place as soon as `keras_xla` is imported, before or after Keras itself.
 
-Nothing else is imported for it: a stand-in is registered, which imports the class when a model is loaded.
+Keras finds the classes of saved models: stand-ins are registered, which import the class when a model is loaded. And
+TensorFlow, where it is there, is asked for a folder of executables while it has not run anything.
 """
 
 import importlib
@@ -15,6 +16,7 @@ def register() -> None:
     """Register all classes; now, or while Keras is being imported."""
     if not _register_now():
         sys.meta_path.insert(0, _AfterSaving())
+    _keep_executables()
 
 
 class _AfterSaving:
@@ -31,6 +33,7 @@ class _AfterSaving:
         def run_and_register(module: Any) -> None:
             run(module)
             _register_now()
+            _keep_executables()
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
 
@@ -45,6 +48,13 @@ def _register_now() -> bool:
     for name, module in _CLASSES.items():
         custom_objects().setdefault(f"keras_xla>{name}", _stand_in(name, module))
     return True
+
+
+def _keep_executables() -> None:
+    if "tensorflow" in sys.modules:
+        from keras_xla.private.xla_folder import ask_for_it  # imports tensorflow
+
+        ask_for_it()
 
 
 def _stand_in(name: str, module: str) -> type:

@@ -1,14 +1,17 @@
 """A spec becomes a model, and a model one whose weights are stored in another way."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.matrices import Matrix, stored_as
 from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec
 from keras_xla.models.transformer import Transformer
-from keras_xla.models.weights import empty_weights
+from keras_xla.models.weights import Unmade, unmade_weights
 
 
 def build(
@@ -31,11 +34,28 @@ def build(
 
 def quantize(model: Transformer | EncoderDecoder, quantization: str | None) -> Transformer | EncoderDecoder:
     """A copy of a model whose matrices are stored in another way."""
-    with empty_weights():
+    with unmade_weights() as unmade:
         made = build(model.spec, model.dtype_policy, model.name, quantization)
-    for target, source in zip(parameters(made).values(), parameters(model).values(), strict=True):
-        target.assign(source.numpy())
+        for target, source in zip(parameters(made).values(), parameters(model).values(), strict=True):
+            make_from(source.numpy, target, unmade)
     return made
+
+
+def make_from(read: Callable[[], Any], target: keras.Variable | Matrix, unmade: Unmade) -> None:
+    """Let a variable, or those of a matrix, be made of the values that `read` returns."""
+    if isinstance(target, keras.Variable):
+        unmade[id(target)].read = read
+        return
+    parts: list = []
+
+    def part(i: int) -> np.ndarray:
+        if not parts:
+            parts.extend(target.parts(read()))
+        found, parts[i] = parts[i], None
+        return found
+
+    for i, variable in enumerate(target.variables):
+        unmade[id(variable)].read = functools.partial(part, i)
 
 
 def parameters(model: keras.layers.Layer) -> dict[str, keras.Variable | Matrix]:

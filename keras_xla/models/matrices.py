@@ -46,6 +46,11 @@ class Matrix(WeightedLayer):
 
     def assign(self, values: Any) -> None:
         """Store `values [outputs, inputs]` float."""
+        for variable, part in zip(self.variables, self.parts(values), strict=True):
+            variable.assign(part)
+
+    def parts(self, values: Any) -> list[np.ndarray]:
+        """What each of its variables holds of `values [outputs, inputs]` float."""
         raise NotImplementedError
 
     def numpy(self) -> np.ndarray:
@@ -86,8 +91,8 @@ class FloatMatrix(Matrix):
     def transposed(self):
         return not self._by_row
 
-    def assign(self, values):
-        self.values.assign(np.asarray(values).T if self.transposed else values)
+    def parts(self, values):
+        return [np.asarray(values).T if self.transposed else np.asarray(values)]
 
     def numpy(self):
         values = ops.convert_to_numpy(self.values).astype("float32")
@@ -120,11 +125,10 @@ class Int8Matrix(Matrix):
         self.values = self.add_weight((outputs, inputs), name="values", **whole)
         self.scales = self.add_weight((outputs,), name="scales", **{**whole, "dtype": "float32", "autocast": False})
 
-    def assign(self, values):
+    def parts(self, values):
         values = np.asarray(values, "float32")
         scales = np.abs(values).max(axis=1) / 127
-        self.scales.assign(scales)
-        self.values.assign(np.rint(values / np.where(scales == 0, 1, scales)[:, None]).astype("int8"))
+        return [np.rint(values / np.where(scales == 0, 1, scales)[:, None]).astype("int8"), scales]
 
     def numpy(self):
         return ops.convert_to_numpy(self.values) * ops.convert_to_numpy(self.scales)[:, None]

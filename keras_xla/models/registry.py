@@ -19,7 +19,6 @@ from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.matrices import check_quantization
 from keras_xla.models.sources.live import follow
 from keras_xla.models.transformer import Transformer
-from keras_xla.models.weights import empty_weights
 
 if TYPE_CHECKING:
     from keras_xla.models.sources.checkpoint import Checkpoint
@@ -90,13 +89,16 @@ def load_model(
     config = model_config(checkpoint)
     kind = config.model_type
     family = FAMILIES[kind]
-    try:
-        with empty_weights():
-            model = build(untied(family.spec(config), family, checkpoint), dtype, kind, quantization)
-    except _UNFIT as error:
-        raise ValueError(
-            f"{checkpoint.path}: its config does not describe a model of the type {kind!r}: {error}. The file is "
-            "damaged, or belongs to another checkpoint."
-        ) from error
-    follow(model, load(model, family, checkpoint), checkpoint)
+
+    def build_model():
+        try:
+            return build(untied(family.spec(config), family, checkpoint), dtype, kind, quantization)
+        except _UNFIT as error:
+            raise ValueError(
+                f"{checkpoint.path}: its config does not describe a model of the type {kind!r}: {error}. The file is "
+                "damaged, or belongs to another checkpoint."
+            ) from error
+
+    model, filled = load(build_model, family, checkpoint)
+    follow(model, filled, checkpoint)
     return model

@@ -1,31 +1,54 @@
 """How the weights of a model begin."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 import keras
+from keras import ops
 
-_EMPTY: ContextVar[bool] = ContextVar("empty", default=False)
+
+class Later:
+    """An initializer whose values are read when the variable is made."""
+
+    def __init__(self):
+        self.read: Callable[[], Any] | None = None
+
+    def __call__(self, shape: tuple, dtype: Any = None) -> Any:
+        """The values; zeros if what should have said how to read them failed."""
+        read, self.read = self.read, None
+        return ops.zeros(shape, dtype) if read is None else ops.convert_to_tensor(read(), dtype)
+
+
+Unmade = dict[int, Later]  # by the id of a variable
+_UNMADE: ContextVar[Unmade | None] = ContextVar("unmade", default=None)
 
 
 @contextlib.contextmanager
-def empty_weights() -> Iterator[None]:
-    """Models built here begin with zeros: what they are made for assigns every weight.
+def unmade_weights() -> Iterator[Unmade]:
+    """The variables of models that are built here are made at the end, each with values that are read for it then.
 
-    Random numbers for all the weights of a model take longer than reading its checkpoint.
+    So no weight is ever in memory twice, as it would be if it began with other values.
     """
-    token = _EMPTY.set(True)
-    try:
-        yield
-    finally:
-        _EMPTY.reset(token)
+    unmade: Unmade = {}
+    with keras.StatelessScope():  # in which Keras makes no variables
+        token = _UNMADE.set(unmade)
+        try:
+            yield unmade
+        finally:
+            _UNMADE.reset(token)
 
 
 class WeightedLayer(keras.layers.Layer):
-    """A layer that `empty_weights` can leave empty."""
+    """A layer whose weights can be made later, see `unmade_weights`."""
 
     def add_weight(self, shape: tuple, initializer: Any = None, **kwargs: Any) -> keras.Variable:
         """As Keras' own."""
-        return super().add_weight(shape=shape, initializer="zeros" if _EMPTY.get() else initializer, **kwargs)
+        unmade = _UNMADE.get()
+        if unmade is None:
+            return super().add_weight(shape=shape, initializer=initializer, **kwargs)
+        later = Later()
+        variable = super().add_weight(shape=shape, initializer=later, **kwargs)
+        unmade[id(variable)] = later
+        return variable

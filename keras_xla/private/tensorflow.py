@@ -1,5 +1,6 @@
 """Names of TensorFlow that it does not promise."""
 
+import contextlib
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -43,6 +44,25 @@ FLAT = Name(
     "each call of an executable for generation takes up to a millisecond longer",
     _SEEN,
 )
+_COMPILED_AGAIN = "executables for generation are not kept on disk: the next process compiles again"
+DEFINITION = Name(
+    "tensorflow.ConcreteFunction", "function_def", "what a traced function computes", _COMPILED_AGAIN, _SEEN
+)
+CONTEXT = tuple(
+    Name("tensorflow.python.eager.context.context()", name, gives, _COMPILED_AGAIN, _SEEN)
+    for name, gives in (
+        ("add_function_def", "lets TensorFlow know a function by a name of our own"),
+        ("function_call_options", "how functions are called, as a ConcreteFunction calls them"),
+    )
+)
+START = Name(
+    "tensorflow.python.eager.context.context()",
+    "_initialize_physical_devices",
+    "what TensorFlow runs before its first operation, and in which it reads TF_XLA_FLAGS",
+    _COMPILED_AGAIN,
+    _SEEN,
+)
+EXECUTE = Name("tensorflow.python.eager.execute", "execute", "calls a function by its name", _COMPILED_AGAIN, _SEEN)
 RECORDS = Name(
     "tensorflow.python.eager.record",
     "could_possibly_record",
@@ -85,6 +105,45 @@ def flat_call(function: Any) -> Callable[[list[tf.Tensor]], Any]:
     """
     call, captured = FLAT.of(function), CONCRETE[3].of(function)
     return lambda inputs: call(inputs, captured)
+
+
+def at_start(changed_environment: Callable[[], contextlib.AbstractContextManager]) -> None:
+    """When TensorFlow reads its flags, it reads them in a changed environment. Too late once it has run anything."""
+    try:
+        from tensorflow.python.eager import context
+
+        owner = context.context()
+        initialize = START.of(owner)
+    except (ImportError, Gone):
+        return
+
+    def initialize_once(*args: Any, **kwargs: Any) -> Any:
+        vars(owner).pop(START.name, None)
+        with changed_environment():
+            return initialize(*args, **kwargs)
+
+    setattr(owner, START.name, initialize_once)
+
+
+def definition(function: Any) -> tuple[Any, list]:
+    """What a traced function computes, and the functions that it calls: `FunctionDef`s."""
+    library = CONCRETE[0].of(function).as_graph_def().library
+    return DEFINITION.of(function), list(library.function)
+
+
+def named_function(definitions: list) -> Callable[[list[tf.Tensor]], list[tf.Tensor]]:
+    """The first of several functions, called with flat inputs, after TensorFlow has got to know all by their names."""
+    try:
+        from tensorflow.python.eager import context, execute
+    except ImportError:
+        raise EXECUTE.gone() from None
+    owner, call = context.context(), EXECUTE.of(execute)
+    add, options = (name.of(owner) for name in CONTEXT)
+    for each in reversed(definitions):  # what is called comes first
+        add(each)
+    how = dict(attrs=("executor_type", "", "config_proto", options.config_proto_serialized), ctx=owner)
+    first = definitions[0].signature
+    return lambda inputs: call(first.name, len(first.output_arg), inputs=inputs, **how)
 
 
 def may_be_recorded() -> bool:

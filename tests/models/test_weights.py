@@ -1,37 +1,63 @@
-"""Models that are about to be filled begin with zeros, and only those."""
+"""Weights that are made at the end, each from values that are read then."""
 
 import random
 import threading
 
+import keras
 import numpy as np
 import pytest
 
+from keras_xla.models.build import make_from
+from keras_xla.models.matrices import Int8Matrix
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
-from keras_xla.models.weights import WeightedLayer, empty_weights
+from keras_xla.models.weights import WeightedLayer, unmade_weights
 
 
-def weight() -> np.ndarray:
-    return np.array(WeightedLayer().add_weight((4, 4), name="kernel"))
+def weight(**kwargs):
+    return WeightedLayer().add_weight((4, 4), name="kernel", **kwargs)
 
 
-def test_within_it_weights_are_zero_whatever_their_initializer():
-    with empty_weights():
-        assert not weight().any()
-        assert not np.array(WeightedLayer().add_weight((4,), initializer="ones")).any()
-    assert weight().any()
+def test_values_are_read_when_the_variables_are_made_in_their_order():
+    read = []
+
+    def values(number):
+        read.append(number)
+        return np.full((4, 4), number, "float32")
+
+    with unmade_weights() as unmade:
+        variables = [weight(dtype=dtype) for dtype in ("float32", "bfloat16")]
+        for number, variable in enumerate(variables):
+            make_from(lambda number=number: values(number), variable, unmade)
+        assert not read
+    assert read == [0, 1]
+    for number, variable in enumerate(variables):
+        assert (keras.ops.convert_to_numpy(variable).astype("float32") == number).all()
+    assert [v.dtype for v in variables] == ["float32", "bfloat16"]
+
+
+def test_a_matrix_is_read_once_for_all_its_variables():
+    read, values = [], np.random.default_rng(0).normal(size=(3, 5)).astype("float32")
+    with unmade_weights() as unmade:
+        matrix = Int8Matrix(3, 5)
+        make_from(lambda: read.append(1) or values, matrix, unmade)
+    expected = Int8Matrix(3, 5)
+    expected.assign(values)
+    assert len(read) == 1
+    np.testing.assert_array_equal(matrix.numpy(), expected.numpy())
 
 
 def test_it_ends_with_an_error():
-    with pytest.raises(KeyError), empty_weights():
+    with pytest.raises(KeyError), unmade_weights():
+        left = weight()
         raise KeyError
-    assert weight().any()
+    assert not np.array(left).any() and np.array(weight()).any()
 
 
 def test_other_threads_do_not_see_it():
     found = []
-    with empty_weights():
-        thread = threading.Thread(target=lambda: found.append(weight()))
+    with unmade_weights():
+        thread = threading.Thread(target=lambda: found.append(np.array(weight())))
         thread.start()
         thread.join()
     assert found[0].any()

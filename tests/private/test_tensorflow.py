@@ -1,5 +1,7 @@
 """What keras_xla uses of TensorFlow without a promise."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -33,10 +35,10 @@ def owner_of(name: Name):
         from tensorflow.python.util import pywrap_xla_ops
 
         return pywrap_xla_ops
-    if package == "tensorflow.python.eager":
-        from tensorflow.python.eager import record
+    if name.owner.startswith("tensorflow.python.eager"):
+        from tensorflow.python.eager import context, execute, record
 
-        return record
+        return {"record": record, "execute": execute, "context()": context.context()}[kind]
     spec = type("PerReplicaSpec", (), {})
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     if kind == "PerReplicaSpec":
@@ -99,3 +101,34 @@ def test_composite_tensors():
 def test_the_class_of_functions_can_be_derived_from():
     assert isinstance(scaled, private.Function)
     assert scaled.python_function is not None and callable(private.Function.__getstate__)
+
+
+def test_a_function_is_called_by_a_name_of_its_own():
+    top, called = private.definition(CONCRETE)
+    for each in (*called, top):
+        copy = type(each)()
+        copy.CopyFrom(each)
+        copy.signature.name = "own_" + each.signature.name
+        call = private.named_function([copy])
+    np.testing.assert_array_equal(call([tf.constant([1.0, 2.0]), OFFSET.handle])[0], [7.0, 13.0])
+
+
+def test_where_tensorflow_reads_its_flags_is_seen_once_and_put_back():
+    from tensorflow.python.eager import context
+
+    owner, seen = context.context(), []
+
+    @contextlib.contextmanager
+    def changed():
+        seen.append("before")
+        yield
+        seen.append("after")
+
+    private.at_start(changed)
+    try:
+        assert not seen and private.START.name in vars(owner)
+        tf.config.list_physical_devices()
+        tf.config.list_physical_devices()
+        assert seen == ["before", "after"] and private.START.name not in vars(owner)
+    finally:
+        vars(owner).pop(private.START.name, None)

@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.core import read_weights
+from keras_xla.backend.tensorflow.stored import stored
 from keras_xla.private.names import Gone
-from keras_xla.private.tensorflow import flat_call
 
 # TensorFlow keeps int32 variables in the host's memory, where an executable on a GPU cannot reach them.
 _STORED = {tf.int32: tf.int64}
@@ -108,7 +108,7 @@ def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple
 def _flat(function: Any) -> Callable:
     """A concrete function of handles, weights and arguments, called as quickly as TensorFlow lets us."""
     try:
-        call = flat_call(function)
+        call = stored(function)
     except Gone:
         return function
     return lambda handles, weights, args: call([*handles, *weights, *tf.nest.flatten(args)])

@@ -70,6 +70,13 @@ def _cpu_name() -> str:
     return " ".join([name, platform.machine(), *(each for each in _VECTORS if each in flags)])
 
 
+@functools.cache
+def cpu_features() -> str:
+    """All that the processor can do, as the kernel tells it; XLA compiles for no less."""
+    told = _table(pathlib.Path("/proc/cpuinfo"), ":")
+    return told.get("flags") or told.get("Features") or platform.processor()
+
+
 def _cores() -> str:
     """Those that this process may use, and how much of them."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -1,24 +1,26 @@
 """What every family's converter shares: the family record, rotary parameters, and checked loading."""
 
-import collections
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import keras
 import numpy as np
 
-from keras_xla.models.build import parameters
+from keras_xla.models.build import make_from, parameters
 from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.matrices import Matrix
 from keras_xla.models.positions import inverse_frequencies
 from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec, RotaryPositions
 from keras_xla.models.transformer import Transformer
+from keras_xla.models.weights import unmade_weights
 
+Model = Transformer | EncoderDecoder
 _READERS = min(4, os.cpu_count() or 1)  # variables that are read, or dequantized, at the same time
 ACTIVATIONS = {
     "relu": "relu",
@@ -110,16 +112,32 @@ def untied(spec: ModelSpec, family: Family, checkpoint) -> ModelSpec:
     return dataclasses.replace(spec, decoder=inner) if isinstance(spec, EncoderDecoderSpec) else inner
 
 
-def load(model: Transformer | EncoderDecoder, family: Family, checkpoint) -> list[Filled]:
-    """Assign every weight of `model` from `checkpoint`, after checking all of them.
+def load(build: Callable[[], Model], family: Family, checkpoint) -> tuple[Model, list[Filled]]:
+    """Build a model with the weights of `checkpoint`, after checking all of them.
 
     Returns:
-        What was assigned from what.
+        The model, and what was filled from what.
 
     Raises:
         ValueError: listing all missing and unexpected names and all wrong shapes at once; or all
             weights that hold NaN or infinity.
     """
+    with ThreadPoolExecutor(_READERS) as pool, unmade_weights() as unmade:
+        model = build()
+        plan = _plan(model, family, checkpoint)
+        values = _ReadAhead(plan, checkpoint, pool)
+        for number, step in enumerate(plan):
+            make_from(functools.partial(values.of, number), step.target, unmade)
+    if values.broken:
+        raise ValueError(
+            f"{checkpoint.path}: {len(values.broken)} weights hold NaN or infinity: {', '.join(values.broken)}. "
+            "Use a checkpoint of a training run that did not diverge."
+        )
+    return model, plan
+
+
+def _plan(model: Model, family: Family, checkpoint) -> list[Filled]:
+    """What fills each variable and matrix."""
     present, table = _present(family, checkpoint), family.modules(model.spec)
     missing, wrong, unequal, plan = [], [], [], []
     used = set(_names(table[_main(model.spec) + "head"]))  # a tied head is a copy, where it is stored at all
@@ -155,11 +173,6 @@ def load(model: Transformer | EncoderDecoder, family: Family, checkpoint) -> lis
             "with other values than the tensor that they should be copies of": unequal,
         },
     )
-    if broken := _fill_all(plan, checkpoint):
-        raise ValueError(
-            f"{checkpoint.path}: {len(broken)} weights hold NaN or infinity: {', '.join(broken)}. "
-            "Use a checkpoint of a training run that did not diverge."
-        )
     return plan
 
 
@@ -239,25 +252,28 @@ def _values(step: Filled, checkpoint) -> np.ndarray:
     return values
 
 
-def _fill_all(plan: list[Filled], checkpoint) -> list[str]:
-    """Assign all variables, reading a few ahead; returns the names whose values are not finite."""
-    broken, ahead = [], collections.deque()
+class _ReadAhead:
+    """The values of a plan's steps, of which a few are read ahead: each is all of a matrix.
 
-    def read(step):
-        values = _values(step, checkpoint)
-        return values, np.isfinite(values).all()
+    Attributes:
+        broken: Names of tensors whose values are not finite.
+    """
 
-    def assign_next():
-        step, reading = ahead.popleft()
-        values, finite = reading.result()
-        step.target.assign(values)
-        broken.extend([] if finite else step.names)
+    def __init__(self, plan: list[Filled], checkpoint, pool: ThreadPoolExecutor):
+        self._plan, self._checkpoint, self._pool = plan, checkpoint, pool
+        self._reading: dict[int, Future] = {}
+        self._next = 0
+        self.broken: list[str] = []
 
-    with ThreadPoolExecutor(_READERS) as pool:
-        for step in plan:
-            ahead.append((step, pool.submit(read, step)))
-            if len(ahead) > _READERS:  # no more: each holds the values of a matrix
-                assign_next()
-        while ahead:
-            assign_next()
-    return broken
+    def of(self, number: int) -> np.ndarray:
+        """Of one step, once."""
+        for ahead in range(self._next, min(number + 1 + _READERS, len(self._plan))):
+            self._reading[ahead] = self._pool.submit(self._read, self._plan[ahead])
+            self._next = ahead + 1
+        values, finite = self._reading.pop(number).result()
+        self.broken += [] if finite else self._plan[number].names
+        return values
+
+    def _read(self, step: Filled) -> tuple[np.ndarray, bool]:
+        values = _values(step, self._checkpoint)
+        return values, bool(np.isfinite(values).all())

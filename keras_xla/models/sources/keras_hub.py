@@ -1,6 +1,7 @@
 """Live KerasHub tasks: as models of ours where a spec describes them, or else through their own calls."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from keras_xla.models.sources.keras_hub_layouts import LAYOUTS, Layout
 from keras_xla.models.sources.live import follow
 from keras_xla.models.spec import DecoderSpec
 from keras_xla.models.transformer import Transformer
-from keras_xla.models.weights import empty_weights
 from keras_xla.private.keras_hub import query_norm_epsilon
 
 
@@ -121,7 +121,7 @@ def load_task(task: Any, layout: Layout, quantization: str | None = None) -> Tra
         # KerasHub leaves it at its layer's default, whatever the backbone's epsilon.
         epsilon = query_norm_epsilon(task.backbone.transformer_layers[0])
         spec = dataclasses.replace(spec, attention=dataclasses.replace(spec.attention, qk_norm_epsilon=epsilon))
-    with empty_weights():
-        model = build(spec, task.backbone.dtype_policy, layout.kind, quantization)
-    follow(model, load(model, layout.family, source), source)
+    make = functools.partial(build, spec, task.backbone.dtype_policy, layout.kind, quantization)
+    model, filled = load(make, layout.family, source)
+    follow(model, filled, source)
     return model

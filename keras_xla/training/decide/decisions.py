@@ -8,13 +8,13 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import pathlib
-import tempfile
 import time
 import uuid
 import warnings
 from dataclasses import asdict, dataclass, field
+
+from keras_xla.backend.cache_folder import cache_folder, write_whole
 
 FORMAT = 2
 MOST_KEPT = 1000  # decisions on disk; the oldest ones go
@@ -75,19 +75,6 @@ class Known:
     key: Key
     times: Times
     chosen: str  # the faster way
-
-
-def cache_folder() -> pathlib.Path:
-    """Where keras_xla keeps things between runs: `$KERAS_XLA_CACHE`, or `keras_xla` in the user's cache folder."""
-    chosen = os.environ.get("KERAS_XLA_CACHE")
-    if chosen:
-        return pathlib.Path(chosen)
-    if cache := os.environ.get("XDG_CACHE_HOME"):
-        return pathlib.Path(cache) / "keras_xla"
-    try:
-        return pathlib.Path.home() / ".cache" / "keras_xla"
-    except RuntimeError:  # a container's user without a home
-        return pathlib.Path(tempfile.gettempdir()) / f"keras_xla_{os.getuid()}"
 
 
 class Decisions:
@@ -166,17 +153,6 @@ class Decisions:
 def decisions() -> Decisions:
     """The decisions of `jit_compile="auto"` on this machine."""
     return Decisions(cache_folder() / "decisions")
-
-
-def write_whole(path: pathlib.Path, text: str) -> None:
-    """Put a file in place whole: another process sees the old one or the new one."""
-    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
-    try:
-        unfinished.write_text(text)
-        os.replace(unfinished, path)
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
 
 
 def _age(path: pathlib.Path) -> float:

@@ -14,8 +14,9 @@ import warnings
 
 import pytest
 
+from keras_xla.backend.cache_folder import cache_folder
 from keras_xla.training.decide import decisions as store
-from keras_xla.training.decide.decisions import Decisions, Key, Times, cache_folder
+from keras_xla.training.decide.decisions import Decisions, Key, Times
 
 KEY = Key("f00d", "train", "x: (8, 4) float32", "2 cores of a CPU", "keras 3", "threads=(0, 0)")
 TIMES = Times(0.01, "xla", 0.004, 1.5)

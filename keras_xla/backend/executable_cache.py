@@ -1,0 +1,149 @@
+"""Executables on disk, so that a second process need not compile what the first did.
+
+Each is a file of its own, named by a hash of what it was compiled from and for, with a checksum of its content. It is
+put in place whole: processes that write at the same time lose nothing, and one that is killed leaves nothing half
+written. What is damaged is dropped and made again; a disk that is full or read-only costs a warning.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import pathlib
+import time
+import warnings
+from dataclasses import dataclass
+
+from keras_xla.backend.cache_folder import cache_folder, write_whole
+
+MAGIC = b"keras_xla executable 1\n"
+_DIGEST = hashlib.sha256().digest_size
+_SECONDS_A_WRITER_LIVES = 3600  # at most; a file that is not in place by then never will be
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """Where executables are kept.
+
+    Attributes:
+        folder: None for `executables` in the folder that `KERAS_XLA_CACHE` names, or in the user's cache folder.
+        max_bytes: Of all of them together; those that were not used for longest go.
+        enabled: Whether any are kept or read.
+    """
+
+    folder: str | None = None
+    max_bytes: int = 2**30
+    enabled: bool = True
+
+
+_settings = CacheSettings()
+_told: set[str] = set()
+
+
+def compile_cache(
+    folder: str | os.PathLike | None = None, *, max_bytes: int | None = None, enabled: bool | None = None
+) -> CacheSettings:
+    """Move, limit or turn off the cache of executables, which is on by default.
+
+    What was compiled for a layer in one process is read from disk in the next. An executable is found again only for
+    the same computation, shapes, versions, processor and settings.
+
+    Args:
+        folder: Where executables are kept from now on.
+        max_bytes: Of all of them together, 1 GiB by default; those that were not used for longest go.
+        enabled: False to neither read nor keep any.
+
+    Returns:
+        The settings that now hold; what was not given stays as it was.
+
+    Raises:
+        ValueError: for `max_bytes` below 1.
+
+    Example:
+    ```python
+    keras_xla.compile_cache("/var/cache/models", max_bytes=10**10)
+    ```
+    """
+    global _settings
+    if max_bytes is not None and max_bytes < 1:
+        raise ValueError(f"Received max_bytes={max_bytes}; expected 1 or more. To keep nothing pass enabled=False.")
+    given = {"folder": None if folder is None else os.fspath(folder), "max_bytes": max_bytes, "enabled": enabled}
+    _settings = dataclasses.replace(_settings, **{name: x for name, x in given.items() if x is not None})
+    return _settings
+
+
+def executable_cache() -> "ExecutableCache | None":
+    """The cache that the settings name; None if it is off."""
+    if not _settings.enabled:
+        return None
+    folder = pathlib.Path(_settings.folder) if _settings.folder else cache_folder() / "executables"
+    return ExecutableCache(folder, _settings.max_bytes)
+
+
+class ExecutableCache:
+    """Executables by key, in a folder that need not exist."""
+
+    def __init__(self, folder: pathlib.Path, max_bytes: int):
+        self.folder, self.max_bytes = folder, max_bytes
+
+    def get(self, key: str) -> bytes | None:
+        """What is kept under a key, whole; None if there is nothing, or nothing that can be used."""
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"keras_xla cannot read the executables in {self.folder}, and compiles: {error}")
+            return None
+        start = len(MAGIC) + _DIGEST
+        payload = content[start:]
+        if content[:start] != MAGIC + hashlib.sha256(payload).digest():
+            self._warn(f"keras_xla drops {path}, which is damaged, and compiles.")
+            self.drop(key)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # used now
+        return payload
+
+    def put(self, key: str, payload: bytes) -> None:
+        """Keep it, unless it alone is more than may be kept."""
+        content = MAGIC + hashlib.sha256(payload).digest() + payload
+        if len(content) > self.max_bytes:
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self._path(key), content)
+            self._let_go_of_the_oldest()
+        except OSError as error:
+            self._warn(f"keras_xla cannot keep executables in {self.folder}: {error}")
+
+    def drop(self, key: str) -> None:
+        """Remove it."""
+        with contextlib.suppress(OSError):
+            self._path(key).unlink(missing_ok=True)
+
+    def _path(self, key: str) -> pathlib.Path:
+        return self.folder / f"{key}.xla"
+
+    def _let_go_of_the_oldest(self) -> None:
+        kept = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(OSError):  # another process has removed it
+                stat = path.stat()
+                if path.suffix == ".xla":
+                    kept.append((stat.st_mtime, stat.st_size, path))
+                elif path.suffix == ".new" and time.time() - stat.st_mtime > _SECONDS_A_WRITER_LIVES:
+                    path.unlink()
+        spare = self.max_bytes - sum(size for _, size, _ in kept)
+        for _, size, path in sorted(kept):
+            if spare >= 0:
+                return
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            spare += size
+
+    def _warn(self, message: str) -> None:
+        if message not in _told:
+            _told.add(message)
+            warnings.warn(message, stacklevel=2)

@@ -1,0 +1,138 @@
+"""Executables on disk: what is kept comes back whole or not at all, whoever writes, damages or fills the disk."""
+
+import errno
+import multiprocessing
+import os
+import warnings
+
+import pytest
+
+import keras_xla
+from keras_xla.backend import executable_cache as module
+from keras_xla.backend.executable_cache import ExecutableCache, executable_cache
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch):
+    monkeypatch.setattr(module, "_told", set())
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch):
+    monkeypatch.setattr(module, "_settings", module.CacheSettings())
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return ExecutableCache(tmp_path / "not yet" / "there", 10_000)
+
+
+def files(cache, pattern="*"):
+    return sorted(cache.folder.glob(pattern))
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", bytes(range(256)) * 8])
+def test_what_is_kept_comes_back(cache, payload):
+    assert cache.get("a") is None
+    cache.put("a", payload)
+    assert cache.get("a") == payload and cache.get("b") is None
+    cache.put("a", b"other")
+    assert cache.get("a") == b"other"
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "a bit", "empty", "another program's"])
+def test_what_is_damaged_is_dropped_and_said_once(cache, damage):
+    cache.put("a", b"payload")
+    (path,) = files(cache)
+    content = path.read_bytes()
+    damaged = {
+        "cut": content[:-1],
+        "longer": content + b"x",
+        "a bit": content[:-1] + bytes([content[-1] ^ 1]),
+        "empty": b"",
+        "another program's": b"\x7fELF" + bytes(100),
+    }
+    path.write_bytes(damaged[damage])
+    with pytest.warns(UserWarning, match="which is damaged, and compiles"):
+        assert cache.get("a") is None
+    assert not files(cache)
+    path.write_bytes(damaged[damage])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.get("a") is None
+    cache.put("a", b"again")
+    assert cache.get("a") == b"again"
+
+
+def test_a_full_disk_costs_a_warning_and_leaves_nothing(cache, monkeypatch):
+    cache.put("a", b"old")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.warns(UserWarning, match="cannot keep executables in .*No space left"):
+        cache.put("b", b"new")
+    assert [path.name for path in files(cache)] == ["a.xla"] and cache.get("a") == b"old"
+
+
+def test_a_folder_that_is_a_file_costs_a_warning(tmp_path):
+    (tmp_path / "file").write_text("")
+    cache = ExecutableCache(tmp_path / "file", 1000)
+    with pytest.warns(UserWarning, match="cannot keep executables"):
+        cache.put("a", b"x")
+    with pytest.warns(UserWarning, match="cannot read the executables"):
+        assert cache.get("a") is None
+
+
+def test_those_that_were_not_used_for_longest_go(cache):
+    for i, name in enumerate("abcd"):
+        cache.put(name, bytes(2000))
+        os.utime(cache.folder / f"{name}.xla", (i, i))
+    cache.get("a")  # used now
+    cache.put("e", bytes(2000))
+    assert [path.stem for path in files(cache)] == ["a", "c", "d", "e"]
+    assert sum(path.stat().st_size for path in files(cache)) <= 10_000
+
+
+def test_what_is_larger_than_all_may_be_is_not_kept(cache):
+    cache.put("a", b"x")
+    cache.put("b", bytes(10_001))
+    assert [path.stem for path in files(cache)] == ["a"]
+
+
+def test_what_a_killed_writer_left_behind_goes_in_time(cache):
+    cache.put("a", b"x")
+    for name, age in (("old", 4000), ("of now", 0)):
+        path = cache.folder / f"{name}.xla.f00d.new"
+        path.write_bytes(b"half")
+        os.utime(path, (path.stat().st_mtime - age,) * 2)
+    cache.put("b", b"y")
+    assert [path.name for path in files(cache, "*.new")] == ["of now.xla.f00d.new"]
+
+
+def _write_and_read(folder, number):
+    cache = ExecutableCache(folder, 2_000)
+    for i in range(200):
+        cache.put(f"k{(i + number) % 4}", bytes([i % 4]) * 300)
+        found = cache.get(f"k{i % 4}")
+        assert found is None or (len(found) == 300 and len(set(found)) == 1)
+
+
+def test_processes_that_write_at_the_same_time_read_whole_entries_only(tmp_path):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.starmap(_write_and_read, [(tmp_path, i) for i in range(2)])
+    assert not list(tmp_path.glob("*.new"))
+
+
+def test_the_folder_is_the_users_unless_another_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_XLA_CACHE", str(tmp_path / "env"))
+    assert executable_cache().folder == tmp_path / "env" / "executables"
+    settings = keras_xla.compile_cache(tmp_path / "own", max_bytes=5)
+    assert (settings.folder, settings.max_bytes, settings.enabled) == (str(tmp_path / "own"), 5, True)
+    assert executable_cache().folder == tmp_path / "own" and executable_cache().max_bytes == 5
+    assert not keras_xla.compile_cache(enabled=False).enabled and executable_cache() is None
+    keras_xla.compile_cache(enabled=True)
+    assert executable_cache().folder == tmp_path / "own"
+    with pytest.raises(ValueError, match="Received max_bytes=0; expected 1 or more"):
+        keras_xla.compile_cache(max_bytes=0)
