@@ -1,7 +1,6 @@
-"""What must be in place as soon as `keras_xla` is imported, before or after Keras itself.
+"""Keras finds the classes of saved models as soon as `keras_xla` is imported, before or after Keras itself.
 
-Keras finds the classes of saved models: stand-ins are registered, which import the class when a model is loaded. And
-TensorFlow, where it is there, is asked for a folder of executables while it has not run anything.
+Nothing else is imported for it: a stand-in is registered, which imports the class when a model is loaded.
 """
 
 import importlib
@@ -16,7 +15,6 @@ def register() -> None:
     """Register all classes; now, or while Keras is being imported."""
     if not _register_now():
         sys.meta_path.insert(0, _AfterSaving())
-    _keep_executables()
 
 
 class _AfterSaving:
@@ -33,7 +31,6 @@ class _AfterSaving:
         def run_and_register(module: Any) -> None:
             run(module)
             _register_now()
-            _keep_executables()
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
 
@@ -48,13 +45,6 @@ def _register_now() -> bool:
     for name, module in _CLASSES.items():
         custom_objects().setdefault(f"keras_xla>{name}", _stand_in(name, module))
     return True
-
-
-def _keep_executables() -> None:
-    if "tensorflow" in sys.modules:
-        from keras_xla.private.xla_folder import ask_for_it  # imports tensorflow
-
-        ask_for_it()
 
 
 def _stand_in(name: str, module: str) -> type:

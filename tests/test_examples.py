@@ -85,7 +85,7 @@ def test_readme_snippets(tmp_path):
     code = "\n\n".join(snippets).replace("google/flan-t5-small", str(real_models.flan_t5_small()))
     code = code.replace("openai/whisper-tiny.en", str(real_models.whisper_tiny_en()))
     small = real_models.as_folder(real_models.smollm2(), tmp_path / "smollm2", layers=2)
-    assert code.count("smollm2.fetch()") == 1
+    assert "smollm2.fetch()" in code
     code = code.replace("smollm2.fetch()", repr(str(small)))
     script.write_text(code.replace("speech.wav", str(real_models.speech())))
     out = run(str(script), README_MODEL=str(EXAMPLES), PYTHONPATH=f"{ROOT}:{EXAMPLES}")

@@ -6,15 +6,15 @@ written. What is damaged is dropped and made again; a disk that is full or read-
 """
 
 import contextlib
-import dataclasses
 import hashlib
+import importlib
 import os
 import pathlib
 import time
 import warnings
 from dataclasses import dataclass
 
-from keras_xla.backend.cache_folder import cache_folder, write_whole
+from keras_xla.cache_folder import cache_folder, write_whole
 
 MAGIC = b"keras_xla executable 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -33,7 +33,7 @@ class CacheSettings:
 
     folder: str | None = None
     max_bytes: int = 2**30
-    enabled: bool = True
+    enabled: bool = False
 
 
 _settings = CacheSettings()
@@ -41,23 +41,25 @@ _told: set[str] = set()
 
 
 def compile_cache(
-    folder: str | os.PathLike | None = None, *, max_bytes: int | None = None, enabled: bool | None = None
+    folder: str | os.PathLike | None = None, *, max_bytes: int | None = None, enabled: bool = True
 ) -> CacheSettings:
-    """Move, limit or turn off the cache of executables, which is on by default.
+    """Keep executables of text generation on disk, for the next process to read instead of compiling again.
 
-    What was compiled for a layer in one process is read from disk in the next. An executable is found again only for
-    the same computation, shapes, versions, processor and settings.
+    An executable is found again only for the same computation, shapes, versions, processor and settings. TensorFlow can
+    be asked for that only before it has run anything: call this right after the imports.
 
     Args:
-        folder: Where executables are kept from now on.
+        folder: Where they are kept; by default `executables` in the folder that `KERAS_XLA_CACHE` names, or in the
+            user's cache folder.
         max_bytes: Of all of them together, 1 GiB by default; those that were not used for longest go.
-        enabled: False to neither read nor keep any.
+        enabled: False to neither read nor keep any from now on.
 
     Returns:
-        The settings that now hold; what was not given stays as it was.
+        The settings that now hold.
 
     Raises:
         ValueError: for `max_bytes` below 1.
+        RuntimeError: if TensorFlow has run something, or there is no room for its files.
 
     Example:
     ```python
@@ -67,17 +69,24 @@ def compile_cache(
     global _settings
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"Received max_bytes={max_bytes}; expected 1 or more. To keep nothing pass enabled=False.")
-    given = {"folder": None if folder is None else os.fspath(folder), "max_bytes": max_bytes, "enabled": enabled}
-    _settings = dataclasses.replace(_settings, **{name: x for name, x in given.items() if x is not None})
-    return _settings
+    given = {"folder": None if folder is None else os.fspath(folder), "max_bytes": max_bytes}
+    made = CacheSettings(**{name: x for name, x in given.items() if x is not None}, enabled=enabled)
+    if enabled:
+        import keras  # late: `import keras_xla` must not choose its backend
+
+        importlib.import_module(f"keras_xla.backend.{keras.backend.backend()}.kept").keep_executables(_cache(made))
+    _settings = made
+    return made
 
 
 def executable_cache() -> "ExecutableCache | None":
     """The cache that the settings name; None if it is off."""
-    if not _settings.enabled:
-        return None
-    folder = pathlib.Path(_settings.folder) if _settings.folder else cache_folder() / "executables"
-    return ExecutableCache(folder, _settings.max_bytes)
+    return _cache(_settings) if _settings.enabled else None
+
+
+def _cache(settings: CacheSettings) -> "ExecutableCache":
+    folder = pathlib.Path(settings.folder) if settings.folder else cache_folder() / "executables"
+    return ExecutableCache(folder, settings.max_bytes)
 
 
 class ExecutableCache:
@@ -99,8 +108,8 @@ class ExecutableCache:
         start = len(MAGIC) + _DIGEST
         payload = content[start:]
         if content[:start] != MAGIC + hashlib.sha256(payload).digest():
-            self._warn(f"keras_xla drops {path}, which is damaged, and compiles.")
             self.drop(key)
+            self._warn(f"keras_xla drops {path}, which is damaged, and compiles.")
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # used now

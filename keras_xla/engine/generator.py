@@ -301,6 +301,8 @@ class Generator:
 
     def _state(self, key: StateKey, sources: list, ids, starts, reuse, weights) -> tuple[StateKey, DeviceState, int]:
         """A state with what the decoder needs of its source in it; how many slots hold the prompts already."""
+        if reuse is not None:
+            reuse.serve(self._pool, self.model.variables)  # the layer may have been quantized since it was made
         kept = None if reuse is None or key.beams > 1 else reuse.take(key.batch, ids, starts)
         if kept is not None:
             return self._moved(key, *kept)

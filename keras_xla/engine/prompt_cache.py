@@ -38,6 +38,16 @@ class PromptCache:
         self._pool, self._variables = pool, variables
         self._kept, self._lock = None, threading.Lock()
 
+    def serve(self, pool: StatePool, variables: Sequence[keras.Variable]) -> None:
+        """Be of use to the generator that has these from now on; what another one's model left is let go of."""
+        with self._lock:
+            if pool is self._pool:
+                return
+            kept, before, self._kept = self._kept, self._pool, None
+            self._pool, self._variables = pool, variables
+        if kept is not None:
+            before.give(kept.key, kept.state)
+
     def take(self, batch: int, ids: np.ndarray, starts: np.ndarray) -> tuple[StateKey, DeviceState, int] | None:
         """A state whose cache begins like the prompts, and how many slots of it can stay.
 

@@ -141,7 +141,7 @@ class XLAGenerationLayer(keras.layers.Layer):
             source: Folder, `.gguf` file, or hub name.
             tokenizer: Instead of the checkpoint's own.
             dtype: Of weights and computation; Keras' default (float32) if None, `"auto"` for the checkpoint's own.
-            quantization: See the class. No weight is ever in memory in floats but the one that is being read.
+            quantization: See the class. Only a few weights are in memory in floats at a time.
             **kwargs: See the class.
 
         Raises:
@@ -302,7 +302,8 @@ class XLAGenerationLayer(keras.layers.Layer):
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Store the matrices of the model's weights in whole numbers from now on, as Keras' own layers do.
 
-        `mode` is `"int8"`, `config` Keras' default for it, or None; `type_check` has no meaning here.
+        `mode` is `"int8"`, `config` Keras' default for it, or None; `type_check` has no meaning here. `quantize` of a
+        model that holds the layer does not reach it: Keras asks layers without layers inside only.
         """
         if config is not None and config.get_config() != type(config)().get_config():
             raise ValueError(f"Received config={config!r}; expected the default of {type(config).__name__}, or None.")
@@ -354,17 +355,16 @@ class XLAGenerationLayer(keras.layers.Layer):
             "on_recompile": self._generator.executables.on_recompile,
             "model": self.model.spec.to_dict(),
             "quantization": self.model.quantization,
+            "dtype": keras.dtype_policies.serialize(self.model.dtype_policy),
         }
         return tokenizing.LayerConfig(made, self.tokenizer)
 
     @classmethod
     def from_config(cls, config: dict) -> "XLAGenerationLayer":
-        dtype = config.pop("dtype", None)
+        dtype, quantization = config.pop("dtype", None), config.pop("quantization", None)
         dtype = keras.saving.deserialize_keras_object(dtype) if isinstance(dtype, dict) else dtype
-        tokenizer = getattr(config, "tokenizer", None)
-        quantization = config.pop("quantization", None)
         model = build(config["model"], dtype, quantization=quantization)
-        return cls(**{**config, "model": model, "dtype": dtype}, tokenizer=tokenizer)
+        return cls(**{**config, "model": model, "dtype": dtype}, tokenizer=getattr(config, "tokenizer", None))
 
     def save_assets(self, dir_path: str) -> None:
         """Write the tokenizer into a `.keras` file."""
@@ -380,9 +380,9 @@ class XLAGenerationLayer(keras.layers.Layer):
         return not prompts.is_features(inputs) if self._speech is not None else prompts.is_text(inputs)
 
     def _complete_ids(self, inputs, goes_on: bool = False) -> dict[str, np.ndarray]:
-        if self._speech is not None:
-            return self._speech.complete(inputs["input_features"], self.options)
-        return self._text.completion(inputs, self.tokenizer, self.options, goes_on=goes_on).outputs()
+        if self._speech is None:
+            return self._text.completion(inputs, self.tokenizer, self.options, goes_on=goes_on).outputs()
+        return self._speech.complete(inputs["input_features"], self.options)
 
     def _complete_text(self, inputs, goes_on: bool = False) -> list[str]:
         if self._speech is not None:

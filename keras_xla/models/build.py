@@ -12,6 +12,7 @@ from keras_xla.models.matrices import Matrix, stored_as
 from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import Unmade, unmade_weights
+from keras_xla.private.keras import flat_layers
 
 
 def build(
@@ -38,6 +39,8 @@ def quantize(model: Transformer | EncoderDecoder, quantization: str | None) -> T
         made = build(model.spec, model.dtype_policy, model.name, quantization)
         for target, source in zip(parameters(made).values(), parameters(model).values(), strict=True):
             make_from(source.numpy, target, unmade)
+    for target, source in zip(flat_layers(made), flat_layers(model), strict=True):  # outer ones first
+        target.trainable = source.trainable
     return made
 
 

@@ -138,20 +138,32 @@ class Int8Matrix(Matrix):
         return ops.cast(rows * ops.take(self.scales, ids)[..., None], self.compute_dtype)
 
     def _product(self, x):
+        values, scales = ops.convert_to_tensor(self.values), ops.convert_to_tensor(self.scales)
+
+        @ops.custom_gradient
+        def product(x):
+            def gradient(*args, upstream=None):
+                upstream = ops.cast(args[0] if upstream is None else upstream, "float32")  # [N, outputs]
+                return ops.cast(ops.matmul(upstream * scales, ops.cast(values, "float32")), x.dtype)
+
+            return self._rounded(x, values, scales), gradient
+
+        return product(x)
+
+    def _rounded(self, x, values, scales):
         rows, x = x.shape[0], ops.cast(x, "float32")
         size = ops.where(ops.isnan(x), np.inf, ops.abs(x))  # XLA's maximum may pass over NaN
         step = ops.max(size, axis=-1, keepdims=True) / 127.0  # [N, 1]
         x = x / ops.where(step == 0.0, 1.0, step)
         first = ops.round(x)
         second = ops.round((x - first) * _DIGIT)
-        values = ops.convert_to_tensor(self.values)
         if rows is not None and rows <= _FEW_ROWS:
             both = ops.cast(ops.concatenate([first, second]), "int8")
             y = ops.cast(backend.matmul_int8(both, values), "float32")  # [2N, outputs]
             y = y[:rows] + y[rows:] / _DIGIT
         else:
             y = backend.matmul_transposed(first + second / _DIGIT, ops.cast(values, "float32"))
-        return ops.cast(y * step * self.scales, self.compute_dtype)
+        return ops.cast(y * step * scales, self.compute_dtype)
 
 
 _KINDS = {kind.quantization: kind for kind in (FloatMatrix, Int8Matrix)}

@@ -8,6 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_xla.private.keras import forget_unmade
+
 
 class Later:
     """An initializer whose values are read when the variable is made."""
@@ -16,9 +18,11 @@ class Later:
         self.read: Callable[[], Any] | None = None
 
     def __call__(self, shape: tuple, dtype: Any = None) -> Any:
-        """The values; zeros if what should have said how to read them failed."""
+        """The values, which are then let go of."""
         read, self.read = self.read, None
-        return ops.zeros(shape, dtype) if read is None else ops.convert_to_tensor(read(), dtype)
+        if read is None:
+            raise RuntimeError("Received nothing to make a weight of; give each variable its `Later.read`.")
+        return ops.convert_to_tensor(read(), dtype)
 
 
 Unmade = dict[int, Later]  # by the id of a variable
@@ -29,15 +33,30 @@ _UNMADE: ContextVar[Unmade | None] = ContextVar("unmade", default=None)
 def unmade_weights() -> Iterator[Unmade]:
     """The variables of models that are built here are made at the end, each with values that are read for it then.
 
-    So no weight is ever in memory twice, as it would be if it began with other values.
+    So no weight is ever in memory twice, as it would be if it began with other values. After an error none is made.
+
+    Raises:
+        RuntimeError: inside another `StatelessScope`.
     """
     unmade: Unmade = {}
-    with keras.StatelessScope():  # in which Keras makes no variables
-        token = _UNMADE.set(unmade)
-        try:
-            yield unmade
-        finally:
-            _UNMADE.reset(token)
+    try:
+        with keras.StatelessScope():  # in which Keras makes no variables
+            token = _UNMADE.set(unmade)
+            try:
+                yield unmade
+            except BaseException:
+                forget_unmade(set(unmade))
+                raise
+            finally:
+                _UNMADE.reset(token)
+        if any(later.read is not None for later in unmade.values()):
+            raise RuntimeError(
+                "A model cannot be loaded or quantized inside a keras.StatelessScope, such as while Keras works out "
+                "the shapes of another layer. Make it before, in the layer's __init__."
+            )
+    except BaseException:
+        forget_unmade(set(unmade))  # which reading has not reached
+        raise
 
 
 class WeightedLayer(keras.layers.Layer):

@@ -1,6 +1,7 @@
 """Names of Keras 3 that it does not promise."""
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,6 +39,13 @@ TRACKER = Name(
     "_tracker",
     "what notes the layers in a layer's attributes; deleting the attribute does not take them off",
     "a layer that was quantized goes on listing its weights in floats, and keeps them in memory",
+    _SEEN,
+)
+UNMADE = Name(
+    "keras.src.backend.common.global_state",
+    "set_global_attribute",
+    "holds the variables that are made at the end of a `StatelessScope`",
+    "Keras cannot make variables any more in a thread where reading a checkpoint has failed",
     _SEEN,
 )
 LOSSES = Name(
@@ -233,6 +241,11 @@ def last_logs(model: keras.Model, logs: Any) -> Any:
     return LAST_LOGS.of(model)(logs)
 
 
+def evaluate_makes_numbers() -> bool:
+    """Whether `evaluate` makes Python's numbers of whatever logs the last step returned, as Keras does after 3.12."""
+    return "pythonify_logs" in inspect.unwrap(keras.Model.evaluate).__globals__
+
+
 def logs_in_order(model: keras.Model, logs: dict) -> Any:
     """What `evaluate` returns of logs without `return_dict`."""
     return LOGS_IN_ORDER.of(model)(logs)
@@ -271,6 +284,16 @@ def profiles_batches(callback: keras.callbacks.Callback) -> bool:
 def stand_on(variable: keras.Variable, source: Any) -> None:
     """Let a variable stand on the memory of a `tf.Variable` of the same shape and dtype."""
     INITIALIZE.of(variable)(source)
+
+
+@otherwise(None)
+def forget_unmade(variables: set[int]) -> None:
+    """Take variables, by their ids, off the list of those that Keras makes at the end of a `StatelessScope`."""
+    global_state = sys.modules.get(UNMADE.owner)
+    if global_state is None:
+        raise UNMADE.gone()
+    pending = global_state.get_global_attribute("uninitialized_variables", [])
+    UNMADE.of(global_state)("uninitialized_variables", [v for v in pending if id(v) not in variables])
 
 
 def forget(layer: keras.layers.Layer, name: str) -> None:

@@ -1,6 +1,7 @@
 """Names of TensorFlow that it does not promise."""
 
-import contextlib
+import os
+import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -62,6 +63,13 @@ START = Name(
     _COMPILED_AGAIN,
     _SEEN,
 )
+DEVICES = Name(
+    "tensorflow.python.eager.context.context()",
+    "_physical_devices",
+    "the processors, once that has run",
+    _COMPILED_AGAIN,
+    _SEEN,
+)
 EXECUTE = Name("tensorflow.python.eager.execute", "execute", "calls a function by its name", _COMPILED_AGAIN, _SEEN)
 RECORDS = Name(
     "tensorflow.python.eager.record",
@@ -107,20 +115,37 @@ def flat_call(function: Any) -> Callable[[list[tf.Tensor]], Any]:
     return lambda inputs: call(inputs, captured)
 
 
-def at_start(changed_environment: Callable[[], contextlib.AbstractContextManager]) -> None:
-    """When TensorFlow reads its flags, it reads them in a changed environment. Too late once it has run anything."""
+def at_start(flags: str, then: Callable[[], None]) -> None:
+    """Have TensorFlow read these for `TF_XLA_FLAGS`, which it does before its first operation; `then` is called then.
+
+    Raises:
+        RuntimeError: if it has read them, or nobody knows.
+    """
+    too_late = "Executables cannot be kept: {}. Call keras_xla.compile_cache() right after the imports."
     try:
         from tensorflow.python.eager import context
 
         owner = context.context()
-        initialize = START.of(owner)
-    except (ImportError, Gone):
-        return
+        initialize, devices = START.of(owner), DEVICES.of(owner)
+    except (ImportError, Gone) as error:
+        raise RuntimeError(f"Executables cannot be kept: {error}") from error
+    if devices is not None:
+        raise RuntimeError(too_late.format("TensorFlow has run something already"))
+    lock = threading.Lock()
 
     def initialize_once(*args: Any, **kwargs: Any) -> Any:
-        vars(owner).pop(START.name, None)
-        with changed_environment():
-            return initialize(*args, **kwargs)
+        with lock:
+            if vars(owner).get(START.name) is not initialize_once:  # another thread was here before
+                return initialize(*args, **kwargs)
+            before = os.environ.get("TF_XLA_FLAGS")
+            os.environ["TF_XLA_FLAGS"] = flags
+            try:
+                done = initialize(*args, **kwargs)
+                then()
+                return done
+            finally:
+                os.environ.pop("TF_XLA_FLAGS", None) if before is None else os.environ.update(TF_XLA_FLAGS=before)
+                vars(owner).pop(START.name, None)
 
     setattr(owner, START.name, initialize_once)
 

@@ -1,8 +1,8 @@
 """The folder of this process in which TensorFlow keeps the executables of XLA.
 
-TensorFlow reads `TF_XLA_FLAGS` once, before its first operation: `ask_for_it` must have been called by then. Other
-processes that this one starts need not know of the folder. An executable that cannot be written is an error of
-TensorFlow's, so the folder lies where there is room, and can be moved: TensorFlow knows a link to it.
+TensorFlow reads `TF_XLA_FLAGS` once, before its first operation. Other processes that this one starts need not know of
+the folder. An executable that cannot be written is an error of TensorFlow's, so the folder lies where there is room,
+and can be moved: TensorFlow knows a link to it.
 """
 
 import atexit
@@ -11,60 +11,67 @@ import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Iterator
+import threading
 
 from keras_xla.private.tensorflow import at_start
 
 _FLAG = "--tf_xla_persistent_cache_directory"
+
 _ROOM = 2**29  # bytes
 _link: pathlib.Path | None = None
-_asked = False
+_lock = threading.Lock()
 
 
 def ask_for_it() -> None:
-    """Let TensorFlow have such a folder, unless the user has named one, or no disk has room."""
-    global _asked
-    if not _asked:
-        _asked = True
-        at_start(_flag)
+    """Let TensorFlow have such a folder; nothing happens if it has one, of ours or of the user's.
+
+    Raises:
+        RuntimeError: if TensorFlow has run something, or there is no room.
+    """
+    flags = os.environ.get("TF_XLA_FLAGS", "")
+    if _link is not None or _FLAG in flags:
+        return
+    if flags and not flags.lstrip().startswith("-"):
+        raise RuntimeError(f"Executables cannot be kept: TF_XLA_FLAGS names a file ({flags}). Write the flags into it.")
+    folder = _make()
+    try:
+        at_start(f"{flags} {_FLAG}={folder}".strip(), lambda: _use(folder))
+    except BaseException:
+        _remove(folder, os.getpid())
+        raise
 
 
 def folder_of_xla() -> pathlib.Path | None:
-    """The folder; None if TensorFlow does not know of it: it ran something before, or has one of the user's."""
+    """The folder; None if TensorFlow does not know of it, or has not run anything."""
     return _link
 
 
-def move_folder() -> bool:
+def move_folder(link: pathlib.Path) -> bool:
     """Have the folder on another disk; whether there is one with room."""
-    here = _link.resolve()
-    for parent in _with_room():
-        if os.stat(parent).st_dev != os.stat(here.parent).st_dev:
-            _point_at(_new(parent))
-            shutil.rmtree(here, ignore_errors=True)
-            return True
+    with _lock:
+        here = link.resolve()
+        for parent in _with_room():
+            if os.stat(parent).st_dev != os.stat(link.parent).st_dev and here.parent != pathlib.Path(parent):
+                _point(link, _new(parent))
+                shutil.rmtree(here, ignore_errors=True)
+                return True
     return False
 
 
-@contextlib.contextmanager
-def _flag() -> Iterator[None]:
-    global _link
-    before = os.environ.get("TF_XLA_FLAGS")
-    parents = _with_room()
-    if _FLAG in (before or "") or not parents:
-        yield
-        return
-    link = _new(tempfile.gettempdir()) / "executables"
-    atexit.register(_remove, link)
-    _link = link
-    _point_at(_new(parents[0]))
-    os.environ["TF_XLA_FLAGS"] = f"{before or ''} {_FLAG}={link}".strip()
+def _make() -> pathlib.Path:
+    """A link to a new folder where there is room."""
     try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TF_XLA_FLAGS"]
-        else:
-            os.environ["TF_XLA_FLAGS"] = before
+        link = _new(tempfile.gettempdir()) / "executables"
+        _point(link, _new(_with_room()[0]))
+    except (OSError, IndexError) as error:
+        raise RuntimeError(f"Executables cannot be kept: no folder for temporary files has room ({error}).") from error
+    atexit.register(_remove, link, os.getpid())
+    return link
+
+
+def _use(link: pathlib.Path) -> None:
+    global _link
+    _link = link
 
 
 def _with_room() -> list[str]:
@@ -81,12 +88,13 @@ def _new(parent: str) -> pathlib.Path:
     return pathlib.Path(tempfile.mkdtemp(prefix="keras_xla_", dir=parent))
 
 
-def _point_at(folder: pathlib.Path) -> None:
-    new = _link.with_name("new")
+def _point(link: pathlib.Path, folder: pathlib.Path) -> None:
+    new = link.with_name("new")
     new.symlink_to(folder, target_is_directory=True)
-    os.replace(new, _link)
+    os.replace(new, link)
 
 
-def _remove(link: pathlib.Path) -> None:
-    shutil.rmtree(link.resolve(), ignore_errors=True)
-    shutil.rmtree(link.parent, ignore_errors=True)
+def _remove(link: pathlib.Path, owner: int) -> None:
+    if os.getpid() == owner:  # and no child that it was forked into
+        shutil.rmtree(link.resolve(), ignore_errors=True)
+        shutil.rmtree(link.parent, ignore_errors=True)

@@ -1,15 +1,16 @@
 """Executables on disk: what is kept comes back whole or not at all, whoever writes, damages or fills the disk."""
 
 import errno
+import importlib
 import multiprocessing
 import os
+import types
 import warnings
 
 import pytest
 
-import keras_xla
 from keras_xla.backend import executable_cache as module
-from keras_xla.backend.executable_cache import ExecutableCache, executable_cache
+from keras_xla.backend.executable_cache import ExecutableCache, compile_cache, executable_cache
 
 
 @pytest.fixture(autouse=True)
@@ -126,13 +127,26 @@ def test_processes_that_write_at_the_same_time_read_whole_entries_only(tmp_path)
 
 
 def test_the_folder_is_the_users_unless_another_is_named(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(importlib, "import_module", lambda _: types.SimpleNamespace(keep_executables=told.append))
     monkeypatch.setenv("KERAS_XLA_CACHE", str(tmp_path / "env"))
+    assert executable_cache() is None  # off by default
+    compile_cache()
     assert executable_cache().folder == tmp_path / "env" / "executables"
-    settings = keras_xla.compile_cache(tmp_path / "own", max_bytes=5)
+    settings = compile_cache(tmp_path / "own", max_bytes=5)
     assert (settings.folder, settings.max_bytes, settings.enabled) == (str(tmp_path / "own"), 5, True)
     assert executable_cache().folder == tmp_path / "own" and executable_cache().max_bytes == 5
-    assert not keras_xla.compile_cache(enabled=False).enabled and executable_cache() is None
-    keras_xla.compile_cache(enabled=True)
-    assert executable_cache().folder == tmp_path / "own"
+    assert not compile_cache(enabled=False).enabled and executable_cache() is None
+    assert [cache.folder.name for cache in told] == ["executables", "own"]
     with pytest.raises(ValueError, match="Received max_bytes=0; expected 1 or more"):
-        keras_xla.compile_cache(max_bytes=0)
+        compile_cache(max_bytes=0)
+
+
+def test_where_it_cannot_be_turned_on_it_stays_off(monkeypatch):
+    def refuse(cache):
+        raise RuntimeError("too late")
+
+    monkeypatch.setattr(importlib, "import_module", lambda _: types.SimpleNamespace(keep_executables=refuse))
+    with pytest.raises(RuntimeError, match="too late"):
+        compile_cache()
+    assert executable_cache() is None

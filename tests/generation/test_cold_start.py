@@ -20,6 +20,7 @@ flags = os.environ.get("TF_XLA_FLAGS")
 {first}
 import keras_xla
 import keras
+{cache}
 {before}
 layer = keras_xla.XLAGenerationLayer.from_pretrained({folder!r}, max_new_tokens=5, eos_token_id=None, {options})
 out = layer.generate([[5, 6, 7]])
@@ -34,8 +35,8 @@ print(json.dumps([out["sequences"].tolist(), layer.trace_count, folder and str(f
 
 @pytest.fixture
 def run(tmp_path, checkpoint):
-    def run(variant="gpt2", first="", before="", options="", **env):
-        code = SCRIPT.format(folder=checkpoint(variant), first=first, before=before, options=options)
+    def run(variant="gpt2", first="", cache="keras_xla.compile_cache()", before="", options="", **env):
+        code = SCRIPT.format(folder=checkpoint(variant), first=first, cache=cache, before=before, options=options)
         env = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -105,42 +106,85 @@ def test_an_executable_that_cannot_be_used_is_made_again(run, kept, damage):
 
 @pytest.mark.slow
 @on_tensorflow
-def test_off_is_off(run, kept):
-    run(before="keras_xla.compile_cache(enabled=False)")
+@pytest.mark.parametrize("cache", ["", "keras_xla.compile_cache(enabled=False)"])
+def test_off_is_off_and_the_default(run, kept, cache):
+    run(cache=cache)
     assert not kept()
+
+
+@on_tensorflow
+def test_too_late_is_an_error(run):
+    code = """
+import tensorflow as tf; tf.constant(1) + 1
+try: keras_xla.compile_cache()
+except RuntimeError as error: assert "right after the imports" in str(error)
+else: raise AssertionError
+"""
+    run(cache=code)
 
 
 @pytest.mark.slow
 @on_tensorflow
-def test_who_ran_tensorflow_before_or_has_a_cache_of_his_own_gets_the_same(run, kept, tmp_path):
+def test_who_has_a_cache_of_his_own_keeps_it(run, kept, tmp_path):
     expected, _ = run()
-    before = kept()
-    early, _ = run(first="import tensorflow as tf; tf.constant(1) + 1", variant="opt-125m")
-    assert early == run(variant="opt-125m")[0][:2] and len(kept()) == len(before) + 2
-    before = kept()
-    own = tmp_path / "own"
+    before, own = kept(), tmp_path / "own"
     assert run(TF_XLA_FLAGS=f"--tf_xla_persistent_cache_directory={own}")[0] == expected
     assert list(own.glob("*.pb")) and kept() == before
 
 
 @pytest.mark.slow
 @on_tensorflow
-def test_no_room_for_temporary_files_turns_it_off(run, kept):
-    run(first="import shutil; shutil.disk_usage = lambda path: type('usage', (), {'free': 0})")
-    assert not kept()
+def test_no_room_for_temporary_files_is_an_error_and_so_are_flags_in_a_file(run, tmp_path):
+    (tmp_path / "flags").write_text("--tf_xla_max_cluster_size=7")
+    for first, said, env in (
+        ("import shutil; shutil.disk_usage = lambda path: type('usage', (), {'free': 0})", "has room", {}),
+        ("", "names a file", {"TF_XLA_FLAGS": str(tmp_path / "flags")}),
+    ):
+        code = f"try: keras_xla.compile_cache()\nexcept RuntimeError as error: assert {said!r} in str(error)"
+        run(first=first, cache=code + "\nelse: raise AssertionError", **env)
+
+
+@pytest.mark.slow
+@on_tensorflow
+def test_what_was_traced_before_changes_no_name(run, kept):
+    """SiLU has a gradient of its own, whose name counts what was traced before."""
+    first, _ = run("llama-tied-gqa")
+    before = kept()
+    work = "import tensorflow as tf; tf.function(lambda x: tf.nn.silu(x) + 1)(tf.ones(2)); keras.layers.Dense(3)"
+    assert run("llama-tied-gqa", before=work)[0] == first and kept() == before
+
+
+@on_tensorflow
+def test_an_error_of_the_computation_is_the_users_and_costs_no_executable(run, kept):
+    """A function of the same kind, called with inputs that it cannot have."""
+    code = """
+import tensorflow as tf
+from keras_xla.backend.tensorflow.stored import stored
+traced = tf.function(lambda x, n: tf.reshape(x, n), jit_compile=True, autograph=False).get_concrete_function(
+    tf.TensorSpec((4,)), tf.TensorSpec((2,), tf.int32))
+call = stored(traced)
+{good}
+try: call([tf.ones(4), tf.constant([3, 3])])
+except tf.errors.InvalidArgumentError as error: assert "_again" not in str(error) and error.__cause__ is None
+else: raise AssertionError
+"""
+    run(before=code.format(good="call([tf.ones(4), tf.constant([2, 2])])"))
+    before = kept()
+    run(before=code.format(good=""))
+    assert kept() == before
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="of JAX's cache")
 def test_jax_keeps_its_executables_in_the_folder(run, tmp_path):
     slow = 'import jax; jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)'
     first, _ = run(before=slow)
-    found = sorted(path.name for path in (tmp_path / "cache" / "executables").glob("jax-*/*-cache"))
+    found = sorted(path.name for path in (tmp_path / "cache" / "executables").glob("keras_xla-jax-*/*-cache"))
     assert found
     second, _ = run(before=slow)
-    again = sorted(path.name for path in (tmp_path / "cache" / "executables").glob("jax-*/*-cache"))
+    again = sorted(path.name for path in (tmp_path / "cache" / "executables").glob("keras_xla-jax-*/*-cache"))
     assert second == first and again == found
     own = 'import jax; jax.config.update("jax_compilation_cache_dir", "/nowhere")'
-    assert run(before=own)[0] == first
+    assert run(first=own)[0] == first
 
 
 @on_tensorflow
@@ -163,5 +207,5 @@ there = link.resolve()
 there.rmdir(); there.write_text("")
 """
     expected, _ = run()
-    made, _ = run(first="import keras, keras_xla", before=broken, options='name="other"', KERAS_XLA_CACHE="/proc/none")
+    made, _ = run(before=broken, options='name="other"', KERAS_XLA_CACHE="/proc/none")
     assert made == expected

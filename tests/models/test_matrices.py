@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.models.matrices import FloatMatrix, Int8Matrix, check_quantization, make_matrix, stored_as
+from keras_xla.models.matrices import _FEW_ROWS, FloatMatrix, Int8Matrix, check_quantization, make_matrix, stored_as
 
 RNG = np.random.default_rng(0)
 
@@ -56,7 +56,7 @@ def test_a_float_product_is_that_of_numpy(shape, by_row):
     np.testing.assert_allclose(product(made(FloatMatrix, values, by_row=by_row), x), x @ values.T, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 64, 65, 200])
+@pytest.mark.parametrize("rows", [1, 2, 3, _FEW_ROWS, _FEW_ROWS + 1, 200])
 def test_an_int8_product_is_that_of_the_whole_numbers_whatever_the_number_of_rows(rows):
     values, x = normal(40, 700), normal(rows, 700) * np.float32(10) ** RNG.integers(-3, 3, (rows, 1))
     (left, a), (right, b) = two_digits(x), quantized(values)
@@ -75,6 +75,22 @@ def test_an_int8_product_is_off_by_half_a_step_of_matrix_and_row_at_most(seed, o
     bound = a / 508 * np.abs(values).sum(axis=1) + np.abs(x).sum(axis=1, keepdims=True) * b.T / 2
     made_ = ops.convert_to_numpy(made(Int8Matrix, values).product(ops.convert_to_tensor(x)))
     assert (np.abs(made_ - x @ values.T) <= bound * 1.001 + 1e-6).all()
+
+
+@pytest.mark.parametrize("rows", [2, _FEW_ROWS + 1])
+def test_gradients_go_through_int8_as_through_the_floats_that_it_stands_for(rows):
+    int8 = made(Int8Matrix, normal(6, 4))
+    floats, start, target = made(FloatMatrix, int8.numpy()), normal(rows, 4), normal(rows, 6)
+    found = []
+    for matrix in (int8, floats):
+        inputs = keras.Input((4,))
+        first = keras.layers.Dense(4, use_bias=False, kernel_initializer="identity")
+        model = keras.Model(inputs, keras.layers.Lambda(matrix.product, output_shape=(6,))(first(inputs)))
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        model.fit(start, target, batch_size=rows, verbose=0)
+        found.append(ops.convert_to_numpy(first.kernel))
+    assert np.abs(found[0] - np.eye(4)).max() > 1e-2
+    np.testing.assert_allclose(found[0], found[1], atol=1e-3)
 
 
 def test_zeros_stay_zeros_in_int8():

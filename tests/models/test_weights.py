@@ -47,11 +47,31 @@ def test_a_matrix_is_read_once_for_all_its_variables():
     np.testing.assert_array_equal(matrix.numpy(), expected.numpy())
 
 
-def test_it_ends_with_an_error():
-    with pytest.raises(KeyError), unmade_weights():
-        left = weight()
-        raise KeyError
-    assert not np.array(left).any() and np.array(weight()).any()
+def fail():
+    raise KeyboardInterrupt
+
+
+def test_after_an_error_nothing_is_made_and_keras_works():
+    made = []
+    for where in ("in the body", "while reading"):
+        with pytest.raises(KeyboardInterrupt), unmade_weights() as unmade:
+            variables = [weight() for _ in range(3)]
+            make_from(lambda: np.zeros((4, 4)), variables[0], unmade)
+            make_from(fail, variables[1], unmade)
+            make_from(lambda: made.append(1), variables[2], unmade)
+            if where == "in the body":
+                fail()
+        with keras.StatelessScope():
+            pass
+        assert np.array(weight()).any() and not made
+
+
+def test_inside_of_another_scope_it_is_an_error():
+    inside = pytest.raises(RuntimeError, match="inside a keras")
+    with keras.StatelessScope(), inside, unmade_weights() as unmade:
+        make_from(lambda: np.zeros((4, 4)), weight(), unmade)
+    with keras.StatelessScope():
+        pass
 
 
 def test_other_threads_do_not_see_it():

@@ -1,5 +1,7 @@
 """What keras_xla uses of Keras without a promise: each name, and how Keras calls its trainers."""
 
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -62,6 +64,7 @@ def owners(model):
         private.LOSS: model,
         private.TAKES_TRAINING: model,
         private.TRACKER: model,
+        private.UNMADE: sys.modules[private.UNMADE.owner],
         private.LAST_LOGS: model,
         private.LOGS_IN_ORDER: model,
         private.MASK: keras.layers.Masking()(np.ones((1, 2, 3), "float32")),

@@ -1,7 +1,5 @@
 """What keras_xla uses of TensorFlow without a promise."""
 
-import contextlib
-
 import keras
 import numpy as np
 import pytest
@@ -113,22 +111,6 @@ def test_a_function_is_called_by_a_name_of_its_own():
     np.testing.assert_array_equal(call([tf.constant([1.0, 2.0]), OFFSET.handle])[0], [7.0, 13.0])
 
 
-def test_where_tensorflow_reads_its_flags_is_seen_once_and_put_back():
-    from tensorflow.python.eager import context
-
-    owner, seen = context.context(), []
-
-    @contextlib.contextmanager
-    def changed():
-        seen.append("before")
-        yield
-        seen.append("after")
-
-    private.at_start(changed)
-    try:
-        assert not seen and private.START.name in vars(owner)
-        tf.config.list_physical_devices()
-        tf.config.list_physical_devices()
-        assert seen == ["before", "after"] and private.START.name not in vars(owner)
-    finally:
-        vars(owner).pop(private.START.name, None)
+def test_after_the_first_operation_it_is_too_late_for_flags():
+    with pytest.raises(RuntimeError, match=r"has run something already.*right after the imports"):
+        private.at_start("--flag", lambda: None)

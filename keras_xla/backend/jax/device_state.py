@@ -8,7 +8,6 @@ import jax
 import keras
 
 from keras_xla.backend.jax.core import read_weights
-from keras_xla.backend.jax.kept import keep_executables
 
 
 def output_spec(fn: Callable, *specs: Any) -> Any:
@@ -63,7 +62,6 @@ def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple
         compilation, serve all states in which these are of equal structure. After an error the state is of no use.
         Weights are what `read_weights` returned; by default it is called now.
     """
-    keep_executables()
 
     @functools.partial(jax.jit, donate_argnums=1)
     def compiled(weights, values, args):

@@ -10,6 +10,7 @@ is taken after that.
 import contextlib
 import functools
 import hashlib
+import os
 import pathlib
 import re
 import struct
@@ -39,9 +40,11 @@ def stored(function: Any) -> Callable[[list[tf.Tensor]], Any]:
         return flat_call(function)
     try:
         found = _stored(*definition(function))
-    except Gone:
+    except (Gone, KeyError, OSError):  # a function that is not all there, or flags that cannot be read
         return flat_call(function)
     structure = function.structured_outputs
+    if any(x is None for x in tf.nest.flatten(structure)):
+        return flat_call(function)
     return lambda inputs: tf.nest.pack_sequence_as(structure, found(inputs))
 
 
@@ -71,6 +74,8 @@ class Stored:
         if self._ran:
             return self._call(inputs)
         with self._lock:  # a thread that comes now would compile, too
+            if self._ran:
+                return self._call(inputs)
             outputs = self._first(inputs)
             self._ran = True
             return outputs
@@ -78,19 +83,31 @@ class Stored:
     def _first(self, inputs):
         cache, folder = executable_cache(), folder_of_xla()
         payload = None if cache is None else cache.get(self.digest)
-        read = payload is not None and _unpack(payload, folder)
+        read = _unpack(payload or b"", folder)
         try:
             outputs = self._call(inputs)
-        except tf.errors.OpError:
-            # A file that TensorFlow cannot use, or cannot write; or an error of the computation, which comes again.
-            if not (read or move_folder()):
-                raise
-            cache.drop(self.digest)
-            self._call = named_function(_under(self._definitions, f"kx_{self.digest}_again"))
-            return self._call(inputs)
+        except tf.errors.OpError as error:
+            outputs = self._again(inputs, error, folder, bool(read))
+            if cache is not None and read:
+                cache.drop(self.digest)
+            return outputs
+        for path in read:
+            path.unlink(missing_ok=True)
         if cache is not None and not read and (made := _made_by(self.digest, folder)):
             cache.put(self.digest, _pack(made))
         return outputs
+
+    def _again(self, inputs, error: tf.errors.OpError, folder: pathlib.Path, read: bool):
+        """Once more under another name, if it was a file that TensorFlow could not use, or could not write."""
+        of_a_file = str(folder) in error.message or (read and not _of_an_operation(error))
+        if not of_a_file or not (read or move_folder(folder)):
+            raise error
+        with contextlib.suppress(tf.errors.OpError):
+            call = named_function(_under(self._definitions, f"kx_{self.digest}_again"))
+            outputs = call(inputs)
+            self._call = call
+            return outputs
+        raise error
 
 
 def by_hash(top: Any, called: Iterable) -> tuple[str, list]:
@@ -111,7 +128,10 @@ def by_hash(top: Any, called: Iterable) -> tuple[str, list]:
 @functools.cache
 def _for_what() -> str:
     """What an executable holds for, beside the computation."""
-    return repr((sorted(machine().items()), cpu_features()))
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    content = pathlib.Path(flags).read_bytes() if flags and not flags.startswith("-") else b""  # it may name a file
+    builds = tf.version.GIT_VERSION, tf.version.COMPILER_VERSION
+    return repr((sorted(machine().items()), cpu_features(), builds, content))
 
 
 def _called_by(function: Any) -> Iterable[str]:
@@ -143,7 +163,8 @@ def _renamed(function: Any, names: dict[str, str]) -> Any:
         node.name, node.op = inside[node.name], names.get(node.op, node.op)
         node.input[:] = [_reference(each, inside) for each in node.input]
         node.ClearField("experimental_debug_info")
-        node.attr.pop("_class", None)  # names nodes that it would stand beside; XLA places nothing
+        for name in ("_class", "_gradient_op_type"):  # where it would stand, which gradient it would have
+            node.attr.pop(name, None)
         for value in node.attr.values():
             for each in (*([value.func] if value.HasField("func") else []), *value.list.func):
                 each.name = names.get(each.name, each.name)
@@ -181,18 +202,24 @@ def _pack(files: dict[str, bytes]) -> bytes:
     )
 
 
-def _unpack(payload: bytes, folder: pathlib.Path) -> bool:
-    """Write the files of `_pack` into a folder; whether that went well."""
-    at = 0
+def _unpack(payload: bytes, folder: pathlib.Path) -> list[pathlib.Path]:
+    """The files of `_pack`, written into a folder; none if that does not go well."""
+    at, written = 0, []
     try:
         while at < len(payload):
             named, size = struct.unpack_from("<HQ", payload, at)
             at += struct.calcsize("<HQ")
             name = payload[at : at + named].decode()
             if not re.fullmatch(r"[\w.-]+\.pb", name):
-                return False
-            (folder / name).write_bytes(payload[at + named : at + named + size])
+                return []
+            written.append(folder / name)
+            written[-1].write_bytes(payload[at + named : at + named + size])
             at += named + size
     except (struct.error, OSError, UnicodeDecodeError):
-        return False
-    return True
+        return []
+    return written
+
+
+def _of_an_operation(error: tf.errors.OpError) -> bool:
+    """Whether an operation has refused its inputs, which it would do again."""
+    return "{{node" in error.message or isinstance(error, (tf.errors.ResourceExhaustedError, tf.errors.CancelledError))

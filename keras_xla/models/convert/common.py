@@ -124,7 +124,8 @@ def load(build: Callable[[], Model], family: Family, checkpoint) -> tuple[Model,
     """
     with ThreadPoolExecutor(_READERS) as pool, unmade_weights() as unmade:
         model = build()
-        plan = _plan(model, family, checkpoint)
+        made = {variable: number for number, variable in enumerate(unmade)}
+        plan = sorted(_plan(model, family, checkpoint), key=lambda step: made[_first_of(step.target)])
         values = _ReadAhead(plan, checkpoint, pool)
         for number, step in enumerate(plan):
             make_from(functools.partial(values.of, number), step.target, unmade)
@@ -250,6 +251,10 @@ def _values(step: Filled, checkpoint) -> np.ndarray:
     for row, array in zip(step.rows, arrays, strict=True):
         values[row : row + len(array)] = array
     return values
+
+
+def _first_of(target: keras.Variable | Matrix) -> int:
+    return id(target.variables[0] if isinstance(target, Matrix) else target)
 
 
 class _ReadAhead:

@@ -32,8 +32,8 @@ def as_decoder(model: Any, quantization: str | None = None) -> Decoder | Encoder
         quantization: How the matrices of a model of ours are stored, see `matrices.stored_as`; by default as they are.
 
     Raises:
-        TypeError: for anything else, saying what was received; and for `quantization` of what does not become a model
-            of ours.
+        TypeError: for anything else, saying what was received.
+        NotImplementedError: for `quantization` of what does not become a model of ours.
         ValueError: for a Keras model whose outputs are no logits for each token, or that is not causal; and for an
             unknown `quantization`.
     """
@@ -49,12 +49,12 @@ def quantized(decoder: Decoder | EncoderDecoder, quantization: str | None) -> Tr
     """A copy of a model of ours whose matrices are stored as `quantization` says, see `matrices.stored_as`.
 
     Raises:
-        TypeError: for a model that is not ours.
+        NotImplementedError: for a model that is not ours; Keras' `Model.quantize` makes a warning of it.
         ValueError: for one that is quantized, or follows a live model; and for an unknown or no `quantization`.
     """
     asked = f"Received quantization={quantization!r}"
     if not isinstance(decoder, (Transformer, OurEncoderDecoder)):
-        raise TypeError(
+        raise NotImplementedError(
             f"{asked} for a {type(decoder).__name__}, which computes its products itself. Quantize the model by its "
             "own method before, or leave that out."
         )

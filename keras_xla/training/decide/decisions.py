@@ -14,7 +14,7 @@ import uuid
 import warnings
 from dataclasses import asdict, dataclass, field
 
-from keras_xla.backend.cache_folder import cache_folder, write_whole
+from keras_xla.cache_folder import cache_folder, write_whole
 
 FORMAT = 2
 MOST_KEPT = 1000  # decisions on disk; the oldest ones go

@@ -8,9 +8,9 @@ import sys
 import keras
 from absl import logging
 
-from keras_xla.backend.cache_folder import write_whole
 from keras_xla.backend.keras2 import AnyKeras
 from keras_xla.backend.tensorboard import Summaries
+from keras_xla.cache_folder import write_whole
 from keras_xla.training.reports.model_report import report_of, require_attachment
 from keras_xla.training.reports.period import Period, Stretch, peak_memory
 

@@ -14,7 +14,7 @@ import warnings
 
 import pytest
 
-from keras_xla.backend.cache_folder import cache_folder
+from keras_xla.cache_folder import cache_folder
 from keras_xla.training.decide import decisions as store
 from keras_xla.training.decide.decisions import Decisions, Key, Times
 
