@@ -21,13 +21,14 @@ from decode import commit, make_checkpoint
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPT = """
-import json, sys, time
+import importlib, json, sys, time
 import keras
-importlib = __import__("importlib")
 importlib.import_module(keras.backend.backend())
 import numpy as np
 start = time.perf_counter()
 import keras_xla
+if hasattr(keras_xla, "compile_cache"):
+    keras_xla.compile_cache()
 layer = keras_xla.XLAGenerationLayer.from_pretrained(sys.argv[1], eos_token_id=None)
 loaded = time.perf_counter()
 tokens = layer.generate([np.arange(10, 30)], max_new_tokens=20)["sequences"].tolist()
