@@ -82,7 +82,7 @@ def test_other_models_options_and_dtypes_have_executables_of_their_own(run, kept
 
 
 @on_tensorflow
-@pytest.mark.quick("another")
+@pytest.mark.quick("cut")
 @pytest.mark.parametrize("damage", ["cut", "nothing that TensorFlow knows", "another model's"])
 def test_an_executable_that_cannot_be_used_is_made_again(run, kept, damage):
     first, _ = run()
@@ -112,6 +112,7 @@ def test_off_is_off_and_the_default(run, kept, cache):
     assert not kept()
 
 
+@pytest.mark.slow
 @on_tensorflow
 def test_too_late_is_an_error(run):
     code = """
@@ -188,7 +189,7 @@ def test_jax_keeps_its_executables_in_the_folder(run, tmp_path):
 
 
 @on_tensorflow
-@pytest.mark.quick("import keras")
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", ["import keras", "import tensorflow", "import tensorflow, keras", ""])
 def test_it_matters_not_what_was_imported_first(run, kept, imports):
     run(first=imports)

@@ -46,6 +46,7 @@ def layer(folder):
     return XLAGenerationLayer.from_pretrained(folder, tokenizer=tiny(), quantization="int8")
 
 
+@pytest.mark.quick("beams")
 @pytest.mark.parametrize(
     "options",
     [
