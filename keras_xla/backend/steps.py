@@ -7,17 +7,14 @@ from keras_xla.backend import name as _name
 _module = importlib.import_module(f"keras_xla.backend.{_name}.steps")
 _functions = importlib.import_module(f"keras_xla.backend.{_name}.functions.compile_function")
 make_runner = _module.make_runner
-make_replicas_runner = _module.make_replicas_runner
 make_state_runner = _module.make_state_runner
 predict_data = _module.predict_data
 is_distributed = _module.is_distributed
-is_mirrored = _module.is_mirrored
 reads_ahead = _module.reads_ahead
 replicas_of = _module.replicas_of
 require_private = _module.require_private
 runs_eagerly = _module.runs_eagerly
 state_maker = _module.state_maker
-symbolic_build = _module.symbolic_build
 taking_rows = _module.taking_rows
 watched_step = _module.watched_step
 forward_blockers = _functions.forward_blockers

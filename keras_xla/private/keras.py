@@ -26,14 +26,6 @@ BUILD = Name(
     _SEEN,
     ("data_batch",),
 )
-BUILD_BEFORE_FIT = Name(
-    "keras.Model",
-    "_maybe_symbolic_build",
-    "what `fit` and `evaluate` on TensorFlow call to build a model; fails among several workers (keras#20585)",
-    "a model must be built by hand where several workers train it",
-    _SEEN,
-    ("iterator", "data_batch"),
-)
 TRACKER = Name(
     "keras.Layer",
     "_tracker",
@@ -75,22 +67,14 @@ LOSS_TRACKER = Name(
     "keras.Model",
     "_loss_tracker",
     "the metric that is shown as `loss`",
-    "smaller batches are not filled up, and the steps under tf.distribute are plain Keras'",
+    "smaller batches are not filled up",
     _SEEN,
-)
-LOSS = Name(
-    "keras.Model",
-    "_compute_loss",
-    "`compute_loss` for classes that have it with or without `training`",
-    "the steps under tf.distribute are plain Keras'",
-    _SEEN,
-    ("x", "y", "y_pred", "sample_weight", "training"),
 )
 TAKES_TRAINING = Name(
     "keras.Layer",
     "_call_has_training_arg",
     "whether `call` takes `training`",
-    "the steps under tf.distribute are plain Keras', and move_to_pipeline does not work",
+    "move_to_pipeline does not work",
     _SEEN,
 )
 LAST_LOGS = Name(
@@ -177,18 +161,6 @@ def symbolic_build(model: keras.Model, batch: Any) -> None:
     BUILD.of(model)(data_batch=batch)
 
 
-def replace_build(model: keras.Model, build: Callable) -> None:
-    """Have `fit` and `evaluate` call `build(iterator=, data_batch=)` in place of Keras' own."""
-    BUILD_BEFORE_FIT.of(model)
-    setattr(model, BUILD_BEFORE_FIT.name, build)
-
-
-def restore_build(model: Any) -> None:
-    """Undo `replace_build`."""
-    if BUILD_BEFORE_FIT.name in vars(model):
-        delattr(model, BUILD_BEFORE_FIT.name)
-
-
 def compiled_losses(model: keras.Model) -> Any:
     """What has `built`, and once that is true the `metrics` that track the losses of several outputs; or None."""
     return LOSSES.of(model)
@@ -220,17 +192,6 @@ def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
     return LOSS_TRACKER.of(model)
 
 
-def loss_of(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any, training: bool) -> Any:
-    """The loss as the model's own step computes it."""
-    return LOSS.of(model)(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
-
-
-def require_replica_steps(model: keras.Model) -> None:
-    """Raise `Gone` unless the step of a model can be divided as that of one replica among others is."""
-    for name in (LOSS_TRACKER, LOSS, TAKES_TRAINING):
-        name.of(model)
-
-
 def takes_training(layer: keras.Layer) -> bool:
     """Whether the layer's `call` takes `training`."""
     return TAKES_TRAINING.of(layer)
@@ -254,11 +215,6 @@ def logs_in_order(model: keras.Model, logs: dict) -> Any:
 def mask_of(x: Any) -> Any:
     """The mask on a tensor; None without."""
     return getattr(x, MASK.name, None)
-
-
-def set_mask(x: Any, mask: Any) -> None:
-    """Put a mask on a tensor."""
-    setattr(x, MASK.name, mask)
 
 
 def maker_of(x: keras.KerasTensor) -> Any:
@@ -307,16 +263,10 @@ def _untrack(layer: keras.layers.Layer, inner: keras.layers.Layer) -> None:
     TRACKER.of(layer).untrack(inner)
 
 
-def step_function(model: Any, kind: str, model_class: type | None = None) -> Callable:
-    """Keras' own function of one kind of step, made anew; the model has it from now on.
-
-    Args:
-        model: A compiled model, or what stands in for one.
-        kind: `"train"`, `"test"` or `"predict"`.
-        model_class: Whose method makes it; the model's class by default.
-    """
+def step_function(model: Any, kind: str) -> Callable:
+    """Keras' own function of one kind of step ("train", "test", "predict"), made anew; the model has it from now on."""
     (name,) = (name for name in MAKE_FUNCTIONS if name.name == f"make_{kind}_function")
-    name.of(model_class or type(model))(model, force=True)  # it returns it, or None, by the version
+    name.of(type(model))(model, force=True)  # it returns it, or None, by the version
     return getattr(model, f"{kind}_function")
 
 

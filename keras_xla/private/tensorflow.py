@@ -85,13 +85,6 @@ TYPE = Name("tensorflow.Function", "function_type", "binds arguments to a functi
 COMPOSITE = Name(
     "tensorflow.__internal__", "CompositeTensor", "the class of ragged, sparse and other composite tensors", "", _SEEN
 )
-VALUE_SPECS = Name(
-    "tensorflow.PerReplicaSpec",
-    "_value_specs",
-    "what each replica's share of a distributed batch is like",
-    "the steps under tf.distribute are plain Keras'",
-    _SEEN,
-)
 
 Function = type(tf.function(lambda: None))  # what `tf.function` makes, which has no public name
 
@@ -227,8 +220,3 @@ def is_composite(x: Any) -> bool:
         return isinstance(x, COMPOSITE.of(tf.__internal__))
     except (AttributeError, Gone):
         return isinstance(x, (tf.RaggedTensor, tf.SparseTensor, tf.IndexedSlices))
-
-
-def spec_of_replica(spec: Any, replica: int) -> Any:
-    """The share of one replica in the `tf.TypeSpec` of a distributed batch; the spec itself of what all have whole."""
-    return VALUE_SPECS.of(spec)[replica] if type(spec).__name__ == "PerReplicaSpec" else spec

@@ -16,7 +16,6 @@ from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
 from keras_xla.backend.signature import batch_names
 from keras_xla.backend.steps import (
     is_distributed,
-    is_mirrored,
     make_runner,
     predict_data,
     reads_ahead,
@@ -31,7 +30,7 @@ from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
 from keras_xla.training.methods import in_place_of
-from keras_xla.training.reports.journal import KINDS, Journal
+from keras_xla.training.reports.journal import KINDS, Decision, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, capped, flat, is_list, watched
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, with_validation_cut_off
@@ -39,7 +38,6 @@ from keras_xla.training.steps.handed_state import hands_over_state, state_runner
 from keras_xla.training.steps.in_order import InOrder, evaluate_in_order, predict_in_order
 from keras_xla.training.steps.last_batch import filled_step, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
-from keras_xla.training.steps.replicas import prepare, replicas_function, restore
 from keras_xla.training.steps.rowwise import rowwise_in_inference
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
 
@@ -248,7 +246,7 @@ class Attachment:
         Returns how many rows of the outputs count; None where the arrays are left as they are.
         """
         model, size = self._model, given["batch_size"] or 32
-        if given["steps"] is not None or capped() or is_mirrored(model):  # replicas may differ in moving statistics
+        if given["steps"] is not None or capped() or is_distributed(model):  # replicas may differ in moving statistics
             return None
         if not isinstance(size, _SIZES):  # Keras says what is wrong with it
             return None
@@ -291,15 +289,11 @@ class Attachment:
         runner = None
         if not own and not is_distributed(model):
             runner = self._runner(kind, policy, ledger)
-        elif is_mirrored(model) and not keras2.is_keras2(model):
-            runner, function = replicas_function(model, kind, own, policy, ledger.saw, keras_make)
-            self._policies[kind] = policy, runner
-            setattr(model, attribute, function)
-            return function
         self._policies[kind] = policy, runner
-        if runner is None and not model.jit_compile:  # "auto" of Keras' own, under a strategy
-            return keras_make()
-        if runner is None:
+        if runner is None and is_distributed(model) and not model.jit_compile:
+            self.journal.decided(Decision(kind, "all batches", "graph", "tf.distribute runs the step"))
+            function = keras_make()
+        elif runner is None:
 
             def make():
                 return watched_step(kind, keras_make, own, batch_names, ledger.saw)
@@ -346,7 +340,6 @@ def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:
             ours[f"make_{kind}_function"] = functools.partial(attachment.make, kind)
         for name in _REPLACED:
             setattr(model, name, in_place_of(attachment, ours[name], getattr(model, name)))
-        prepare(model)
     attachment.jit_compile = jit_compile
     reset(model)
     return attachment
@@ -361,7 +354,6 @@ def detach(model: keras.Model) -> None:
     if not attachment.busy:
         for name in _REPLACED:
             delattr(model, name)
-        restore(model)
     stop_filling(model)
     reset(model)
 

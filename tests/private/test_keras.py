@@ -54,14 +54,12 @@ def owners(model):
     return {
         private.FLATTEN: model,
         private.BUILD: model,
-        private.BUILD_BEFORE_FIT: model if TENSORFLOW else None,  # on JAX since 3.16
         private.LOSSES: model,
         private.USERS_LOSSES: model._compile_loss,
         private.METRICS: model,
         private.LOSS_OPTIONS: keras.losses.MeanSquaredError(),
         private.METRIC_FUNCTION: keras.metrics.MeanAbsoluteError(),
         private.LOSS_TRACKER: model,
-        private.LOSS: model,
         private.TAKES_TRAINING: model,
         private.TRACKER: model,
         private.UNMADE: sys.modules[private.UNMADE.owner],
@@ -135,9 +133,7 @@ def test_evaluate_returns_logs_as_it_does(model):
 
 def test_masks():
     x = keras.layers.Masking()(np.zeros((1, 2, 3), "float32"))
-    assert private.mask_of(x) is not None
-    private.set_mask(x, None)
-    assert private.mask_of(x) is None and private.mask_of(X) is None
+    assert private.mask_of(x) is not None and private.mask_of(X) is None
 
 
 def test_nodes_in_order(model):

@@ -37,24 +37,13 @@ def owner_of(name: Name):
         from tensorflow.python.eager import context, execute, record
 
         return {"record": record, "execute": execute, "context()": context.context()}[kind]
-    spec = type("PerReplicaSpec", (), {})
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    if kind == "PerReplicaSpec":
-        value = strategy.experimental_distribute_values_from_function(lambda _: tf.constant(0.0))
-        with_values = next(k for k in all_kinds(tf.TypeSpec) if k.__name__ == kind)
-        spec = with_values(tf.type_spec_from_value(value if tf.is_tensor(value) else value.values[0]))
     return {
         "Graph": CONCRETE.graph,
         "FuncGraph": CONCRETE.graph,
         "ConcreteFunction": CONCRETE,
         "Function": scaled,
         "__internal__": getattr(tf, "__internal__", None),
-        "PerReplicaSpec": spec,
     }[kind]
-
-
-def all_kinds(kind):
-    return {kind}.union(*map(all_kinds, kind.__subclasses__()))
 
 
 @pytest.mark.parametrize("name", names_of(private), ids=str)

@@ -25,9 +25,8 @@ def _never(*_) -> bool:
 
 make_state_runner = Runner
 make_runner = require_private = _nothing  # Keras' own functions run, which compile every step, or that runner does
-make_replicas_runner = _nothing  # strategies are TensorFlow's; here XLA itself divides the work
-is_mirrored = is_distributed = _never  # how JAX distributes is in the arrays, and the functions are the same
-state_maker = symbolic_build = _nothing  # Keras makes all state before it traces, and its own build works
+is_distributed = _never  # how JAX distributes is in the arrays, and the functions are the same
+state_maker = _nothing  # Keras makes all state before it traces
 runs_eagerly = _never  # not all functions
 
 

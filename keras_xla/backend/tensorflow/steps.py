@@ -10,16 +10,13 @@ import tensorflow as tf
 from keras_xla.backend.row_numbers import are_numbers
 from keras_xla.backend.signature import Leaf, Signature
 from keras_xla.backend.tensorflow import predict_data as predict_data
-from keras_xla.backend.tensorflow.distribute.replica_step import symbolic_build as symbolic_build
-from keras_xla.backend.tensorflow.distribute.replicas_runner import ReplicasRunner
-from keras_xla.backend.tensorflow.distribute.replicas_runner import is_mirrored as is_mirrored
 from keras_xla.backend.tensorflow.graphs.operations import compilable_ops
 from keras_xla.backend.tensorflow.runner.runner import Runner
 from keras_xla.backend.tensorflow.runner.sources import gathered
 from keras_xla.backend.tensorflow.state import state_maker as state_maker
 from keras_xla.private.tensorflow import require_graphs
 
-make_runner, make_replicas_runner = Runner, ReplicasRunner
+make_runner = Runner
 make_state_runner = None  # the state of a model is in its variables
 
 

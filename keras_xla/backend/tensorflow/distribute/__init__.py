@@ -1,1 +1,0 @@
-"""Steps of models under `tf.distribute`: what each replica does for itself is compiled."""
