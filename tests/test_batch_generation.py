@@ -48,6 +48,7 @@ def rows(answers: pa.Table) -> dict[str, dict]:
     return found
 
 
+@pytest.mark.slow
 def test_a_worker_answers_as_the_layer_does_whatever_the_batch(recipe, model):
     from keras_xla import XLAGenerationLayer
 

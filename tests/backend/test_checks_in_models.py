@@ -136,6 +136,7 @@ METRICS = [
 
 @pytest.mark.parametrize("make", [transformer, recurrent, image])
 @pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+@pytest.mark.quick("float32")
 def test_models_in_which_nothing_runs_plainly_for_its_checks(make, dtype):
     keras.config.set_dtype_policy(dtype)
     x = IDS if make is transformer else SERIES
@@ -154,6 +155,7 @@ def test_models_without_anything_to_look_at():
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "rmsprop", "ftrl"])
+@pytest.mark.quick("adam", "sgd")
 def test_sparse_gradients_of_ids_that_were_looked_at(optimizer):
     step = Step(text_model(optimizer=optimizer), IDS, CLASSES)
     assert not step.late and not step.holds(changed(IDS, 100), CLASSES)

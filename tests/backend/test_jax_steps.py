@@ -97,6 +97,7 @@ def with_everything():
 
 @pytest.mark.parametrize("make", [classifier, normalized, with_everything], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("size", [8, 16, 24, 72, 100])
+@pytest.mark.quick("16-", "72-with", "100-with", "8-normalized")
 def test_histories_and_all_variables_are_those_of_plain_keras(make, size, groups):
     options = {"batch_size": size, "validation_data": (X[:40], Y[:40])}
     expected = fitted(PLAIN, make, **options)
@@ -190,6 +191,7 @@ def test_several_steps_after_single_ones_say_why_they_compile():
 
 @pytest.mark.parametrize("steps", [2, 5, 100])
 @pytest.mark.parametrize("size", [8, 16])
+@pytest.mark.quick("16-5", "8-100", "16-2")
 def test_steps_per_execution(steps, size, groups):
     def with_steps(compile_):
         return lambda model, *args, **options: compile_(model, *args, steps_per_execution=steps, **options)

@@ -41,7 +41,7 @@ def equal(*actions, **more):
 class TestAnotherBatchWhileFitRunsOnArrays:
     @pytest.mark.parametrize("hook", ["train_begin", "epoch_begin", "epoch_end", "test_begin", "test_end", "train_end"])
     @WAYS
-    @pytest.mark.quick("epoch_end", "plain-epoch_begin", "plain-train_end")
+    @pytest.mark.quick("xla-epoch_end", "plain-epoch_begin", "true-epoch_end")
     def test_train_on_batch_trains_on_its_own(self, hook, way):
         equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=TrainOnBatch()),)), way=way)
 
@@ -49,7 +49,7 @@ class TestAnotherBatchWhileFitRunsOnArrays:
         "action", [Fit(data=OTHER), Evaluate(data=OTHER), Predict(data=OTHER), TestOnBatch()], ids=repr
     )
     @pytest.mark.parametrize("hook", ["epoch_begin", "epoch_end"])
-    @pytest.mark.quick("epoch_end")
+    @pytest.mark.quick("epoch_end-Evaluate", "epoch_end-Fit")
     def test_so_do_nested_calls(self, hook, action):
         equal(Compile(), Fit(epochs=2, validation=VALID, callbacks=(At(hook=hook, action=action),)))
 
@@ -111,13 +111,13 @@ class TestBadData:
 
     @pytest.mark.parametrize(("kind", "spoiled"), [("mlp", "label"), ("embedding", "id"), ("checked", "value")])
     @WAYS
-    @pytest.mark.quick("xla")
+    @pytest.mark.quick("xla-embedding", "xla-mlp")
     def test_in_evaluate(self, kind, spoiled, way):
         equal(Compile(), Fit(), Evaluate(data=Data(spoiled=spoiled)), kind=kind, way=way)
 
     @pytest.mark.parametrize(("kind", "spoiled"), [("embedding", "id"), ("checked", "value")])
     @WAYS
-    @pytest.mark.quick("xla")
+    @pytest.mark.quick("xla-checked")
     def test_in_predict(self, kind, spoiled, way):
         equal(Compile(), Fit(), Predict(data=Data(spoiled=spoiled)), kind=kind, way=way)
 
@@ -174,6 +174,7 @@ class TestWhatAModelShows:
 
 @pytest.mark.parametrize("way", ["plain", "xla"])
 @pytest.mark.parametrize("last", [Evaluate(data=Data(rows=9, batch=9)), TestOnBatch()], ids=["evaluate", "one batch"])
+@pytest.mark.quick("evaluate-xla")
 def test_losses_of_several_outputs_are_counted_as_keras_counts_them(way, last):
     """By rows in a graph that knows how many there are, else by batches; the counts stay in the metrics."""
     equal(Compile(), Fit(data=Data(rows=10, batch=4), validation=VALID), last, kind="two_outputs", way=way)
@@ -204,6 +205,7 @@ def test_data_without_a_batch_build_what_a_fit_would(jit_compile):
 
 
 @pytest.mark.parametrize("form", ["arrays", "dropped"])
+@pytest.mark.quick("dropped")
 def test_batches_of_two_known_sizes_are_added_up_as_in_one_graph_for_all_sizes(form):
     """Plain Keras runs the second fit in a graph that does not know the size; ours did know, and rounded otherwise."""
     first, second = Data(form=form), Data(rows=16, batch=4, seed=1, form=form)
@@ -226,6 +228,7 @@ def test_inputs_that_are_none_raise_what_keras_raises(method):
 
 @pytest.mark.parametrize("jit_compile", ["auto", True])
 @pytest.mark.parametrize("loss", ["crossentropy", "ce"])
+@pytest.mark.quick("crossentropy-True")
 def test_a_loss_that_keras_chooses_by_the_outputs_shape(loss, jit_compile):
     rows, histories = np.linspace(0, 1, 10, dtype="float32")[:, None], []
     for compiled in (keras.Model.compile, functools.partial(keras_xla.compile, jit_compile=jit_compile)):

@@ -34,17 +34,20 @@ def test_each_row_goes_on_from_its_own_prompt_and_stops_at_its_end():
     assert out["lengths"].tolist() == [6, 2, 1]
 
 
+@pytest.mark.quick_on_jax
 def test_scores_are_the_sum_of_log_probabilities_up_to_the_end():
     out = run(generator(Follow(sharpness=3.0)), ["ab", "h"], max_new_tokens=4)
     one = 3.0 - np.log(np.exp(3.0) + 9)
     np.testing.assert_allclose(out["scores"], [4 * one, one], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_eos_ids_every_row_runs_to_max_new_tokens():
     out = run(shared(), ["h"], max_new_tokens=3, eos_token_id=None)
     assert decode(out["sequences"][0]) == ".ab" and out["lengths"].tolist() == [3]
 
 
+@pytest.mark.quick_on_jax
 def test_any_of_several_eos_ids_ends_a_row():
     ends = (EOS, int(encode("d")[0]))
     out = run(shared(), ["a", "f"], max_new_tokens=8, eos_token_id=ends)
@@ -65,6 +68,7 @@ def test_num_return_sequences_repeats_each_prompt_in_order():
     assert [decode(row) for row in out["sequences"]] == ["bc", "bc", "fg", "fg"]
 
 
+@pytest.mark.quick_on_jax
 def test_a_seed_gives_equal_draws_in_any_batch_bucket_and_another_seed_others():
     flat = Follow(sharpness=0.0)
     options = dict(max_new_tokens=8, do_sample=True, eos_token_id=None)
@@ -85,6 +89,7 @@ def test_nothing_compiles_twice_for_other_options_or_sizes_in_a_bucket(new_event
     assert [event.cause for event in new_events("generate")] == ["first call"] * 2
 
 
+@pytest.mark.quick_on_jax
 def test_a_compilation_says_what_was_new(new_events):
     gen = generator()
     run(gen, ["a"])
@@ -130,6 +135,7 @@ def test_bad_rows_raise_before_anything_compiles(rows, options, text, new_events
     assert not new_events() and gen.executables.trace_count == 0
 
 
+@pytest.mark.quick_on_jax
 def test_nan_logits_are_an_error_not_a_token():
     model = Follow()
     model.table[:] = np.nan
@@ -137,6 +143,7 @@ def test_nan_logits_are_an_error_not_a_token():
         run(generator(model), ["a"])
 
 
+@pytest.mark.quick_on_jax
 def test_two_threads_with_the_same_new_bucket_compile_once():
     from concurrent.futures import ThreadPoolExecutor
 

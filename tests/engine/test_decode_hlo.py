@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="jax gi
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama-tied-gqa"])
 @pytest.mark.parametrize(("batch", "beams"), [(1, 1), (4, 1), (1, 3), (4, 3)])
+@pytest.mark.quick("4-3-llama", "1-1-gpt2")
 def test_no_copy_of_the_cache(variant, batch, beams, checkpoint):
     import jax
 

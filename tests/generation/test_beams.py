@@ -52,7 +52,7 @@ def compare(layer, variant, prompts, options):
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "opt-350m", "llama-tied-gqa", "mistral"])
-@pytest.mark.quick("gpt2", "llama")
+@pytest.mark.quick("llama")
 @pytest.mark.quick_on_jax("llama")
 def test_tokens_scores_and_order_equal_the_references(variant, checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint(variant), eos_token_id=EOS, pad_token_id=0)
@@ -64,6 +64,7 @@ def test_tokens_scores_and_order_equal_the_references(variant, checkpoint):
 @pytest.mark.parametrize("options", PROCESSED)
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.quick_on_jax("3-options0")
+@pytest.mark.quick("3-options0", "1-options1")
 def test_processors_in_greedy_and_beam_search_equal_the_references(beams, options, checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), eos_token_id=EOS, pad_token_id=0)
     if beams > 1:

@@ -81,6 +81,7 @@ def test_two_chats_do_not_see_each_other(layer):
     assert again == [layer.generate(chat.messages[:-1])[0] for chat in chats]
 
 
+@pytest.mark.quick_on_jax
 def test_a_long_chat_moves_to_larger_caches(layer):
     chat = layer.chat()
     for turn in range(4):
@@ -107,6 +108,7 @@ def test_a_stream_that_is_closed_leaves_its_part_of_the_answer(layer):
     chat.send("Go on")
 
 
+@pytest.mark.quick_on_jax
 def test_a_turn_says_nothing_but_the_answer_and_has_one(model):
     layer = XLAGenerationLayer(model, tiny(), max_new_tokens=10, return_prompt=True)
     chat = layer.chat()
@@ -127,6 +129,7 @@ def test_a_failed_turn_leaves_the_messages_as_they_were(layer):
     assert chat.send("Hi") == layer.generate([{"role": "user", "content": "Hi"}])[0]
 
 
+@pytest.mark.quick_on_jax
 def test_template_arguments_reach_the_template(model):
     tokenizer = tiny()
     template = "{% if enable_thinking %}T{% endif %}{% for t in tools or [] %}{{ t.function.name }}{% endfor %}" + (
@@ -182,6 +185,7 @@ class TestReusePrompt:
         assert got == expected
         assert [known for known, _ in chunks] == [0, 30, 0]
 
+    @pytest.mark.quick_on_jax
     def test_rows_that_begin_at_the_same_slots(self, layer, chunks):
         rows = [[5, 6, 7, 8, 9], [5, 6, 7, 10]]
         expected = layer.generate(rows)["sequences"].tolist()
@@ -199,6 +203,7 @@ class TestReusePrompt:
             layer.generate([list(range(5, 5 + n))], reuse_prompt=True)
         assert layer.trace_count == before
 
+    @pytest.mark.quick_on_jax
     def test_beams_compute_their_prompts(self, layer):
         row = list(range(5, 20))
         expected = layer.generate([row], num_beams=2)["sequences"].tolist()

@@ -84,6 +84,7 @@ def test_other_models_options_and_dtypes_have_executables_of_their_own(run, kept
 @on_tensorflow
 @pytest.mark.quick("cut")
 @pytest.mark.parametrize("damage", ["cut", "nothing that TensorFlow knows", "another model's"])
+@pytest.mark.slow
 def test_an_executable_that_cannot_be_used_is_made_again(run, kept, damage):
     first, _ = run()
     if damage == "another model's":
@@ -156,6 +157,7 @@ def test_what_was_traced_before_changes_no_name(run, kept):
 
 
 @on_tensorflow
+@pytest.mark.slow
 def test_an_error_of_the_computation_is_the_users_and_costs_no_executable(run, kept):
     """A function of the same kind, called with inputs that it cannot have."""
     code = """
@@ -197,6 +199,7 @@ def test_it_matters_not_what_was_imported_first(run, kept, imports):
 
 
 @on_tensorflow
+@pytest.mark.slow
 def test_where_executables_cannot_be_written_the_folder_moves_to_another_disk(run, kept):
     """TensorFlow raises where it cannot write them: a file stands where the folder was."""
     broken = """

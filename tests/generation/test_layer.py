@@ -108,6 +108,7 @@ def test_text_equals_the_references_tokens_decoded(layer):
     assert layer.generate(prompt, return_prompt=True) == [whole]
 
 
+@pytest.mark.slow
 def test_chats_go_through_the_chat_template_without_a_second_bos(model):
     layer = XLAGenerationLayer(model, tiny(bos=True), max_new_tokens=6)
     chat = [{"role": "user", "content": "Hi"}]
@@ -233,6 +234,7 @@ def test_text_without_a_tokenizer_or_template_says_what_to_pass(model):
         layer.generate([{"role": "user", "content": "Hi"}])
 
 
+@pytest.mark.slow
 def test_the_log_names_the_layer(model):
     layer = XLAGenerationLayer(model, max_new_tokens=2, name="storyteller")
     layer.generate([[5]])
@@ -257,6 +259,7 @@ def test_the_package_alone_imports_no_keras():
     assert done.stdout.split()[0] == "False", done.stderr
 
 
+@pytest.mark.slow
 def test_strings_first_and_ids_in_a_model_afterwards(new_layer):
     new_layer(["abc"])
     inputs = keras.Input((3,), dtype="int32")
@@ -264,6 +267,7 @@ def test_strings_first_and_ids_in_a_model_afterwards(new_layer):
     assert pipeline.predict(np.array([[5, 6, 7]]), verbose=0)["sequences"].shape == (1, 6)
 
 
+@pytest.mark.slow
 def test_batches_of_a_predict_draw_each_for_itself(model):
     layer = XLAGenerationLayer(model, max_new_tokens=8, do_sample=True, temperature=3.0, seed=1)
     inputs = keras.Input((3,), dtype="int32")
@@ -296,6 +300,7 @@ def test_padding_of_a_call_is_stripped_from_arrays_and_lists(layer):
         assert layer.generate(inputs, pad_token_id=9)["sequences"].tolist() == expected
 
 
+@pytest.mark.slow
 def test_a_very_negative_length_penalty_is_no_nan(layer):
     out = layer.generate([[5, 6, 7]], num_beams=2, length_penalty=-200.0, max_new_tokens=20)
     assert out["sequences"].shape == (1, 20)
@@ -323,6 +328,7 @@ def test_a_dataset_of_single_strings_says_to_batch_them(layer):
         tf.data.Dataset.from_tensor_slices(["abc"]).map(layer)
 
 
+@pytest.mark.slow
 def test_a_clone_has_the_tokenizer(layer):
     pipeline = keras.Sequential([keras.Input((), dtype="string"), layer])
     clone = keras.models.clone_model(pipeline).layers[-1]

@@ -51,6 +51,7 @@ def test_a_cache_that_could_not_grow_as_far_is_refused_before_anything_runs(chec
     assert layer.trace_count == 0 and layer.generate([[5] * 4])["sequences"].shape == (1, 60)
 
 
+@pytest.mark.slow
 def test_eight_threads_get_the_answers_of_one(layer):
     layer.warmup(batch_sizes=[1, 2], prompt_lengths=[5, 40], max_new_tokens=20, verbose=0)
     rng = np.random.default_rng(0)

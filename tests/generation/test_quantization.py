@@ -46,7 +46,7 @@ def layer(folder):
     return XLAGenerationLayer.from_pretrained(folder, tokenizer=tiny(), quantization="int8")
 
 
-@pytest.mark.quick("beams")
+@pytest.mark.quick("greedy")
 @pytest.mark.parametrize(
     "options",
     [
@@ -68,6 +68,7 @@ def test_quantizing_a_layer_makes_what_loading_it_quantized_makes(folder, layer,
     assert len(other.weights) == len(layer.weights)  # the floats are gone
 
 
+@pytest.mark.slow
 def test_a_batch_of_one_and_rows_beside_others_make_the_same_tokens(layer):
     whole = layer.generate(IDS, max_new_tokens=8)
     for row in range(2):
@@ -85,6 +86,7 @@ def test_a_long_prompt_computed_in_chunks_or_after_another_makes_the_same_tokens
     np.testing.assert_allclose(made["scores"], expected["scores"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_prompt_that_was_kept_before_is_not_reused_after_quantizing(folder, layer):
     other, prompt = XLAGenerationLayer.from_pretrained(folder), np.arange(5, 35)
     cache = other._generator.prompt_cache()

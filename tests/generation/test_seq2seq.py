@@ -41,7 +41,7 @@ def layer(variant, checkpoint):
     )
 
 
-@pytest.mark.quick("t5-gated", "mbart")
+@pytest.mark.quick("t5-gated")
 def test_greedy_for_a_batch_of_mixed_lengths_on_both_padding_sides(layer, variant):
     wanted = [expected(variant, source)[0] for source in SOURCES]
     assert made(layer.generate(SOURCES)) == wanted
@@ -55,7 +55,7 @@ def test_greedy_for_a_batch_of_mixed_lengths_on_both_padding_sides(layer, varian
     assert layer.trace_count == 2  # the source, and the tokens
 
 
-@pytest.mark.quick("bart")
+@pytest.mark.quick("mbart")
 def test_beams_and_processors(layer, variant):
     for options in (
         dict(num_beams=3, num_return_sequences=3, length_penalty=2.0),
@@ -83,6 +83,7 @@ def test_decoder_prompts_of_mixed_lengths_go_on(layer, variant):
 
 
 @pytest.mark.quick("mbart")
+@pytest.mark.slow
 def test_it_runs_in_a_model_and_survives_saving(layer, variant, tmp_path):
     import keras
 

@@ -39,8 +39,8 @@ MODES = [
 
 
 @pytest.mark.parametrize("options", MODES, ids=str)
-@pytest.mark.quick("100", "do_sample")
-@pytest.mark.quick_on_jax("100")
+@pytest.mark.quick("do_sample")
+@pytest.mark.quick_on_jax("do_sample")
 def test_pieces_of_text_joined_are_the_text(layer, options):
     assert "".join(layer.stream(PROMPTS[1], **options)) == layer.generate(PROMPTS[1], **options)[0]
     joined = [""] * len(PROMPTS)
@@ -101,6 +101,7 @@ def test_num_return_sequences_are_rows(layer):
     assert joined == layer.generate("abc", **options)
 
 
+@pytest.mark.quick_on_jax
 def test_more_prompts_than_run_at_once(model):
     layer = XLAGenerationLayer(model, tiny(), max_new_tokens=4, batch_buckets=[2])
     joined = [""] * len(PROMPTS)
@@ -162,6 +163,7 @@ def test_max_time_ends_a_call(layer):
     assert len(pieces) == 1
 
 
+@pytest.mark.quick_on_jax
 def test_beams_that_are_cut_off_return_the_running_ones(layer):
     layer.generate([[5, 6, 7]], num_beams=3, eos_token_id=None)
     out = layer.generate([[5, 6, 7]], num_beams=3, eos_token_id=None, max_new_tokens=30, max_time=1e-4)
@@ -182,6 +184,7 @@ def test_a_hugging_face_streamer_is_told_of_every_token(layer, capsys):
     assert capsys.readouterr().out == text[0] + "\n"
 
 
+@pytest.mark.quick_on_jax
 def test_a_streamer_of_several_rows_gets_a_token_of_each():
     class Streamer:
         def __init__(self):

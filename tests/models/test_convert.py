@@ -25,6 +25,7 @@ from tests.models.test_sources_gguf import reference as gguf_reference
 
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen2", "qwen3"])
+@pytest.mark.quick("llama")
 def test_a_gguf_file_generates_the_references_tokens(model_type, tmp_path):
     config, state = gguf_reference(model_type)
     path = write_gguf(tmp_path / "m.gguf", model_type, as_gguf(state, permuted=model_type == "llama"))
@@ -71,6 +72,7 @@ def test_weights_with_nan_are_named(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])
+@pytest.mark.quick("transformer.")
 def test_names_with_or_without_the_prefix_and_with_masks_load(prefix, checkpoint, tmp_path):
     def edit(weights):
         for name in list(weights):
@@ -83,6 +85,7 @@ def test_names_with_or_without_the_prefix_and_with_masks_load(prefix, checkpoint
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.quick("-bfloat16", "[bfloat16")
 def test_half_precision_weights_are_computed_in_float32(dtype, checkpoint, tmp_path):
     model = reference.torch_model("llama2")
 
@@ -98,6 +101,7 @@ def test_half_precision_weights_are_computed_in_float32(dtype, checkpoint, tmp_p
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.quick("None-float16", "int8-bfloat16")
 def test_auto_is_the_dtype_of_the_checkpoint(dtype, quantization, checkpoint, tmp_path):
     model = copy.deepcopy(reference.torch_model("llama2")).to(getattr(torch, dtype))
     model.save_pretrained(tmp_path)
@@ -108,6 +112,7 @@ def test_auto_is_the_dtype_of_the_checkpoint(dtype, quantization, checkpoint, tm
     assert layer.generate([[5, 6, 7]], max_new_tokens=2)["sequences"].shape == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_layer_in_bfloat16_generates(checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint("llama2"), dtype="bfloat16", max_new_tokens=4)
     assert layer.model.embedding.values.dtype == "bfloat16"

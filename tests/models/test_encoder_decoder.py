@@ -49,12 +49,14 @@ def conditioned(model, batch, mask):
     return model.with_memory(model.remember(model.encode(ops.convert_to_tensor(batch), mask), mask))
 
 
+@pytest.mark.quick_on_jax("t5-gated", "whisper")
 def test_teacher_forced_logits_equal_the_reference(model, variant):
     alone, _, _ = sources(variant)
     expected = reference.seq2seq_logits(variant, alone[1], IDS[:1])
     np.testing.assert_allclose(model(source=alone[1], ids=IDS[:1]), expected, **CLOSE)
 
 
+@pytest.mark.quick_on_jax("whisper")
 def test_padded_sources_and_prompts_of_mixed_length_equal_each_row_alone_at_every_step(model, variant):
     alone, batch, mask = sources(variant)
     expected = [reference.seq2seq_logits(variant, source, IDS[i : i + 1])[0] for i, source in enumerate(alone)]
@@ -77,6 +79,7 @@ def test_padded_sources_and_prompts_of_mixed_length_equal_each_row_alone_at_ever
             logits, cache = decoder.step(tokens, slot, starts, cache)
 
 
+@pytest.mark.quick_on_jax("t5-gated")
 def test_a_tree_of_tokens_equals_each_path_alone(model, variant):
     alone, batch, mask = sources(variant)
     made = trees.run(conditioned(model, batch, mask), PROMPTS, reference.VOCAB)
@@ -105,6 +108,7 @@ def test_the_limits_are_those_of_the_config(model, variant):
     assert decoder.variables and {id(v) for v in decoder.variables} < {id(v) for v in model.variables}
 
 
+@pytest.mark.quick_on_jax
 def test_a_spec_survives_json_and_builds_the_same_model(model, variant):
     again = build(json.loads(json.dumps(model.spec.to_dict())), name=variant)
     assert again.spec == model.spec and type(again) is type(model)
@@ -123,6 +127,7 @@ def test_speech_of_another_shape_is_an_error(shape, checkpoint):
 
 
 @pytest.mark.parametrize("family", ["bart", "marian"])
+@pytest.mark.quick_on_jax
 def test_a_source_longer_than_the_encoders_positions_is_an_error(family, checkpoint):
     model = load_model(open_checkpoint(checkpoint(family)))
     model.encode(np.zeros((1, 64), "int32"), None)
@@ -132,6 +137,7 @@ def test_a_source_longer_than_the_encoders_positions_is_an_error(family, checkpo
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="jax gives the compiled program as text")
 @pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.quick("t5-gated-3", "whisper-1", "3-t5-gated", "1-whisper")
 def test_a_loop_of_steps_reads_the_source_where_it_is(model, variant, lanes):
     import jax
 

@@ -68,6 +68,7 @@ def test_an_int8_product_is_that_of_the_whole_numbers_whatever_the_number_of_row
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**31), outputs=st.integers(1, 9), inputs=st.integers(1, 40), batch=st.integers(1, 4))
+@pytest.mark.quick_on_jax
 def test_an_int8_product_is_off_by_half_a_step_of_matrix_and_row_at_most(seed, outputs, inputs, batch):
     rng = np.random.default_rng(seed)
     values, x = (rng.standard_t(2, size=size).astype("float32") for size in ((outputs, inputs), (batch, inputs)))

@@ -130,8 +130,8 @@ def by_hand(model, prompt, new=8):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.quick("gpt of any length", "lstm")
-@pytest.mark.quick_on_jax("lstm")
+@pytest.mark.quick("gpt of any length")
+@pytest.mark.quick_on_jax("gpt of any length")
 def test_greedy_tokens_are_those_of_the_models_own_calls_for_prompts_of_mixed_lengths(name):
     model = MODELS[name]()
     layer = XLAGenerationLayer(Recompute(model), max_new_tokens=8)
@@ -156,6 +156,7 @@ def test_after_more_training_the_new_weights_count_and_nothing_compiles_again():
     assert layer.trace_count == 1
 
 
+@pytest.mark.slow
 def test_probabilities_become_logits_whose_scores_are_their_logarithms():
     model = gpt(activation="softmax")
     out = XLAGenerationLayer(Recompute(model), max_new_tokens=4).generate(PROMPTS[1:2])
@@ -167,7 +168,8 @@ def test_probabilities_become_logits_whose_scores_are_their_logarithms():
 
 
 @pytest.mark.parametrize("name", ["gpt of a fixed length", "gpt of any length", "gpt with a table"])
-@pytest.mark.quick_on_jax("table")
+@pytest.mark.quick_on_jax("fixed")
+@pytest.mark.quick("fixed")
 def test_the_length_of_the_input_or_of_the_table_of_positions_is_the_limit(name):
     decoder = Recompute(MODELS[name]())
     assert decoder.max_positions == LENGTH
@@ -178,6 +180,7 @@ def test_the_length_of_the_input_or_of_the_table_of_positions_is_the_limit(name)
     assert layer.generate([longest])["sequences"].tolist() == [by_hand(decoder.model, longest)]
 
 
+@pytest.mark.quick_on_jax
 def test_a_model_without_positions_has_no_limit_unless_told():
     assert Recompute(lstm()).max_positions is None
     assert Recompute(lstm(), max_positions=20).max_positions == 20
@@ -228,6 +231,7 @@ def argmax():
         (lambda: gpt(causal=False), ValueError, "not causal.*use_causal_mask=True"),
     ],
 )
+@pytest.mark.quick_on_jax
 def test_other_models_are_refused_when_the_layer_is_made(make, error, text):
     with pytest.raises(error, match=text):
         Recompute(make())

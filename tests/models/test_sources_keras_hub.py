@@ -113,7 +113,7 @@ def test_every_class_with_a_layout_has_a_variant_here():
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-@pytest.mark.quick("gpt2", "qwen3")
+@pytest.mark.quick("gpt2")
 def test_tokens_are_those_of_its_own_generate_and_stay_so_when_weights_change(name):
     task = make(CAUSAL, name)
     model = open_task(task)
@@ -165,6 +165,7 @@ def test_fit_changes_the_layer_too_and_only_what_has_changed_is_copied(jit_compi
 
 @pytest.mark.parametrize("name", UNDESCRIBED)
 @pytest.mark.quick("gemma")
+@pytest.mark.slow
 def test_other_classes_run_through_their_own_cached_call(name):
     task = make(UNDESCRIBED, name)
     model = open_task(task)
@@ -232,6 +233,7 @@ class OtherCache(hub.GPT2CausalLM):
         raise NotImplementedError
 
 
+@pytest.mark.slow
 def test_a_task_without_the_usual_cache_runs_without_one():
     task = make(CAUSAL, "gpt2")
     other = OtherCache(task.backbone)

@@ -157,6 +157,7 @@ class TestWhisper:
         ],
         ids=["detect", "translate", "conditioned"],
     )
+    @pytest.mark.quick("translate")
     def test_long_clips(self, whisper, asked):
         clips = [sound(4.3, seed=3), sound(1.7, seed=1), sound(2.9, seed=2)]
         theirs = {name: value for name, value in asked.items() if name != "no_speech_threshold"}

@@ -55,6 +55,7 @@ def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
 
 
 @pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_the_spoken_language_is_detected(layer, folder):
     inputs = features([sound(0.9, seed) for seed in range(4)])
     other = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=8)
@@ -66,6 +67,7 @@ def test_the_spoken_language_is_detected(layer, folder):
         np.testing.assert_array_equal(out["sequences"][i], alone["sequences"][0])
 
 
+@pytest.mark.quick_on_jax
 def test_files_arrays_and_dicts_say_the_same(layer, tmp_path):
     clip = sound(0.8)
     soundfile.write(tmp_path / "clip.wav", clip, RATE, subtype="FLOAT")
@@ -90,6 +92,7 @@ def test_a_model_from_audio_to_text(layer, folder):
 
 
 @pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
     inputs = features([sound(0.9, seed) for seed in range(2)])
     entry = {"input_features": keras.Input(inputs.shape[1:], name="input_features")}

@@ -105,6 +105,7 @@ class TestAgainstTheReference:
 
     @pytest.mark.parametrize("weights", WEIGHTS)
     @pytest.mark.parametrize("condition", [False, True])
+    @pytest.mark.quick("weights1")
     def test_windows_without_speech_are_left_out(self, weights, condition):
         model = Spy(weights)
         options = dict(language="en", condition_on_prev_tokens=condition, temperature=0.0)
@@ -154,6 +155,7 @@ class TestAgainstTheReference:
     [SpeechOptions(max_new_tokens=10), SpeechOptions(max_new_tokens=10, condition_on_prev_tokens=True)],
     ids=["plain", "conditioned"],
 )
+@pytest.mark.quick("-3")
 def test_a_batch_gives_each_clip_what_it_gets_alone(batch_size, options):
     clips = [sound(seconds, i) for i, seconds in enumerate([0.4, 3.3, 1.0, 1.2, 2.5])]
     alone = [transcriber().transcribe([clip], options)[0] for clip in clips]
