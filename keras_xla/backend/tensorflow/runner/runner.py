@@ -20,15 +20,7 @@ from keras_xla.backend.tensorflow.runner.executable import Executable
 from keras_xla.backend.tensorflow.runner.loops import collectable
 from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, joined
 from keras_xla.backend.tensorflow.runner.sources import Batches, gathered, shapes_of, source_of
-from keras_xla.backend.tensorflow.runner.specs import (
-    alike,
-    common,
-    covers,
-    leaves_with_names,
-    open_spec,
-    opened,
-    spec_of,
-)
+from keras_xla.backend.tensorflow.runner.specs import alike, common, leaves_with_names, opened, spec_of
 from keras_xla.backend.tensorflow.runner.trace import Trace, tensors_of
 
 MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good
@@ -163,7 +155,7 @@ class Runner:
         """
         news, tensors = self._news, leaves_of(arrays)
         batch = repack(arrays, [tf.TensorSpec([size, *x.shape[1:]], x.dtype) for x in tensors])
-        key, shapes = self._key(batch if known else keras.tree.map_structure(open_spec, batch)), shapes_of(batch)
+        key, shapes = self._key(batch if known else keras.tree.map_structure(opened, batch)), shapes_of(batch)
 
         def once(executable):
             return lambda: executable.rows(tensors, size, first, 1, every and collectable(executable.trace))
@@ -273,7 +265,8 @@ class Runner:
             if repr(spec) in self._specs:
                 return repr(spec)
             for key, known in self._specs.items():
-                if alike(known, spec) and all(map(covers, leaves_of(known), leaves_of(spec))):
+                pairs = zip(leaves_of(spec), leaves_of(known), strict=True)
+                if alike(known, spec) and all(x.shape.is_subtype_of(y.shape) for x, y in pairs):
                     return key
             for known in list(self._specs.values()):
                 if alike(known, spec):

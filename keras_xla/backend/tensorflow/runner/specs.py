@@ -10,11 +10,6 @@ from keras_xla.backend.signature import Leaf, Signature
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 
 
-def open_spec(x: Any) -> Any:
-    """`opened`, of a leaf of a structure: Nones stay Nones."""
-    return None if x is None else opened(x)
-
-
 def spec_of(x: Any) -> Any:
     """The spec of a tensor; Nones stay Nones."""
     return None if x is None else tf.type_spec_from_value(x)
@@ -32,18 +27,13 @@ def _kind_of(spec: Any) -> Any:
     return (spec.shape.rank, spec.dtype.name) if dense else repr(spec)
 
 
-def covers(known: tf.TensorSpec, given: tf.TensorSpec) -> bool:
-    """Whether a trace for the first takes the second."""
-    return all(n is None or n == m for n, m in zip(known.shape, given.shape, strict=True))
-
-
 def common(a: tf.TensorSpec, b: tf.TensorSpec) -> tf.TensorSpec:
     """What two specs have in common; open where they differ."""
     return tf.TensorSpec([n if n == m else None for n, m in zip(a.shape, b.shape, strict=True)], a.dtype)
 
 
 def opened(spec: Any) -> Any:
-    """A `tf.TypeSpec` but for the number of rows, if it is of a dense tensor that has any."""
+    """A `tf.TypeSpec` but for the number of rows, if it is of a dense tensor that has any; Nones stay Nones."""
     dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if dense else spec
 
