@@ -231,11 +231,11 @@ class Attachment:
         batches = None if plain else self._in_order(session, given, {})
         if batches is not None:
             return predict_in_order(model, batches, given)
-        groups = predict_data is not None and session.ahead and not plain
-        data = predict_data.of_dataset(given["x"]) if groups else None
-        function = self.make("predict") if data is not None else None
+        groups = predict_data is not None and session.ahead and not plain and predict_data.takes(given["x"])
+        function = self.make("predict") if groups else None
         if isinstance(function, PredictFunction):
-            return predict_groups(model, function, session, self._predicting, data, given, self.journal)
+            counter = predict_data.counter()
+            return predict_groups(model, function, session, self._predicting, counter, given, self.journal)
         rows = self._filled_up(session, given)
         outputs = method(model, **given)
         return outputs if rows is None else keras.tree.map_structure(lambda array: array[:rows], outputs)

@@ -107,17 +107,19 @@ def predict_groups(
     function: PredictFunction,
     session: Session,
     flag: StopFlag,
-    data: Any,
+    counter: Any,
     given: dict[str, Any],
     journal: Journal,
 ) -> Any:
     """What `model.predict` returns, or raises.
 
-    `flag` has this call among its own. `data` gives an iterator, its length, and something without an end to count by.
-    `given` are all arguments of `predict`; no callback of them watches batches.
+    `flag` has this call among its own. `counter` is a dataset without an end, of which Keras makes its groups. `given`
+    are all arguments of `predict`; no callback of them watches batches.
     """
-    verbose, steps = given["verbose"], given["steps"]
-    groups = Groups(function.runner, iter(data.dataset), data.batches, steps, session, journal)
+    verbose, steps, data = given["verbose"], given["steps"], given["x"]
+    batches = int(data.cardinality())
+    batches = batches if batches >= 0 else None  # it is not known, or there is no end
+    groups = Groups(function.runner, iter(data), batches, steps, session, journal)
     shown = GroupCallbacks(
         groups,
         flag,
@@ -125,12 +127,12 @@ def predict_groups(
         add_progbar=verbose != 0,
         verbose=verbose,
         epochs=1,
-        steps=steps or data.batches,
+        steps=steps or batches,
         model=model,
     )
     session.group = groups
     try:
-        type(model).predict(model, **{**given, "x": data.counter(), "steps": None, "callbacks": shown})
+        type(model).predict(model, **{**given, "x": counter, "steps": None, "callbacks": shown})
         return groups.made.result()
     finally:
         session.group = None
