@@ -10,6 +10,8 @@ import tensorflow as tf
 from keras_xla.backend.row_numbers import are_numbers
 from keras_xla.backend.signature import Leaf, Signature
 from keras_xla.backend.tensorflow import predict_data as predict_data
+from keras_xla.backend.tensorflow.functions.decorator import replace_functions as replace_functions
+from keras_xla.backend.tensorflow.functions.decorator import restore_functions as restore_functions
 from keras_xla.backend.tensorflow.graphs.operations import compilable_ops
 from keras_xla.backend.tensorflow.runner.runner import Runner
 from keras_xla.backend.tensorflow.runner.sources import gathered
