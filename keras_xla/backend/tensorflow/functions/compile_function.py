@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_xla.backend.blocking_op import BlockingOp
+from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops
 from keras_xla.private.names import otherwise
 

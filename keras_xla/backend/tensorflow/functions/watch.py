@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.backend.function_calls import Calls
+from keras_xla.backend.new_shapes import Calls
 from keras_xla.backend.signature import Leaf
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED

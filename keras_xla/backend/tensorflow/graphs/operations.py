@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from keras_xla.backend.blocking_op import BlockingOp
+from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.private.tensorflow import graph_of_function, xla_kernels
 
 # These carry no computation: XLA drops them or turns them into arguments, and the list of kernels has not all
