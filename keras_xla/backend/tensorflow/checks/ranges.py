@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.scopes import BRANCHES, LOOPS, Ref, Values
+from keras_xla.backend.tensorflow.graphs.graph import SHAPES
 
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
@@ -83,7 +83,7 @@ def _of_loop(values: Values, ref: Ref, depth: int) -> Range:
     if call is None or call[1].type not in LOOPS:
         return ANY
     scope, loop = call
-    (condition, body) = _parts(scope, loop)
+    body, condition = scope.called_by(loop)
     names = [x.name for x in ref.scope.graph.inputs]
     if ref.name not in names:
         return ANY
@@ -106,15 +106,6 @@ def _limit(values: Values, condition: Ref, counter: str, depth: int) -> float:
     if condition.op.type == "Less" and values.origin(condition.inputs()[0]) == Ref(condition.scope, counter):
         return range_of(values, condition.inputs()[1], depth)[1] - 1
     return math.inf
-
-
-def _parts(scope, loop: tf.Operation) -> tuple:
-    """The scopes of a loop's condition and of its body."""
-    condition = loop.get_attr("cond").name
-    inside = scope.called_by(loop)
-    first = [s for s in inside if s.graph.name == condition or [x.dtype for x in s.graph.outputs] == [tf.bool]]
-    found = first[0] if first else inside[0]
-    return found, next(s for s in inside if s is not found)
 
 
 def _selected(values: Values, inputs: Sequence[Ref], depth: int) -> Range:
@@ -249,10 +240,7 @@ def _index_of_any(values: Values, ref: Ref) -> Range:
 
 
 _SIZED: dict[str, Callable[[Values, Ref], Range]] = {
-    "Shape": lambda *_: (0, math.inf),
-    "ShapeN": lambda *_: (0, math.inf),
-    "Size": lambda *_: (0, math.inf),
-    "Rank": lambda *_: (0, math.inf),
+    **dict.fromkeys(SHAPES, lambda *_: (0, math.inf)),
     "ArgMax": _index_along,
     "ArgMin": _index_along,
     "TopKV2": lambda values, ref: (0, max(_size(values, ref, -1) - 1, 0)) if ref.tensor.value_index else ANY,

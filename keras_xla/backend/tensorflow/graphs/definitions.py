@@ -9,23 +9,22 @@ def with_called(top: Any, library: Iterable) -> list:
     known = {each.signature.name: each for each in (*library, top)}
     names = [top.signature.name]
     for name in names:  # which grows
-        names += dict.fromkeys(other for other in _called_by(known[name]) if other in known and other not in names)
+        nodes = known[name].node_def
+        called = (other for node in nodes for other in (node.op, *(each.name for each in functions_in(node))))
+        names += dict.fromkeys(other for other in called if other in known and other not in names)
     return [known[name] for name in names]
+
+
+def functions_in(node: Any) -> list:
+    """The functions that a `NodeDef` calls, by the names of the attributes that they are: each has a `name`."""
+    attributes = [node.attr[name] for name in sorted(node.attr)]
+    return [each for value in attributes for each in ([value.func] if value.HasField("func") else value.list.func)]
 
 
 def under(functions: list, name: str) -> list:
     """Functions that call one another, under other names: the name and a number."""
     names = {each.signature.name: f"{name}_{i}" for i, each in enumerate(functions)}
     return [_renamed(each, names) for each in functions]
-
-
-def _called_by(function: Any) -> Iterable[str]:
-    for node in function.node_def:
-        yield node.op
-        for name in sorted(node.attr):
-            value = node.attr[name]
-            yield value.func.name
-            yield from (each.name for each in value.list.func)
 
 
 def _renamed(function: Any, names: dict[str, str]) -> Any:
@@ -45,9 +44,8 @@ def _renamed(function: Any, names: dict[str, str]) -> Any:
         node.ClearField("experimental_debug_info")
         for name in ("_class", "_gradient_op_type"):  # where it would stand, which gradient it would have
             node.attr.pop(name, None)
-        for value in node.attr.values():
-            for each in (*([value.func] if value.HasField("func") else []), *value.list.func):
-                each.name = names.get(each.name, each.name)
+        for each in functions_in(node):
+            each.name = names.get(each.name, each.name)
     for output, source in function.ret.items():
         copy.ret[output] = _reference(source, inside)
     effects = sorted(inside[node] for node in function.control_ret.values())

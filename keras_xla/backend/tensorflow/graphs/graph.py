@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_xla.private.tensorflow import capture, captures, effects
 
 _NONE: Mapping = {}
-_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 
 def hidden(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -99,7 +99,7 @@ class Graph:
         self._replace(constants)
 
     def _find_shapes(self, specs: Sequence[tf.TensorSpec], others: Collection[str]) -> None:
-        asking = [name for name, node in self.nodes.items() if node.op in _SHAPES]
+        asking = [name for name, node in self.nodes.items() if node.op in SHAPES]
 
         def probe(*arguments):
             wanted, given = [*asking, *others], dict(zip(self.inputs, arguments, strict=True))
