@@ -12,7 +12,6 @@ predict_data = _module.predict_data
 is_distributed = _module.is_distributed
 reads_ahead = _module.reads_ahead
 replace_functions = _module.replace_functions
-replicas_of = _module.replicas_of
 require_private = _module.require_private
 restore_functions = _module.restore_functions
 runs_eagerly = _module.runs_eagerly

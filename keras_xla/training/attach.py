@@ -13,7 +13,6 @@ import numpy as np
 from keras_xla import backend
 from keras_xla.backend import keras2
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
-from keras_xla.backend.signature import batch_names
 from keras_xla.backend.steps import (
     is_distributed,
     make_runner,
@@ -59,7 +58,6 @@ class Attachment:
     def __init__(self, model: keras.Model, jit_compile: bool | str):
         self._model, self.jit_compile, self.enabled = model, jit_compile, False
         self.journal = Journal()
-        self._compiled_kinds: set[str] = set()
         self._sessions = Sessions()
         self._policies: dict[str, tuple] = {}
         self._arrays: dict[int, ArrayRows] = {}  # of the calls that go on, by the number that row numbers carry
@@ -283,8 +281,7 @@ class Attachment:
         method = f"make_{kind}_function"
         own = getattr(type(model), method) is not getattr(keras2.model_class(model), method)
         name, session = f"{model.name}.{kind}_step", functools.partial(self._session, kind)
-        cause = "model recompiled" if kind in self._compiled_kinds else "first call"
-        ledger = Ledger(name, kind, cause, self._compiled_kinds, self.journal)
+        ledger = Ledger(name, kind, self.journal)
         policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, session)
         runner = None
         if not own and not is_distributed(model):
@@ -296,7 +293,7 @@ class Attachment:
         elif runner is None:
 
             def make():
-                return watched_step(kind, keras_make, own, batch_names, ledger.saw)
+                return watched_step(kind, keras_make, own, ledger.saw)
 
             if not own and hands_over_state(model, kind):
                 steps = keras2.steps_per_execution(model)
@@ -326,7 +323,7 @@ class Attachment:
         if not keras2.is_keras2(model):
             before = state_maker(model) if kind == "train" else None
             fill = filled_step(model, kind) if self.jit_compile is True and kind != "predict" else None
-        return make_runner(step, batch_names, self._arrays, *answers, before, fill)
+        return make_runner(step, self._arrays, *answers, before, fill)
 
 
 def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:

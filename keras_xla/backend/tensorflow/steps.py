@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.row_numbers import are_numbers
-from keras_xla.backend.signature import Leaf, Signature
+from keras_xla.backend.signature import Leaf, Signature, batch_names
 from keras_xla.backend.tensorflow import predict_data as predict_data
 from keras_xla.backend.tensorflow.functions.decorator import replace_functions as replace_functions
 from keras_xla.backend.tensorflow.functions.decorator import restore_functions as restore_functions
@@ -43,16 +43,11 @@ def require_private() -> None:
     compilable_ops()
 
 
-def replicas_of(model) -> int:
-    """Among how many replicas each of the model's batches is divided."""
-    return model.distribute_strategy.num_replicas_in_sync
-
-
-def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, saw: Callable) -> Callable:
+def watched_step(kind: str, keras_make: Callable, own: bool, saw: Callable) -> Callable:
     """Keras' own function, observed from outside: the iterator's specs, or the shapes of the batches.
 
-    Where the spec leaves the batch axis open, a smaller last batch cannot be seen. `names(data)` names the tensors of a
-    batch, and `saw([(trace, leaves), ...], seconds)` is told of the batches of one execution.
+    Where the spec leaves the batch axis open, a smaller last batch cannot be seen. `saw([(trace, leaves), ...],
+    seconds)` is told of the batches of one execution.
     """
     function = keras_make()
 
@@ -66,7 +61,7 @@ def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, sa
             batches = list(argument)
             argument = iter(batches)
         outputs = function(argument)
-        saw([("", _outside_view(batch, names)) for batch in batches], time.perf_counter() - start)
+        saw([("", _outside_view(batch)) for batch in batches], time.perf_counter() - start)
         return outputs
 
     return run
@@ -88,7 +83,7 @@ def taking_rows(function: Callable, arrays: Mapping[int, Any]) -> Callable:
     return run
 
 
-def _outside_view(data: Any, names: Callable) -> Signature:
+def _outside_view(data: Any) -> Signature:
     def view(x):
         if x is None:
             return None
@@ -98,4 +93,4 @@ def _outside_view(data: Any, names: Callable) -> Signature:
         return tuple(shape) if known else ("...",), getattr(dtype, "name", str(dtype))
 
     leaves = [view(x) for x in keras.tree.flatten(data) if x is not None]
-    return tuple(Leaf(name, *leaf) for name, leaf in zip(names(data), leaves, strict=True))
+    return tuple(Leaf(name, *leaf) for name, leaf in zip(batch_names(data), leaves, strict=True))

@@ -44,7 +44,6 @@ class Runner:
 
     Args:
         step: Takes a batch, returns a structure of tensors: the model's `train_step`, say.
-        names: `names(batch)` names the tensors of a batch.
         arrays: By the number that their row numbers carry, objects whose `batch` has all rows as tensors.
         decide: Answers `NewShapes` with the way to run batches of such shapes.
         compiled: `compiled(leaves, seconds, way)` is told of every executable, with the leaves of the batch that it is
@@ -67,7 +66,6 @@ class Runner:
     def __init__(
         self,
         step: Callable,
-        names: Callable,
         arrays: Mapping[int, Any],
         decide: Callable,
         compiled: Callable,
@@ -76,7 +74,7 @@ class Runner:
         before: Callable | None = None,
         filled_step: Callable | None = None,
     ):
-        self._step, self._names, self._arrays = step, names, arrays
+        self._step, self._arrays = step, arrays
         self._before, self._filled_step = before, filled_step
         self._decide, self._compiled, self._failed, self._again = decide, compiled, failed, again
         self._specs: dict[str, Any] = {}
@@ -321,7 +319,7 @@ class Runner:
 
     def _decided(self, trace: Trace, key: str, batch, once: Callable) -> Executable:
         self._news += 1
-        leaves, shapes = leaves_with_names(batch, self._names), shapes_of(batch)
+        leaves, shapes = leaves_with_names(batch), shapes_of(batch)
 
         def executable(way):
             return self._executable(key, way, leaves, shapes)

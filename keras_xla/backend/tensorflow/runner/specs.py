@@ -1,12 +1,11 @@
 """Structures of `tf.TypeSpec` of batches: which of them one trace can serve."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from keras_xla.backend.signature import Leaf, Signature
+from keras_xla.backend.signature import Leaf, Signature, batch_names
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 
 
@@ -38,8 +37,8 @@ def opened(spec: Any) -> Any:
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if dense else spec
 
 
-def leaves_with_names(batch: Any, names: Callable) -> Signature:
-    """The tensors of a batch of tensors or specs, ragged and sparse ones taken apart; `names(batch)` names them."""
+def leaves_with_names(batch: Any) -> Signature:
+    """The tensors of a batch of tensors or specs, ragged and sparse ones taken apart."""
 
     def parts(x):
         inner = tf.nest.flatten(x, expand_composites=True)
@@ -47,5 +46,5 @@ def leaves_with_names(batch: Any, names: Callable) -> Signature:
 
     batch = keras.tree.map_structure(parts, batch)
     leaves = [x for x in keras.tree.flatten(batch) if x is not None]
-    named = zip(names(batch), leaves, strict=True)
+    named = zip(batch_names(batch), leaves, strict=True)
     return tuple(Leaf(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in named)
