@@ -216,9 +216,7 @@ _COMPUTED: dict[str, Callable[..., Range]] = {
     "Sigmoid": lambda a: (0, 1),
     "Softmax": lambda a: (0, 1),
     "Tanh": lambda a: (-1, 1),
-    "RandomUniform": lambda *_: (0, 1),
-    "StatelessRandomUniform": lambda *_: (0, 1),
-    "StatelessRandomUniformV2": lambda *_: (0, 1),
+    **dict.fromkeys(("RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2"), lambda *_: (0, 1)),
 }
 
 
