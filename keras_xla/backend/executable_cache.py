@@ -72,7 +72,7 @@ def compile_cache(
     if enabled:
         import keras  # late: `import keras_xla` must not choose its backend
 
-        importlib.import_module(f"keras_xla.backend.{keras.backend.backend()}.kept").keep_executables(_cache(made))
+        importlib.import_module(f"keras_xla.backend.{keras.backend.backend()}.stored").keep_executables(_cache(made))
     _settings = made
     return made
 

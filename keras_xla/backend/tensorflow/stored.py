@@ -20,15 +20,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.backend.executable_cache import executable_cache
+from keras_xla.backend.executable_cache import ExecutableCache, executable_cache
 from keras_xla.backend.tensorflow.graphs.definitions import under, with_called
 from keras_xla.backend.tensorflow.machine import cpu_features, machine, on_gpu
 from keras_xla.private.names import Gone
 from keras_xla.private.tensorflow import definition, flat_call, named_function
-from keras_xla.private.xla_folder import folder_of_xla, move_folder
+from keras_xla.private.xla_folder import ask_for_it, folder_of_xla, move_folder
 
 _known: dict[str, "Stored"] = {}  # TensorFlow keeps their executables for as long as the process lives
 _lock = threading.Lock()
+
+
+def keep_executables(cache: ExecutableCache) -> None:
+    """Let TensorFlow keep executables from now on; raises `RuntimeError` if it is too late, or cannot be."""
+    if not cpu_features():
+        raise RuntimeError("Executables cannot be kept here: nothing tells what the processor can do.")
+    ask_for_it()
 
 
 def stored(function: Any) -> Callable[[list[tf.Tensor]], Any]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_xla.backend.tensorflow.graphs.definitions import functions_in
 from keras_xla.backend.tensorflow.graphs.graph import SHAPES, Graph
-from keras_xla.private.tensorflow import captures, graph_of_function
+from keras_xla.private.tensorflow import graph_of_function
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
@@ -97,7 +97,6 @@ class Values:
         self.graph = graph
         self.top = Scope(graph.concrete.graph, {})
         self._variables = {id(v.handle): v.shape for v in graph.concrete.variables}
-        self._captures = {inner.name: outer for outer, inner in captures(graph.concrete.graph)}
         self._needs: dict[tuple[Ref, bool], frozenset[str] | None] = {}
         self._values: dict[Ref, np.ndarray | None] = {}
 
@@ -120,7 +119,7 @@ class Values:
         """What is known of a tensor's shape; of a variable's, where it is a handle."""
         origin = self.origin(ref)
         if origin.tensor.dtype == tf.resource:
-            handle = self._captures.get(origin.name) if origin.scope is self.top else None
+            handle = self.graph.captures.get(origin.name) if origin.scope is self.top else None
             return self._variables.get(id(handle), tf.TensorShape(None))
         shape = ref.tensor.shape
         for each in (ref, origin):
@@ -194,7 +193,7 @@ class Values:
             elif (known := self._fixed(ref)) is not None:
                 made[ref] = tf.constant(known)
             elif self._captured(ref):
-                made[ref] = self._captures[ref.name]
+                made[ref] = self.graph.captures[ref.name]
             else:
                 op, inputs = ref.op, [self.made(x, given, made) for x in ref.inputs()]
                 attributes = {name: value for name, value in op.node_def.attr.items() if name != "_class"}
@@ -208,7 +207,7 @@ class Values:
 
     def _captured(self, ref: Ref) -> bool:
         """Whether it is a tensor, not a variable, from outside of the step."""
-        outside = ref.scope is self.top and ref.name in self._captures
+        outside = ref.scope is self.top and ref.name in self.graph.captures
         return outside and ref.tensor.dtype not in (tf.resource, tf.variant)
 
 
