@@ -104,9 +104,6 @@ class Attachment:
         """Whether a call goes on that has arrays in memory, or one in this thread."""
         return bool(self._arrays or self._sessions.current)
 
-    def _session(self, kind: str) -> Session | None:
-        return self._sessions.current.get(kind)
-
     def _call(self, kind: str, args, kwargs):
         method = getattr(type(self._model), METHODS[kind])
         try:
@@ -267,6 +264,9 @@ class Attachment:
         if function is not None and not (force or traced):
             return function
 
+        def session():
+            return self._sessions.current.get(kind)
+
         def keras_make():
             with contextlib.suppress(Gone):
                 return step_function(model, kind)
@@ -280,8 +280,7 @@ class Attachment:
             return getattr(model, attribute)
         method = f"make_{kind}_function"
         own = getattr(type(model), method) is not getattr(keras2.model_class(model), method)
-        name, session = f"{model.name}.{kind}_step", functools.partial(self._session, kind)
-        ledger = Ledger(name, kind, self.journal)
+        ledger = Ledger(f"{model.name}.{kind}_step", kind, self.journal)
         policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, session)
         runner = None
         if not own and not is_distributed(model):

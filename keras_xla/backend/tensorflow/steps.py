@@ -19,6 +19,7 @@ from keras_xla.backend.tensorflow.state import state_maker as state_maker
 from keras_xla.private.tensorflow import require_graphs
 
 make_runner = Runner
+runs_eagerly = tf.config.functions_run_eagerly
 make_state_runner = None  # the state of a model is in its variables
 
 
@@ -30,11 +31,6 @@ def reads_ahead(x: Any) -> bool:
 def is_distributed(model) -> bool:
     """Whether the model belongs to a `tf.distribute` strategy."""
     return tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy()
-
-
-def runs_eagerly() -> bool:
-    """Whether `tf.config.run_functions_eagerly(True)` holds."""
-    return tf.config.functions_run_eagerly()
 
 
 def require_private() -> None:

@@ -102,21 +102,19 @@ class Decisions:
 
     def all(self) -> list[Known]:
         """Everything, newest first."""
-        found = [self._read(path) for path in self._files()]
+        found = [self._read(path) for path in self.folder.glob("*.json")]
         return sorted((known for known in found if known is not None), key=lambda known: -known.times.time)
 
     def clear(self) -> int:
         """Remove everything; how many decisions that were."""
-        files = self._files()
-        for path in [*files, *self._files("*.new"), self.folder.with_suffix(".json")]:  # the latter of older versions
+        files = list(self.folder.glob("*.json"))
+        of_older_versions = self.folder.with_suffix(".json")
+        for path in [*files, *self.folder.glob("*.new"), of_older_versions]:
             path.unlink(missing_ok=True)
         return len(files)
 
     def _path(self, key: Key) -> pathlib.Path:
         return self.folder / f"{key.digest}.json"
-
-    def _files(self, pattern: str = "*.json") -> list[pathlib.Path]:
-        return list(self.folder.glob(pattern))
 
     def _read(self, path: pathlib.Path) -> Known | None:
         try:
