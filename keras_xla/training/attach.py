@@ -35,7 +35,7 @@ from keras_xla.training.session import Session, Sessions, capped, flat, is_list,
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, with_validation_cut_off
 from keras_xla.training.steps.handed_state import hands_over_state, state_runner
 from keras_xla.training.steps.in_order import InOrder, evaluate_in_order, predict_in_order
-from keras_xla.training.steps.last_batch import filled_step, stop_filling
+from keras_xla.training.steps.last_batch import filled_step, filled_up, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.rowwise import rowwise_in_inference
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
@@ -251,9 +251,7 @@ class Attachment:
         if rows is None or rows.rows <= size or rows.rows % size == 0 or not rowwise_in_inference(model):
             return None
         missing = -rows.rows % size
-        given["x"] = keras.tree.map_structure(
-            lambda x: np.concatenate([x, np.repeat(x[-1:], missing, axis=0)]), given["x"]
-        )
+        given["x"] = filled_up(given["x"], rows.rows + missing)
         return rows.rows
 
     def make(self, kind: str, force: bool = False):

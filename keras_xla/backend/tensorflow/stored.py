@@ -10,11 +10,11 @@ is taken after that.
 import contextlib
 import functools
 import hashlib
+import io
 import os
 import pathlib
-import re
-import struct
 import threading
+import zipfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -151,27 +151,20 @@ def _made_by(digest: str, folder: pathlib.Path) -> dict[str, bytes]:
 
 
 def _pack(files: dict[str, bytes]) -> bytes:
-    return b"".join(
-        struct.pack("<HQ", len(name), len(content)) + name.encode() + content for name, content in files.items()
-    )
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
 
 
 def _unpack(payload: bytes, folder: pathlib.Path) -> list[pathlib.Path]:
     """The files of `_pack`, written into a folder; none if that does not go well."""
-    at, written = 0, []
     try:
-        while at < len(payload):
-            named, size = struct.unpack_from("<HQ", payload, at)
-            at += struct.calcsize("<HQ")
-            name = payload[at : at + named].decode()
-            if not re.fullmatch(r"[\w.-]+\.pb", name):
-                return []
-            written.append(folder / name)
-            written[-1].write_bytes(payload[at + named : at + named + size])
-            at += named + size
-    except (struct.error, OSError, UnicodeDecodeError):
+        with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+            return [pathlib.Path(archive.extract(name, folder)) for name in archive.namelist()]
+    except (zipfile.BadZipFile, OSError):
         return []
-    return written
 
 
 def _of_an_operation(error: tf.errors.OpError) -> bool:

@@ -30,7 +30,8 @@ def range_of(values: Values, ref: Ref, depth: int = 0) -> Range:
     if known is not None:
         if not known.size:
             return 0, -1
-        return ANY if _has_nan(known) else (known.min().item(), known.max().item())
+        has_nan = known.dtype.kind == "f" and np.isnan(known).any()
+        return ANY if has_nan else (known.min().item(), known.max().item())
     low, high = _made_by(values, ref, depth + 1)
     return (low, high) if limits[0] <= low and high <= limits[1] else limits  # or else it may have overflowed
 
@@ -163,10 +164,6 @@ def negative_counted_back(values: Values, inputs: Sequence[Ref]) -> tuple[Ref, i
 
 def _union(ranges: Sequence[Range]) -> Range:
     return (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else ANY
-
-
-def _has_nan(x: np.ndarray) -> bool:
-    return x.dtype.kind == "f" and bool(np.isnan(x).any())
 
 
 def _products(a: Range, b: Range) -> Range:

@@ -33,11 +33,11 @@ _STATEFUL_RANDOM = re.compile(r"RngReadAndSkip|RngSkip|NonDeterministicInts|Stat
 class Watch:
     """What is known of one function; `resting` when it runs plainly from now on, without a look.
 
-    `make_policy(name)` gives, at the first call, the `FunctionPolicy` that is asked.
+    `make_policy()` gives, at the first call, the `FunctionPolicy` that is asked.
     """
 
-    def __init__(self, name: str, make_policy: Callable[[str], Any]):
-        self._name, self._make_policy = name, make_policy
+    def __init__(self, make_policy: Callable[[], Any]):
+        self._make_policy = make_policy
         self._policy: Any = None
         self._thread = 0
         self._looking, self._count, self._seconds = False, 0, 0.0
@@ -48,7 +48,7 @@ class Watch:
         """Run a call that comes from outside of every graph."""
         plain = functools.partial(Plain.__call__, function, *args, **kwargs)
         if self._policy is None:
-            self._policy, self._thread = self._make_policy(self._name), threading.get_ident()
+            self._policy, self._thread = self._make_policy(), threading.get_ident()
         if threading.get_ident() != self._thread:
             return plain()
         if not self._looking:
