@@ -13,6 +13,8 @@ from keras_xla.private.names import otherwise
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.steps.last_batch import filling
 
+_layers = otherwise(())(flat_layers)
+
 
 @otherwise(False)
 def hands_over_state(model: keras.Model, kind: str) -> bool:
@@ -30,8 +32,3 @@ def state_runner(model: keras.Model, kind: str, make: Callable[[], Callable], le
     step, steps = getattr(model, f"{kind}_step"), steps_per_execution(model)
     layers = functools.partial(_layers, model)
     return make_state_runner(step, make(), fill, ledger.compiled, steps, layers)
-
-
-@otherwise(())
-def _layers(model: keras.Model) -> list:
-    return flat_layers(model)
