@@ -4,7 +4,11 @@ import contextlib
 import os
 import pathlib
 import tempfile
+import time
 import uuid
+from collections.abc import Callable
+
+_SECONDS_A_WRITER_LIVES = 3600  # at most; a file that is not in place by then never will be
 
 
 def cache_folder() -> pathlib.Path:
@@ -29,3 +33,24 @@ def write_whole(path: pathlib.Path, content: str | bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             unfinished.unlink()
+
+
+def let_go_of_the_oldest(
+    folder: pathlib.Path, suffix: str, most: int, size_of: Callable[[os.stat_result], int]
+) -> None:
+    """Remove what writers that were killed have left, and the oldest files until all together have the size `most`."""
+    kept = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # another process has removed it
+            stat = path.stat()
+            if path.suffix == suffix:
+                kept.append((stat.st_mtime, size_of(stat), path))
+            elif path.suffix == ".new" and time.time() - stat.st_mtime > _SECONDS_A_WRITER_LIVES:
+                path.unlink()
+    spare = most - sum(size for _, size, _ in kept)
+    for _, size, path in sorted(kept):
+        if spare >= 0:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        spare += size

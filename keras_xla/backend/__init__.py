@@ -1,6 +1,8 @@
 """The part of the work that keras.ops cannot express, once for each Keras backend."""
 
 import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 
@@ -16,7 +18,6 @@ _module = importlib.import_module(f"keras_xla.backend.{name}.core")
 is_traced = _module.is_traced
 is_string = _module.is_string
 host_call = _module.host_call
-jit = _module.jit
 read_weights = _module.read_weights
 same_weights = _module.same_weights
 run_eagerly = _module.run_eagerly
@@ -31,3 +32,24 @@ _states = importlib.import_module(f"keras_xla.backend.{name}.device_state")
 DeviceState = _states.DeviceState
 jit_on_state = _states.jit_on_state
 output_spec = _states.output_spec
+
+
+def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
+    """Compile `fn(*tensors)`, which may read `variables`.
+
+    The values are arguments: jax would bake closed-over ones into the executable as constants, and on TensorFlow a call
+    takes three times as long to hand a variable to XLA, which it locks, as a tensor.
+
+    Returns:
+        `run(*tensors, weights=None)`. Weights are what `read_weights` returned; by default it is called now.
+    """
+
+    @_module.xla
+    def compiled(weights, args):
+        with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
+            return fn(*args)
+
+    def run(*args, weights: list[Any] | None = None):
+        return compiled(read_weights(variables) if weights is None else weights, args)
+
+    return run

@@ -10,15 +10,13 @@ import hashlib
 import importlib
 import os
 import pathlib
-import time
 import warnings
 from dataclasses import dataclass
 
-from keras_xla.cache_folder import cache_folder, write_whole
+from keras_xla.cache_folder import cache_folder, let_go_of_the_oldest, write_whole
 
 MAGIC = b"keras_xla executable 1\n"
 _DIGEST = hashlib.sha256().digest_size
-_SECONDS_A_WRITER_LIVES = 3600  # at most; a file that is not in place by then never will be
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def compile_cache(
     if enabled:
         import keras  # late: `import keras_xla` must not choose its backend
 
-        importlib.import_module(f"keras_xla.backend.{keras.backend.backend()}.kept").keep_executables(_cache(made))
+        importlib.import_module(f"keras_xla.backend.{keras.backend.backend()}.stored").keep_executables(_cache(made))
     _settings = made
     return made
 
@@ -123,7 +121,7 @@ class ExecutableCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._path(key), content)
-            self._let_go_of_the_oldest()
+            let_go_of_the_oldest(self.folder, ".xla", self.max_bytes, lambda file: file.st_size)
         except OSError as error:
             self._warn(f"keras_xla cannot keep executables in {self.folder}: {error}")
 
@@ -134,23 +132,6 @@ class ExecutableCache:
 
     def _path(self, key: str) -> pathlib.Path:
         return self.folder / f"{key}.xla"
-
-    def _let_go_of_the_oldest(self) -> None:
-        kept = []
-        for path in self.folder.iterdir():
-            with contextlib.suppress(OSError):  # another process has removed it
-                stat = path.stat()
-                if path.suffix == ".xla":
-                    kept.append((stat.st_mtime, stat.st_size, path))
-                elif path.suffix == ".new" and time.time() - stat.st_mtime > _SECONDS_A_WRITER_LIVES:
-                    path.unlink()
-        spare = self.max_bytes - sum(size for _, size, _ in kept)
-        for _, size, path in sorted(kept):
-            if spare >= 0:
-                return
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-            spare += size
 
     def _warn(self, message: str) -> None:
         if message not in _told:

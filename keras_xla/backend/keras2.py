@@ -32,12 +32,20 @@ def model_class(model: Any) -> type:
 
 def step_of(model: Any, kind: str) -> Callable:
     """The train, test or predict step of a model of either Keras, as a function of a batch."""
-    if is_keras2(model):
-        from keras_xla.backend.tensorflow.keras2 import step_of  # TensorFlow only
+    step = getattr(model, f"{kind}_step")
+    if not is_keras2(model):
+        return step
+    import tensorflow as tf  # whose backend it is
 
-        tf_keras.require_steps(model, kind)
-        return step_of(model, kind)
-    return getattr(model, f"{kind}_step")
+    tf_keras.require_steps(model, kind)
+    step = tf.function(step)  # converts its `if`s and loops into the graph's, as Keras 2 does and Keras 3 does not
+
+    def counted(data):
+        outputs = step(data)
+        tf_keras.count_step(model, kind)
+        return outputs
+
+    return counted
 
 
 def steps_per_execution(model: Any) -> int:

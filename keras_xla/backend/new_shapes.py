@@ -1,10 +1,19 @@
-"""What a backend asks when batches of new shapes arrive: in which way shall they run?"""
+"""What a backend asks when batches of new shapes arrive, or a function is called: in which way shall they run?"""
 
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from keras_xla.backend.signature import Signature
+
+
+@dataclass(frozen=True)
+class BlockingOp:
+    """One operation without an XLA kernel."""
+
+    op: str  # its type (`"StringUpper"`), or `"string input NAME"` for an argument of strings
+    name: str  # its full name, with the name scopes of the layers that it is in
+    where: str  # `file:line` of the user's code that made it; empty when unknown
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class NewShapes:
     """
 
     facts: StepProfile
-    blockers: tuple  # the `BlockingOp`s in the step
+    blockers: tuple[BlockingOp, ...]
     leaves: Signature  # the batch's tensors
     trial: Callable[[str, int, float], Timing] | None  # None once the question is answered
 
@@ -57,6 +66,18 @@ class NewShapes:
     def shapes(self) -> tuple[tuple, ...]:
         """Those of the batch's tensors."""
         return tuple(tuple(leaf.shape) for leaf in self.leaves)
+
+
+@dataclass
+class Calls:
+    """The calls of a function with arguments of the same shapes, about which `FunctionPolicy` is asked."""
+
+    facts: StepProfile
+    refusal: str  # why XLA must not run it, in words; empty if it may
+    leaves: Signature
+    executables: int = 0  # that the function has already, for other arguments
+    count: int = 0  # so far, without those that traced
+    seconds: float = 0.0  # that these took
 
 
 class WayFailed(Exception):

@@ -35,11 +35,9 @@ def describe_change(old: Signature, new: Signature) -> str:
 
 
 def _leaf_change(old: Leaf, new: Leaf) -> str:
-    if old.shape is None or new.shape is None:
-        return f"{new.name}: {_kind(old)} -> {_kind(new)}"
-    if old.dtype == new.dtype:
+    if None not in (old.shape, new.shape) and old.dtype == new.dtype:
         return f"{new.name}: {old.shape} -> {new.shape}"
-    return f"{new.name}: {old.shape} {old.dtype} -> {new.shape} {new.dtype}"
+    return f"{new.name}: {_kind(old)} -> {_kind(new)}"
 
 
 def _kind(leaf: Leaf) -> str:
@@ -55,10 +53,18 @@ def batch_names(data: Any) -> list[str]:
     Returns:
         Such as `["x", "y"]`, or `["x['ids']", "x['mask']", "y"]` for a dict.
     """
-    parts = ("x", "y", "sample_weight")
-    if not isinstance(data, (tuple, list)) or not 0 < len(data) <= 3:
-        data = (data,)
-    return [name for part, value in zip(parts, data, strict=False) for name in named_leaves(part, value)]
+    parts = zip(("x", "y", "sample_weight"), parts_of(data), strict=False)
+    return [name for part, value in parts for name in named_leaves(part, value)]
+
+
+def is_parts(data: Any) -> bool:
+    """Whether it is `(x,)`, `(x, y)` or `(x, y, sample_weight)`, rather than `x`."""
+    return isinstance(data, (tuple, list)) and 0 < len(data) <= 3
+
+
+def parts_of(data: Any) -> tuple:
+    """`(x,)`, `(x, y)` or `(x, y, sample_weight)`."""
+    return tuple(data) if is_parts(data) else (data,)
 
 
 def named_leaves(name: str, value: Any) -> list[str]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import keras
 
-from keras_xla.backend.blocking_op import BlockingOp
 from keras_xla.backend.keras2 import inputs_of, is_keras2, require_model
+from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.steps import forward_blockers
 from keras_xla.diagnosis.advice import fix_for_layer, fix_for_op, reason_for_layer
 from keras_xla.diagnosis.errors import XLAUnsupportedError

@@ -198,13 +198,10 @@ def takes_training(layer: keras.Layer) -> bool:
 
 
 def last_logs(model: keras.Model, logs: Any) -> Any:
-    """What `evaluate` makes of the logs of the last step."""
-    return LAST_LOGS.of(model)(logs)
-
-
-def evaluate_makes_numbers() -> bool:
-    """Whether `evaluate` makes Python's numbers of whatever logs the last step returned, as Keras does after 3.12."""
-    return "pythonify_logs" in inspect.unwrap(keras.Model.evaluate).__globals__
+    """What `evaluate` makes of the logs of the last step; in Keras after 3.12, those are Python's numbers."""
+    made = LAST_LOGS.of(model)(logs)
+    numbers = inspect.unwrap(keras.Model.evaluate).__globals__.get("pythonify_logs")
+    return made if numbers is None else numbers(made)
 
 
 def logs_in_order(model: keras.Model, logs: dict) -> Any:

@@ -13,7 +13,6 @@ import numpy as np
 from keras_xla import backend
 from keras_xla.backend import keras2
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
-from keras_xla.backend.signature import batch_names
 from keras_xla.backend.steps import (
     is_distributed,
     make_runner,
@@ -36,7 +35,7 @@ from keras_xla.training.session import Session, Sessions, capped, flat, is_list,
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, with_validation_cut_off
 from keras_xla.training.steps.handed_state import hands_over_state, state_runner
 from keras_xla.training.steps.in_order import InOrder, evaluate_in_order, predict_in_order
-from keras_xla.training.steps.last_batch import filled_step, stop_filling
+from keras_xla.training.steps.last_batch import filled_step, filled_up, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.rowwise import rowwise_in_inference
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
@@ -59,7 +58,6 @@ class Attachment:
     def __init__(self, model: keras.Model, jit_compile: bool | str):
         self._model, self.jit_compile, self.enabled = model, jit_compile, False
         self.journal = Journal()
-        self._compiled_kinds: set[str] = set()
         self._sessions = Sessions()
         self._policies: dict[str, tuple] = {}
         self._arrays: dict[int, ArrayRows] = {}  # of the calls that go on, by the number that row numbers carry
@@ -105,9 +103,6 @@ class Attachment:
     def busy(self) -> bool:
         """Whether a call goes on that has arrays in memory, or one in this thread."""
         return bool(self._arrays or self._sessions.current)
-
-    def _session(self, kind: str) -> Session | None:
-        return self._sessions.current.get(kind)
 
     def _call(self, kind: str, args, kwargs):
         method = getattr(type(self._model), METHODS[kind])
@@ -231,11 +226,11 @@ class Attachment:
         batches = None if plain else self._in_order(session, given, {})
         if batches is not None:
             return predict_in_order(model, batches, given)
-        groups = predict_data is not None and session.ahead and not plain
-        data = predict_data.of_dataset(given["x"]) if groups else None
-        function = self.make("predict") if data is not None else None
+        groups = predict_data is not None and session.ahead and not plain and predict_data.takes(given["x"])
+        function = self.make("predict") if groups else None
         if isinstance(function, PredictFunction):
-            return predict_groups(model, function, session, self._predicting, data, given, self.journal)
+            counter = predict_data.counter()
+            return predict_groups(model, function, session, self._predicting, counter, given, self.journal)
         rows = self._filled_up(session, given)
         outputs = method(model, **given)
         return outputs if rows is None else keras.tree.map_structure(lambda array: array[:rows], outputs)
@@ -256,9 +251,7 @@ class Attachment:
         if rows is None or rows.rows <= size or rows.rows % size == 0 or not rowwise_in_inference(model):
             return None
         missing = -rows.rows % size
-        given["x"] = keras.tree.map_structure(
-            lambda x: np.concatenate([x, np.repeat(x[-1:], missing, axis=0)]), given["x"]
-        )
+        given["x"] = filled_up(given["x"], rows.rows + missing)
         return rows.rows
 
     def make(self, kind: str, force: bool = False):
@@ -268,6 +261,9 @@ class Attachment:
         traced = isinstance(function, (StepFunction, PredictFunction)) and runs_eagerly()  # since tf.function is off
         if function is not None and not (force or traced):
             return function
+
+        def session():
+            return self._sessions.current.get(kind)
 
         def keras_make():
             with contextlib.suppress(Gone):
@@ -282,9 +278,7 @@ class Attachment:
             return getattr(model, attribute)
         method = f"make_{kind}_function"
         own = getattr(type(model), method) is not getattr(keras2.model_class(model), method)
-        name, session = f"{model.name}.{kind}_step", functools.partial(self._session, kind)
-        cause = "model recompiled" if kind in self._compiled_kinds else "first call"
-        ledger = Ledger(name, kind, cause, self._compiled_kinds, self.journal)
+        ledger = Ledger(f"{model.name}.{kind}_step", kind, self.journal)
         policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, session)
         runner = None
         if not own and not is_distributed(model):
@@ -296,7 +290,7 @@ class Attachment:
         elif runner is None:
 
             def make():
-                return watched_step(kind, keras_make, own, batch_names, ledger.saw)
+                return watched_step(kind, keras_make, own, ledger.saw)
 
             if not own and hands_over_state(model, kind):
                 steps = keras2.steps_per_execution(model)
@@ -326,7 +320,7 @@ class Attachment:
         if not keras2.is_keras2(model):
             before = state_maker(model) if kind == "train" else None
             fill = filled_step(model, kind) if self.jit_compile is True and kind != "predict" else None
-        return make_runner(step, batch_names, self._arrays, *answers, before, fill)
+        return make_runner(step, self._arrays, *answers, before, fill)
 
 
 def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:

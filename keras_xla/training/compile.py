@@ -5,7 +5,6 @@ import inspect
 import keras
 
 from keras_xla.backend.keras2 import is_keras2, require_model
-from keras_xla.backend.steps import replicas_of
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import refuse_layers
 from keras_xla.training.attach import Attachment, attach, detach
@@ -91,10 +90,11 @@ def check_switch(who: str, jit_compile) -> None:
 
 def require_jit(model: keras.Model) -> None:
     """Raise if Keras turned XLA off again although every layer supports it, or if it cannot work here."""
-    if (replicas := replicas_of(model)) > 1:
+    strategy = getattr(model, "distribute_strategy", None)  # on TensorFlow
+    if strategy is not None and strategy.num_replicas_in_sync > 1:
         raise XLAUnsupportedError(
-            f"{model.name!r} belongs to a tf.distribute strategy of {replicas} replicas, "
-            f"{type(model.distribute_strategy).__name__}. Gradients are summed over the replicas outside of "
+            f"{model.name!r} belongs to a tf.distribute strategy of {strategy.num_replicas_in_sync} replicas, "
+            f"{type(strategy).__name__}. Gradients are summed over the replicas outside of "
             'XLA, so XLA cannot compile the step. Use jit_compile="auto" (the plain graph, here), or '
             "keras.distribution.DataParallel on the JAX backend, where XLA divides the work itself."
         )

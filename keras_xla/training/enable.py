@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import keras
 
-from keras_xla.backend.decorator import replace_functions, restore_functions
+from keras_xla.backend.steps import replace_functions, restore_functions
 from keras_xla.diagnosis.explain import refuse_layers
 from keras_xla.training.compile import check_switch, take_over
 from keras_xla.training.decide.decisions import decisions

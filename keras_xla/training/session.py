@@ -108,7 +108,7 @@ class Session(AnyKeras):
         """
         held, self.iterator = [self.iterator], None
         if held[0] is not None:
-            free(held)
+            threading.Thread(target=held.clear, daemon=True).start()
 
     def on_train_begin(self, logs=None):
         if self.kind == "train":
@@ -151,11 +151,6 @@ def flat(callbacks: Iterable | None) -> list:
 def capped() -> bool:
     """Whether Keras is told to end every pass over data after some steps."""
     return getattr(keras.config, "max_steps_per_epoch", lambda: None)() is not None
-
-
-def free(held: list) -> None:
-    """Empty a list in a thread of its own, where its elements are freed if nothing else refers to them."""
-    threading.Thread(target=held.clear, daemon=True).start()
 
 
 def _watches(callback, kind: str) -> bool:

@@ -58,7 +58,7 @@ class Step:
 
     def state(self):
         """Everything that a step changes."""
-        return [x.numpy() for x in self.trace.variables]
+        return [x.numpy() for x in self.trace.concrete.variables]
 
 
 def changed(x, value):
@@ -184,7 +184,7 @@ def test_an_assertion_on_activations_is_made_in_the_middle_of_the_step():
     step.run(batch)
     step.model.layers[2].gamma.assign(step.model.layers[2].gamma * 1e6)
     before = step.state()
-    names = [v.name for v in step.trace.variables]
+    names = [v.name for v in step.trace.concrete.variables]
     with pytest.raises(tf.errors.InvalidArgumentError, match="bounded/Assert"):
         step.run(batch)
     for name, old, new in zip(names, before, step.state(), strict=True):

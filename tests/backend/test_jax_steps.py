@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.backend.signature import batch_names
 from keras_xla.training.compile import compile
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.reports.model_report import model_report
@@ -247,7 +246,7 @@ def test_an_error_in_the_middle_of_data_comes_after_the_steps_before_it(good):
     def one(state, iterator):
         return add(state, next(iterator))
 
-    runner = Runner(add, one, fill=lambda: None, names=batch_names, compiled=lambda *_: None, least=1, layers=list)
+    runner = Runner(add, one, fill=lambda: None, compiled=lambda *_: None, least=1, layers=list)
     session, state, iterator = Session("train", ahead=True), [jax.numpy.zeros((), "float32")], batches()
     function = StepFunction(runner, "train", 1, lambda: session, Journal())
     for step in range(good):
@@ -342,4 +341,4 @@ def test_several_batches_that_come_at_once_are_told_by_the_first():
         pass
 
     batches = Batches((np.zeros((rows, 3), "float32"), np.zeros((rows,), "int32")) for rows in (4, 2))
-    assert leaves_of(batches, batch_names) == leaves_of(batches[0], batch_names)
+    assert leaves_of(batches) == leaves_of(batches[0])

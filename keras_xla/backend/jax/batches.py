@@ -1,6 +1,5 @@
 """What a batch of Keras' JAX trainer is made of."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,21 +7,18 @@ import keras
 import numpy as np
 
 from keras_xla.backend.filled_batch import FilledBatch
-from keras_xla.backend.signature import Leaf, Signature
+from keras_xla.backend.signature import Leaf, Signature, batch_names
 
 
-def leaves_of(batch: Any, names: Callable) -> Signature:
-    """The tensors of a batch, or of one that was filled up, with the dtypes that jax gives them.
-
-    `names(batch)` names them.
-    """
+def leaves_of(batch: Any) -> Signature:
+    """The tensors of a batch, or of one that was filled up, with the dtypes that jax gives them."""
     batch = batch.batch if isinstance(batch, FilledBatch) else batch
     if isinstance(batch, list) and type(batch) is not list:  # of several batches, in Keras' development version
         batch = batch[0]
     present = [x for x in keras.tree.flatten(batch) if x is not None]
     return tuple(
         Leaf(name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x))))
-        for name, x in zip(names(batch), present, strict=True)
+        for name, x in zip(batch_names(batch), present, strict=True)
     )
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import keras
 
+xla = jax.jit  # compiles a function of arrays
+
 
 def matmul_transposed(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """`x [..., in]` times `kernel [out, in]`, without carrying out a transpose.
@@ -24,26 +26,6 @@ def matmul_int8(x: jax.Array, kernel: jax.Array) -> jax.Array:
 def float_bits(x: jax.Array) -> jax.Array:
     """The bits of float32 values, as int32."""
     return jax.lax.bitcast_convert_type(x, jax.numpy.int32)
-
-
-def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
-    """Compile `fn(*tensors)`, which may read `variables`.
-
-    The values are arguments: jax would bake closed-over ones into the executable as constants.
-
-    Returns:
-        `run(*tensors, weights=None)`. Weights are what `read_weights` returned; by default it is called now.
-    """
-
-    @jax.jit
-    def compiled(values, args):
-        with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-            return fn(*args)
-
-    def run(*args, weights: list[jax.Array] | None = None):
-        return compiled(read_weights(variables) if weights is None else weights, args)
-
-    return run
 
 
 def read_weights(variables: Sequence[keras.Variable]) -> list[jax.Array]:

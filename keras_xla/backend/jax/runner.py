@@ -30,7 +30,6 @@ class Runner:
         step: `step(state, batch) -> (logs, state)`: the model's `train_step`, say.
         keras_function: Keras' own, `(state, iterator) -> (logs, state)`, which runs one step.
         fill: `fill()`, called as a pass over data begins, gives what fills its smaller batches up, or None.
-        names: `names(batch)` names the tensors of a batch.
         compiled: `compiled(leaves, seconds, what)` is told of every loop, with the leaves of its batches.
         least: What `steps_per_execution` asks for: how many steps each call is for, unless the data end.
         layers: Gives all layers of the model.
@@ -45,13 +44,12 @@ class Runner:
         step: Callable,
         keras_function: Callable,
         fill: Callable,
-        names: Callable,
         compiled: Callable,
         least: int,
         layers: Callable,
     ):
         self._step, self._keras, self._fill, self._least, self._layers = step, keras_function, fill, least, layers
-        self._names, self._compiled = names, compiled
+        self._compiled = compiled
         self._loops: dict[Any, StepLoop | None] = {}  # by what batches are like; None where steps do not fit into one
         self._passes: weakref.WeakKeyDictionary[Iterator, _Pass] = weakref.WeakKeyDictionary()
 
@@ -95,7 +93,7 @@ class Runner:
                 self._loops[kind] = None
             return made
         if traced := loop.traces > traces:
-            self._compiled(leaves_of(first, self._names), time.perf_counter() - start, MANY)
+            self._compiled(leaves_of(first), time.perf_counter() - start, MANY)
         wait = functools.partial(jax.block_until_ready, outputs[0])
         return Execution(outputs, len(batches), "xla", not traced, wait)
 

@@ -25,9 +25,11 @@ def _never(*_) -> bool:
 
 make_state_runner = Runner
 make_runner = require_private = _nothing  # Keras' own functions run, which compile every step, or that runner does
+taking_rows = _nothing  # which is never asked for: no arrays are kept
 is_distributed = _never  # how JAX distributes is in the arrays, and the functions are the same
 state_maker = _nothing  # Keras makes all state before it traces
 runs_eagerly = _never  # not all functions
+replace_functions = restore_functions = _nothing  # `jax.jit`, which scripts write themselves, is XLA
 
 
 def reads_ahead(x: Any) -> bool:
@@ -40,22 +42,11 @@ def reads_ahead(x: Any) -> bool:
     return all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(x) if leaf is not None)
 
 
-def taking_rows(function: Callable, _arrays) -> Callable:
-    """The function as it is: no arrays are kept for it."""
-    return function
-
-
-def replicas_of(model) -> int:
-    """One: XLA itself divides the work."""
-    return 1
-
-
-def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, saw: Callable) -> Callable:
+def watched_step(kind: str, keras_make: Callable, own: bool, saw: Callable) -> Callable:
     """Keras' function for `fit`, `evaluate` or `predict`, with the batches that compiled reported.
 
     `own` tells whether the model's class builds a function of its own; its compilations count whatever their name.
-    `names(data)` names the tensors of a batch, and `saw([(trace, leaves), ...], seconds, compiled=True)` is told of the
-    batches that compiled.
+    `saw([(trace, leaves), ...], seconds, compiled=True)` is told of the batches that compiled.
     """
     function = keras_make()
     wanted = "" if own else f"{kind}_step"
@@ -66,7 +57,7 @@ def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, sa
         with listening(lambda name: batches.compiled(name, wanted)):
             result = function(state, batches)
         if batches.compilers:
-            seen = [(ONE, leaves_of(data, names)) for data in batches.compilers]
+            seen = [(ONE, leaves_of(data)) for data in batches.compilers]
             saw(seen, time.perf_counter() - start, compiled=True)
         return result
 

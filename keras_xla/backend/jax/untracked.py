@@ -4,26 +4,17 @@ The loop of Keras' trainer sets the state as an attribute of the model at every 
 variables in every list that becomes an attribute: tens of microseconds a step for small models, milliseconds for large.
 """
 
-from collections.abc import Sequence
+from collections import UserList
 from typing import Any
 
 import jax
 
 
-class Untracked(Sequence):
+class Untracked(UserList):
     """What a list has, without being one."""
 
-    def __init__(self, arrays: Sequence):
-        self._arrays = arrays
 
-    def __getitem__(self, index):
-        return self._arrays[index]
-
-    def __len__(self):
-        return len(self._arrays)
-
-
-jax.tree_util.register_pytree_node(Untracked, lambda x: (tuple(x._arrays), None), lambda _, arrays: Untracked(arrays))
+jax.tree_util.register_pytree_node(Untracked, lambda x: (tuple(x.data), None), lambda _, arrays: Untracked(arrays))
 
 
 def untracked(state: Any) -> Any:

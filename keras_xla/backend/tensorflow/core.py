@@ -11,6 +11,8 @@ from keras_xla.backend.tensorflow.machine import machine as machine
 from keras_xla.private.keras import stand_on
 from keras_xla.private.names import otherwise
 
+xla = tf.function(jit_compile=True, autograph=False)  # compiles a function of tensors
+
 
 def matmul_transposed(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """`x [..., in]` times `kernel [out, in]`, without carrying out a transpose.
@@ -33,26 +35,6 @@ def matmul_int8(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
 def float_bits(x: tf.Tensor) -> tf.Tensor:
     """The bits of float32 values, as int32."""
     return tf.bitcast(x, tf.int32)
-
-
-def jit(fn: Callable, variables: Sequence[keras.Variable]) -> Callable:
-    """Compile `fn(*tensors)`, which may read `variables`.
-
-    The values are arguments: a call takes three times as long to hand a variable to XLA, which it locks, as a tensor.
-
-    Returns:
-        `run(*tensors, weights=None)`. Weights are what `read_weights` returned; by default it is called now.
-    """
-
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled(weights, args):
-        with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
-            return fn(*args)
-
-    def run(*args, weights: list[tf.Tensor] | None = None):
-        return compiled(read_weights(variables) if weights is None else weights, args)
-
-    return run
 
 
 @otherwise(False)

@@ -86,12 +86,8 @@ def _cores() -> str:
 
 
 def _available() -> int | None:
-    if available := _table(pathlib.Path("/proc/meminfo"), ":").get("MemAvailable"):
-        return 1024 * int(available.split()[0])
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # Windows has no sysconf, macOS has no such name
-        return None
+    available = _table(pathlib.Path("/proc/meminfo"), ":").get("MemAvailable")
+    return 1024 * int(available.split()[0]) if available else None
 
 
 def _left_in_container() -> int | None:

@@ -82,11 +82,8 @@ class Tensors:
         rows = x.nrows() if isinstance(x, tf.RaggedTensor) else tf.shape(x)[0]
         return tf.ones(tf.reshape(rows, [1]), keras.config.floatx())
 
-    def times(self, x: Any, factor: tf.Tensor) -> tf.Tensor:
-        x = tf.cast(x, factor.dtype)
-        rank = max(x.shape.rank, factor.shape.rank)
-        x, factor = (a[(..., *[tf.newaxis] * (rank - a.shape.rank))] for a in (x, factor))
-        return x * factor
+    def floats(self, x: Any) -> tf.Tensor:
+        return tf.cast(x, keras.config.floatx())
 
     def whole_over_real(self, real: tf.Tensor) -> tf.Tensor:
         whole = tf.cast(tf.size(real), real.dtype)

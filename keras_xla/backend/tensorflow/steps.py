@@ -8,8 +8,10 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.row_numbers import are_numbers
-from keras_xla.backend.signature import Leaf, Signature
+from keras_xla.backend.signature import Leaf, Signature, batch_names
 from keras_xla.backend.tensorflow import predict_data as predict_data
+from keras_xla.backend.tensorflow.functions.decorator import replace_functions as replace_functions
+from keras_xla.backend.tensorflow.functions.decorator import restore_functions as restore_functions
 from keras_xla.backend.tensorflow.graphs.operations import compilable_ops
 from keras_xla.backend.tensorflow.runner.runner import Runner
 from keras_xla.backend.tensorflow.runner.sources import gathered
@@ -17,6 +19,7 @@ from keras_xla.backend.tensorflow.state import state_maker as state_maker
 from keras_xla.private.tensorflow import require_graphs
 
 make_runner = Runner
+runs_eagerly = tf.config.functions_run_eagerly
 make_state_runner = None  # the state of a model is in its variables
 
 
@@ -30,27 +33,17 @@ def is_distributed(model) -> bool:
     return tf.distribute.has_strategy() or model.distribute_strategy is not tf.distribute.get_strategy()
 
 
-def runs_eagerly() -> bool:
-    """Whether `tf.config.run_functions_eagerly(True)` holds."""
-    return tf.config.functions_run_eagerly()
-
-
 def require_private() -> None:
     """Raise `Gone` unless this TensorFlow has what our own runners need of it."""
     require_graphs()
     compilable_ops()
 
 
-def replicas_of(model) -> int:
-    """Among how many replicas each of the model's batches is divided."""
-    return model.distribute_strategy.num_replicas_in_sync
-
-
-def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, saw: Callable) -> Callable:
+def watched_step(kind: str, keras_make: Callable, own: bool, saw: Callable) -> Callable:
     """Keras' own function, observed from outside: the iterator's specs, or the shapes of the batches.
 
-    Where the spec leaves the batch axis open, a smaller last batch cannot be seen. `names(data)` names the tensors of a
-    batch, and `saw([(trace, leaves), ...], seconds)` is told of the batches of one execution.
+    Where the spec leaves the batch axis open, a smaller last batch cannot be seen. `saw([(trace, leaves), ...],
+    seconds)` is told of the batches of one execution.
     """
     function = keras_make()
 
@@ -64,7 +57,7 @@ def watched_step(kind: str, keras_make: Callable, own: bool, names: Callable, sa
             batches = list(argument)
             argument = iter(batches)
         outputs = function(argument)
-        saw([("", _outside_view(batch, names)) for batch in batches], time.perf_counter() - start)
+        saw([("", _outside_view(batch)) for batch in batches], time.perf_counter() - start)
         return outputs
 
     return run
@@ -86,7 +79,7 @@ def taking_rows(function: Callable, arrays: Mapping[int, Any]) -> Callable:
     return run
 
 
-def _outside_view(data: Any, names: Callable) -> Signature:
+def _outside_view(data: Any) -> Signature:
     def view(x):
         if x is None:
             return None
@@ -96,4 +89,4 @@ def _outside_view(data: Any, names: Callable) -> Signature:
         return tuple(shape) if known else ("...",), getattr(dtype, "name", str(dtype))
 
     leaves = [view(x) for x in keras.tree.flatten(data) if x is not None]
-    return tuple(Leaf(name, *leaf) for name, leaf in zip(names(data), leaves, strict=True))
+    return tuple(Leaf(name, *leaf) for name, leaf in zip(batch_names(data), leaves, strict=True))

@@ -10,24 +10,32 @@ is taken after that.
 import contextlib
 import functools
 import hashlib
+import io
 import os
 import pathlib
-import re
-import struct
 import threading
+import zipfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.backend.executable_cache import executable_cache
+from keras_xla.backend.executable_cache import ExecutableCache, executable_cache
+from keras_xla.backend.tensorflow.graphs.definitions import under, with_called
 from keras_xla.backend.tensorflow.machine import cpu_features, machine, on_gpu
 from keras_xla.private.names import Gone
 from keras_xla.private.tensorflow import definition, flat_call, named_function
-from keras_xla.private.xla_folder import folder_of_xla, move_folder
+from keras_xla.private.xla_folder import ask_for_it, folder_of_xla, move_folder
 
 _known: dict[str, "Stored"] = {}  # TensorFlow keeps their executables for as long as the process lives
 _lock = threading.Lock()
+
+
+def keep_executables(cache: ExecutableCache) -> None:
+    """Let TensorFlow keep executables from now on; raises `RuntimeError` if it is too late, or cannot be."""
+    if not cpu_features():
+        raise RuntimeError("Executables cannot be kept here: nothing tells what the processor can do.")
+    ask_for_it()
 
 
 def stored(function: Any) -> Callable[[list[tf.Tensor]], Any]:
@@ -103,7 +111,7 @@ class Stored:
         if not of_a_file or not (read or move_folder(folder)):
             raise error
         with contextlib.suppress(tf.errors.OpError):
-            call = named_function(_under(self._definitions, f"kx_{self.digest}_again"))
+            call = named_function(under(self._definitions, f"kx_{self.digest}_again"))
             outputs = call(inputs)
             self._call = call
             return outputs
@@ -115,14 +123,10 @@ def by_hash(top: Any, called: Iterable) -> tuple[str, list]:
 
     The names that functions have in a process count what was traced before; here they count from the first one called.
     """
-    known = {each.signature.name: each for each in (*called, top)}
-    names = [top.signature.name]
-    for name in names:  # which grows
-        names += dict.fromkeys(other for other in _called_by(known[name]) if other in known and other not in names)
-    plain = _under([known[name] for name in names], "f")
+    plain = under(with_called(top, called), "f")
     content = b"".join(each.SerializeToString(deterministic=True) for each in plain)
     digest = hashlib.sha256(_for_what().encode() + content).hexdigest()[:32]
-    return digest, _under(plain, f"kx_{digest}")
+    return digest, under(plain, f"kx_{digest}")
 
 
 @functools.cache
@@ -132,56 +136,6 @@ def _for_what() -> str:
     content = pathlib.Path(flags).read_bytes() if flags and not flags.startswith("-") else b""  # it may name a file
     builds = tf.version.GIT_VERSION, tf.version.COMPILER_VERSION
     return repr((sorted(machine().items()), cpu_features(), builds, content))
-
-
-def _called_by(function: Any) -> Iterable[str]:
-    for node in function.node_def:
-        yield node.op
-        for name in sorted(node.attr):
-            value = node.attr[name]
-            yield value.func.name
-            yield from (each.name for each in value.list.func)
-
-
-def _under(functions: list, name: str) -> list:
-    """Functions that call one another, under other names: the name and a number."""
-    names = {each.signature.name: f"{name}_{i}" for i, each in enumerate(functions)}
-    return [_renamed(each, names) for each in functions]
-
-
-def _renamed(function: Any, names: dict[str, str]) -> Any:
-    """A function under another name that calls others by theirs; what is inside is named by its number."""
-    copy = type(function)()
-    copy.CopyFrom(function)
-    signature = copy.signature
-    signature.name = names[signature.name]
-    inside = {arg.name: f"a{i}" for i, arg in enumerate(signature.input_arg)}
-    inside |= {node.name: f"n{i}" for i, node in enumerate(copy.node_def)}
-    for arg in signature.input_arg:
-        arg.name = inside[arg.name]
-    for node in copy.node_def:
-        node.name, node.op = inside[node.name], names.get(node.op, node.op)
-        node.input[:] = [_reference(each, inside) for each in node.input]
-        node.ClearField("experimental_debug_info")
-        for name in ("_class", "_gradient_op_type"):  # where it would stand, which gradient it would have
-            node.attr.pop(name, None)
-        for value in node.attr.values():
-            for each in (*([value.func] if value.HasField("func") else []), *value.list.func):
-                each.name = names.get(each.name, each.name)
-    for output, source in function.ret.items():
-        copy.ret[output] = _reference(source, inside)
-    effects = [function.control_ret[name] for name in signature.control_output]
-    signature.control_output[:] = [f"c{i}" for i in range(len(effects))]
-    copy.control_ret.clear()
-    copy.control_ret.update({f"c{i}": inside[node] for i, node in enumerate(effects)})
-    return copy
-
-
-def _reference(text: str, names: dict[str, str]) -> str:
-    """`"node:output:0"`, `"argument"` or `"^node"`, under other names."""
-    mark = "^" if text.startswith("^") else ""
-    name, colon, rest = text.removeprefix("^").partition(":")
-    return f"{mark}{names[name]}{colon}{rest}"
 
 
 def _made_by(digest: str, folder: pathlib.Path) -> dict[str, bytes]:
@@ -197,27 +151,20 @@ def _made_by(digest: str, folder: pathlib.Path) -> dict[str, bytes]:
 
 
 def _pack(files: dict[str, bytes]) -> bytes:
-    return b"".join(
-        struct.pack("<HQ", len(name), len(content)) + name.encode() + content for name, content in files.items()
-    )
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
 
 
 def _unpack(payload: bytes, folder: pathlib.Path) -> list[pathlib.Path]:
     """The files of `_pack`, written into a folder; none if that does not go well."""
-    at, written = 0, []
     try:
-        while at < len(payload):
-            named, size = struct.unpack_from("<HQ", payload, at)
-            at += struct.calcsize("<HQ")
-            name = payload[at : at + named].decode()
-            if not re.fullmatch(r"[\w.-]+\.pb", name):
-                return []
-            written.append(folder / name)
-            written[-1].write_bytes(payload[at + named : at + named + size])
-            at += named + size
-    except (struct.error, OSError, UnicodeDecodeError):
+        with zipfile.ZipFile(io.BytesIO(payload)) as archive:
+            return [pathlib.Path(archive.extract(name, folder)) for name in archive.namelist()]
+    except (zipfile.BadZipFile, OSError):
         return []
-    return written
 
 
 def _of_an_operation(error: tf.errors.OpError) -> bool:

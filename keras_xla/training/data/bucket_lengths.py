@@ -9,8 +9,9 @@ import keras
 import numpy as np
 
 from keras_xla import backend
+from keras_xla.backend.signature import batch_names
 from keras_xla.functions.buckets import POW2
-from keras_xla.training.data.padding import WHO, Padding, named_parts, names_of, parts_of
+from keras_xla.training.data.padding import WHO, Padding, with_names
 
 SMALLEST = 16  # of "pow2": below it, one more executable costs more than the padding
 LOOKED_AT = 8  # batches that tell which leaves vary
@@ -93,8 +94,8 @@ def bucket_lengths(
         from keras_xla.backend.tensorflow.pad_batches import map_batches, open_axis
 
         if leaves is None:
-            varying = [name for name, spec in named_parts(parts_of(data.element_spec)) if open_axis(spec, axis)]
-            padding = padding.of(varying, names_of(data.element_spec))
+            varying = [name for name, spec in with_names(data.element_spec) if open_axis(spec, axis)]
+            padding = padding.of(varying, batch_names(data.element_spec))
         return map_batches(data, padding)
     if isinstance(data, keras.utils.PyDataset):
         if leaves is None:
@@ -188,11 +189,8 @@ class Arrays:
     def ones(self, x: Any) -> np.ndarray:
         return np.ones(_array(x).shape[:1], keras.config.floatx())
 
-    def times(self, x: Any, factor: np.ndarray) -> np.ndarray:
-        x = np.asarray(x, keras.config.floatx())
-        rank = max(x.ndim, factor.ndim)
-        x, factor = (a.reshape(a.shape + (1,) * (rank - a.ndim)) for a in (x, factor))
-        return x * factor
+    def floats(self, x: Any) -> np.ndarray:
+        return np.asarray(x, keras.config.floatx())
 
     def whole_over_real(self, real: np.ndarray) -> np.ndarray:
         return (real * (real.size / max(real.sum(), 1))).astype(real.dtype)
@@ -242,7 +240,7 @@ def _looked_at(padding: Padding, batches: Iterable) -> tuple[Padding, list]:
     first, lengths = [], {}
     for batch in batches:
         first.append(batch)
-        for name, leaf in named_parts(parts_of(batch)):
+        for name, leaf in with_names(batch):
             shape = _array(leaf).shape
             if len(shape) > padding.axis:
                 lengths.setdefault(name, set()).add(shape[padding.axis])
@@ -252,7 +250,7 @@ def _looked_at(padding: Padding, batches: Iterable) -> tuple[Padding, list]:
         raise ValueError(f"{WHO} received data without a batch; it expects at least one.")
     varying = [name for name, seen in lengths.items() if len(seen) > 1]
     fixed = {name: min(seen) for name, seen in lengths.items() if len(seen) == 1}
-    return padding.of(varying, names_of(first[0]), fixed), first
+    return padding.of(varying, batch_names(first[0]), fixed), first
 
 
 def _array(x: Any) -> np.ndarray:

@@ -32,17 +32,13 @@ def run(nodes: Sequence, values: dict[int, Any], training: bool | None = None) -
     """
     for node in nodes:
         arguments, options = node.arguments.fill_in(values)
-        if training is not None and _takes_training(node.operation):
+        if training is not None and isinstance(node.operation, keras.Layer) and takes_training(node.operation):
             options = {**options, "training": training}
         _put(node, node.operation(*arguments, **options), values)
 
 
 def _put(node, results: Any, values: dict[int, Any]) -> None:
     values.update((id(x), value) for x, value in zip(node.outputs, keras.tree.flatten(results), strict=True))
-
-
-def _takes_training(operation: Any) -> bool:
-    return isinstance(operation, keras.Layer) and takes_training(operation)
 
 
 def blocked(node, probe: bool) -> bool:

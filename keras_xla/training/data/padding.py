@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_xla.backend.signature import batch_names, named_leaves
+from keras_xla.backend.signature import batch_names, is_parts, named_leaves, parts_of
 
 WHO = "keras_xla.bucket_lengths"
 
@@ -36,7 +36,7 @@ class Padding:
     def __call__(self, batch: Any, kit: Any) -> Any:
         """The batch, padded."""
         parts = parts_of(batch)
-        leaves = dict(named_parts(parts))
+        leaves = dict(with_names(parts))
         self._check(leaves, kit)
         chosen = [*self.leaves, *(name for name in leaves if self._follows(name, leaves[name], kit))]
         lengths = {name: kit.length(leaves[name], self.axis) for name in chosen}
@@ -123,7 +123,11 @@ class Padding:
             )
         real = kit.real(target, self.axis, size)
         factor = kit.whole_over_real(real) if self.weights == "mean" else real
-        return factor if given is None else kit.times(given, factor)
+        if given is None:
+            return factor
+        rank = max(kit.rank(given), kit.rank(factor))
+        given, factor = (x[(..., *[None] * (rank - kit.rank(x)))] for x in (kit.floats(given), factor))
+        return given * factor
 
 
 def _too_long(sizes: Sequence[int], axis: int) -> str:
@@ -135,29 +139,14 @@ def _too_long(sizes: Sequence[int], axis: int) -> str:
     )
 
 
-def is_parts(batch: Any) -> bool:
-    """Whether it is `(x,)`, `(x, y)` or `(x, y, sample_weight)`, rather than `x`."""
-    return isinstance(batch, (tuple, list)) and 0 < len(batch) <= 3
-
-
-def parts_of(batch: Any) -> tuple:
-    """`(x,)`, `(x, y)` or `(x, y, sample_weight)`."""
-    return tuple(batch) if is_parts(batch) else (batch,)
-
-
 def _part(name: str) -> str:
     return name.partition("[")[0]
 
 
-def named_parts(parts: tuple) -> list[tuple[str, Any]]:
-    """The leaves that are not None, with their names as in the compile log."""
-    leaves = [leaf for leaf in keras.tree.flatten(parts) if leaf is not None]
-    return list(zip(batch_names(parts), leaves, strict=True))
-
-
-def names_of(batch: Any) -> list[str]:
-    """Their names."""
-    return batch_names(parts_of(batch))
+def with_names(batch: Any) -> list[tuple[str, Any]]:
+    """The leaves of a batch that are not None, with their names as in the compile log."""
+    leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
+    return list(zip(batch_names(batch), leaves, strict=True))
 
 
 def _map(function: Callable, parts: tuple) -> tuple:

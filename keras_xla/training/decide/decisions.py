@@ -14,12 +14,11 @@ import uuid
 import warnings
 from dataclasses import asdict, dataclass, field
 
-from keras_xla.cache_folder import cache_folder, write_whole
+from keras_xla.cache_folder import cache_folder, let_go_of_the_oldest, write_whole
 
 FORMAT = 2
 MOST_KEPT = 1000  # decisions on disk; the oldest ones go
 SECONDS_FAILURES_COUNT = 24 * 3600  # for a failure may be due to what the key does not tell: a driver, a full disk
-SECONDS_A_WRITER_LIVES = 3600  # at most; a file that is not in place by then never will be
 THIS_RUN = uuid.uuid4().hex
 _warned: set[tuple[str, str]] = set()
 
@@ -97,27 +96,25 @@ class Decisions:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._path(key), json.dumps(entry, indent=1))
-            self._let_go_of_the_oldest()
+            let_go_of_the_oldest(self.folder, ".json", MOST_KEPT, lambda _: 1)
         except OSError as error:
             self._warn("write", f"keras_xla cannot remember in {self.folder} what it measures: {error}")
 
     def all(self) -> list[Known]:
         """Everything, newest first."""
-        found = [self._read(path) for path in self._files()]
+        found = [self._read(path) for path in self.folder.glob("*.json")]
         return sorted((known for known in found if known is not None), key=lambda known: -known.times.time)
 
     def clear(self) -> int:
         """Remove everything; how many decisions that were."""
-        files = self._files()
-        for path in [*files, *self._files("*.new"), self.folder.with_suffix(".json")]:  # the latter of older versions
+        files = list(self.folder.glob("*.json"))
+        of_older_versions = self.folder.with_suffix(".json")
+        for path in [*files, *self.folder.glob("*.new"), of_older_versions]:
             path.unlink(missing_ok=True)
         return len(files)
 
     def _path(self, key: Key) -> pathlib.Path:
         return self.folder / f"{key.digest}.json"
-
-    def _files(self, pattern: str = "*.json") -> list[pathlib.Path]:
-        return list(self.folder.glob(pattern))
 
     def _read(self, path: pathlib.Path) -> Known | None:
         try:
@@ -135,15 +132,6 @@ class Decisions:
                 path.unlink(missing_ok=True)
         return None
 
-    def _let_go_of_the_oldest(self) -> None:
-        files = self._files()
-        if len(files) > MOST_KEPT:
-            for path in sorted(files, key=_age, reverse=True)[: len(files) - MOST_KEPT]:
-                path.unlink(missing_ok=True)
-        for path in self._files("*.new"):
-            if _age(path) > SECONDS_A_WRITER_LIVES:
-                path.unlink(missing_ok=True)
-
     def _warn(self, what: str, message: str) -> None:
         if (what, str(self.folder)) not in _warned:
             _warned.add((what, str(self.folder)))
@@ -153,10 +141,3 @@ class Decisions:
 def decisions() -> Decisions:
     """The decisions of `jit_compile="auto"` on this machine."""
     return Decisions(cache_folder() / "decisions")
-
-
-def _age(path: pathlib.Path) -> float:
-    try:
-        return time.time() - path.stat().st_mtime
-    except OSError:  # another process has removed it
-        return math.inf

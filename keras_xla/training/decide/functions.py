@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from keras_xla.backend import machine
 from keras_xla.backend.compile_log import record
-from keras_xla.backend.function_calls import Calls
-from keras_xla.backend.new_shapes import StepProfile
+from keras_xla.backend.new_shapes import Calls, StepProfile
 from keras_xla.backend.signature import Signature, describe, describe_change
 from keras_xla.training.decide.cost import HOPED_SHARE_SAVED, estimated_compile
 from keras_xla.training.decide.decisions import Decisions, Key, Times

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import sys
+import textwrap
 
 import keras
 from absl import logging
@@ -15,6 +16,7 @@ from keras_xla.training.reports.model_report import report_of, require_attachmen
 from keras_xla.training.reports.period import Period, Stretch, peak_memory
 
 FORMAT = 1
+_CODE = " " * 4  # before lines that Markdown leaves as they are
 
 
 class CompileReport(AnyKeras):
@@ -126,7 +128,7 @@ class CompileReport(AnyKeras):
             for tag, value in period.scalars().items():
                 self._summaries.scalar(tag, value, number - 1)
             if events := period.events():
-                self._summaries.text(f"{period.call}/events", _as_code("\n".join(events)), number - 1)
+                self._summaries.text(f"{period.call}/events", textwrap.indent("\n".join(events), _CODE), number - 1)
             self._summaries.flush()
         return period
 
@@ -136,7 +138,7 @@ class CompileReport(AnyKeras):
         if whole.history.eventful:
             text += f"\n{report_of(self._reported, self._attachment, whole.history)}"
         if self._summaries:
-            self._summaries.text(f"{whole.call}/report", _as_code(text), whole.number - 1)
+            self._summaries.text(f"{whole.call}/report", textwrap.indent(text, _CODE), whole.number - 1)
             self._summaries.flush()
         self._print(text, unfinished_bar)
 
@@ -167,7 +169,3 @@ class CompileReport(AnyKeras):
         }
         self._json_path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._json_path, json.dumps(content, indent=1) + "\n")
-
-
-def _as_code(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())

@@ -13,9 +13,10 @@ STEPS_AT_A_TIME = {"one step", "several steps"}  # executables on JAX
 class Ledger:
     """What one step function has compiled so far; writes what is new to the compile log."""
 
-    def __init__(self, name: str, kind: str, first_cause: str, compiled_kinds: set[str], journal: Journal):
-        self._name, self._kind, self._cause = name, kind, first_cause
-        self._compiled_kinds, self._journal = compiled_kinds, journal
+    def __init__(self, name: str, kind: str, journal: Journal):
+        self._name, self._kind, self._journal = name, kind, journal
+        again = any(compilation.event.kind == kind for compilation in journal.compilations)
+        self._cause = "model recompiled" if again else "first call"
         self._seen: set[tuple] = set()
         self._last: tuple | None = None
         self._events = 0
@@ -41,7 +42,6 @@ class Ledger:
         for signature, cause in new:
             event = record(self._name, self._kind, describe(signature), cause, seconds / len(new))
             self._journal.compiled(event)
-            self._compiled_kinds.add(self._kind)
             self._events += 1
             if self._events == MANY + 1:
                 warnings.warn(

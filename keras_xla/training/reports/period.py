@@ -77,7 +77,8 @@ class Period:
             facts.append(f"{kind} {milliseconds(tally.milliseconds)} ms a step ({way})")
         if not self.history.tallies and self.milliseconds is not None:
             facts.append(f"{milliseconds(self.milliseconds)} ms a step by the clock")
-        facts.append(f"peak memory {memory_text(self.peak_memory)}")
+        peak = "not known on this system" if self.peak_memory is None else f"{self.peak_memory:.0f} MiB"
+        facts.append(f"peak memory {peak}")
         return hanging("keras_xla: ", f"{name}: {'; '.join(facts)}")
 
     def events(self) -> list[str]:
@@ -124,8 +125,3 @@ def peak_memory() -> float | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / _MIB if sys.platform == "darwin" else peak * 1024 / _MIB
-
-
-def memory_text(mebibytes: float | None) -> str:
-    """`"812 MiB"`, or that it is not known."""
-    return "not known on this system" if mebibytes is None else f"{mebibytes:.0f} MiB"

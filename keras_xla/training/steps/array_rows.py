@@ -75,12 +75,10 @@ def array_rows(given: Mapping[str, Any]) -> ArrayRows | None:
 
 
 def with_validation_cut_off(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The arguments of `fit` with `validation_data` in place of `validation_split`; None where Keras would refuse.
+    """The arguments of `fit` with `validation_data` in place of a `validation_split`; None where Keras would refuse.
 
     Both parts are views of the arrays: like Keras, which reads the second one at the first validation.
     """
-    if not given["validation_split"] or given["validation_data"] is not None:
-        return dict(given)
     data = given["x"], given["y"], given["sample_weight"]
     if not takes(*data):
         return None

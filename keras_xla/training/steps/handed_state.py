@@ -7,12 +7,13 @@ from typing import Any
 import keras
 
 from keras_xla.backend.keras2 import steps_per_execution
-from keras_xla.backend.signature import batch_names
 from keras_xla.backend.steps import make_state_runner
 from keras_xla.private.keras import flat_layers, takes_single_batches
 from keras_xla.private.names import otherwise
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.steps.last_batch import filling
+
+_layers = otherwise(())(flat_layers)
 
 
 @otherwise(False)
@@ -30,9 +31,4 @@ def state_runner(model: keras.Model, kind: str, make: Callable[[], Callable], le
     fill = filling(model, kind)  # before Keras' function is made of the step
     step, steps = getattr(model, f"{kind}_step"), steps_per_execution(model)
     layers = functools.partial(_layers, model)
-    return make_state_runner(step, make(), fill, batch_names, ledger.compiled, steps, layers)
-
-
-@otherwise(())
-def _layers(model: keras.Model) -> list:
-    return flat_layers(model)
+    return make_state_runner(step, make(), fill, ledger.compiled, steps, layers)

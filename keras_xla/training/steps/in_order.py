@@ -4,16 +4,14 @@ Keras' own methods make a pipeline for every call and come back to Python for ev
 of a small model, and tens of milliseconds of a call with one batch. So what they do around the steps is done here.
 """
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
 
-from keras_xla.private.keras import evaluate_makes_numbers, last_logs, logs_in_order
+from keras_xla.private.keras import last_logs, logs_in_order
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
 from keras_xla.training.steps.array_rows import ArrayRows
@@ -87,7 +85,6 @@ def evaluate_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any
     for outputs, _ in batches.run(shown, lambda: model.stop_evaluating):
         logs = outputs
     logs = last_logs(model, logs)
-    logs = _numbers(logs) if evaluate_makes_numbers() else logs
     shown.on_test_end(logs)
     return logs if given["return_dict"] else logs_in_order(model, logs)
 
@@ -97,17 +94,3 @@ def _callbacks(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> k
     return keras.callbacks.CallbackList(
         given["callbacks"], add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=batches.steps, model=model
     )
-
-
-def _numbers(logs: dict) -> dict:
-    """Logs as callbacks get them: flat, sorted by name, Python's floats where they can be made of them."""
-    flat = {}
-    for name, value in sorted(logs.items()):
-        if isinstance(value, dict):
-            flat |= _numbers(value)
-        else:
-            value = np.asarray(value) if keras.ops.is_tensor(value) else value
-            with contextlib.suppress(Exception):  # whatever else a test step returns stays what it is
-                value = float(value)
-            flat[name] = value
-    return flat

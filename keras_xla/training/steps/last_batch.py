@@ -129,11 +129,17 @@ class Fill:
         (rows,) = sizes.pop()
         self._size = max(self._size, rows)
         if rows < self._size:
-            batch = keras.tree.map_structure(lambda x: None if x is None else self._fill(np.asarray(x)), batch)
+            batch = filled_up(batch, self._size)
         return FilledBatch(batch, np.int32(rows))
 
-    def _fill(self, x: np.ndarray) -> np.ndarray:
-        return np.concatenate([x, np.repeat(x[-1:], self._size - len(x), axis=0)])
+
+def filled_up(arrays: Any, rows: int) -> Any:
+    """Arrays with their last row repeated until there are so many; Nones stay Nones."""
+
+    def fill(x):
+        return None if x is None else np.concatenate([x, np.repeat(np.asarray(x)[-1:], rows - len(x), axis=0)])
+
+    return keras.tree.map_structure(fill, arrays)
 
 
 def filling(model: keras.Model, kind: str) -> Callable[[], Fill | None]:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from keras_xla.training.reports.journal import Journal
-from keras_xla.training.session import Session, free
+from keras_xla.training.session import Session
 from keras_xla.training.steps.run_ahead import AHEAD_SECONDS, PredictFunction
 
 GROUP_BATCHES = 1024  # most batches of a group
@@ -43,15 +43,12 @@ class StopFlag:
 class Groups:
     """The batches of one call of `predict`, in groups that grow as far as the callbacks may wait.
 
-    There are `batches` of them, None if that is not known, of which `steps` are wanted, None for all. `done` of them
-    have run, and `made` has their outputs.
+    The session has their iterator. There are `batches` of them, None if that is not known, of which `steps` are wanted,
+    None for all. `done` of them have run, and `made` has their outputs.
     """
 
-    def __init__(
-        self, runner: Any, iterator: Any, batches: int | None, steps: int | None, session: Session, journal: Journal
-    ):
+    def __init__(self, runner: Any, batches: int | None, steps: int | None, session: Session, journal: Journal):
         self._runner, self._session, self._journal = runner, session, journal
-        self._held = [iterator]
         total = steps or batches or -1  # as Keras understands it
         self._total = total if total > 0 else None
         self.done, self._count = 0, 1
@@ -70,7 +67,7 @@ class Groups:
         """
         count = self._count if self._total is None else min(self._count, self._total - self.done)
         start = time.perf_counter()
-        made = self._runner.run(self._held[0], count, every=True)
+        made = self._runner.run(self._session.iterator, count, every=True)
         seconds = time.perf_counter() - start
         self.done += made.batches
         self._session.done = self.done
@@ -79,11 +76,6 @@ class Groups:
             self._count = next_count(made.batches, seconds, made.outputs)
         self.made.add(made.outputs, made.batches)
         return self._nothing
-
-    def let_go(self) -> None:
-        """Give up the iterator without waiting for it."""
-        held, self._held = self._held, []
-        free(held)
 
 
 class GroupCallbacks(keras.callbacks.CallbackList):
@@ -107,17 +99,19 @@ def predict_groups(
     function: PredictFunction,
     session: Session,
     flag: StopFlag,
-    data: Any,
+    counter: Any,
     given: dict[str, Any],
     journal: Journal,
 ) -> Any:
     """What `model.predict` returns, or raises.
 
-    `flag` has this call among its own. `data` gives an iterator, its length, and something without an end to count by.
-    `given` are all arguments of `predict`; no callback of them watches batches.
+    `flag` has this call among its own. `counter` is a dataset without an end, of which Keras makes its groups. `given`
+    are all arguments of `predict`; no callback of them watches batches.
     """
-    verbose, steps = given["verbose"], given["steps"]
-    groups = Groups(function.runner, iter(data.dataset), data.batches, steps, session, journal)
+    verbose, steps, data = given["verbose"], given["steps"], given["x"]
+    batches = int(data.cardinality())
+    batches = batches if batches >= 0 else None  # it is not known, or there is no end
+    groups = Groups(function.runner, batches, steps, session, journal)
     shown = GroupCallbacks(
         groups,
         flag,
@@ -125,18 +119,17 @@ def predict_groups(
         add_progbar=verbose != 0,
         verbose=verbose,
         epochs=1,
-        steps=steps or data.batches,
+        steps=steps or batches,
         model=model,
     )
-    session.group = groups
+    session.group, session.iterator = groups, iter(data)
     try:
-        type(model).predict(model, **{**given, "x": data.counter(), "steps": None, "callbacks": shown})
+        type(model).predict(model, **{**given, "x": counter, "steps": None, "callbacks": shown})
         return groups.made.result()
     finally:
         session.group = None
         if groups.ended:
             flag.set(model, False)
-        groups.let_go()
 
 
 def next_count(ran: int, seconds: float, outputs: Any) -> int:

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from keras_xla.backend.blocking_op import BlockingOp
-from keras_xla.backend.new_shapes import NewShapes, StepProfile, Timing, TrialImpossible, WayFailed
+from keras_xla.backend.new_shapes import BlockingOp, NewShapes, StepProfile, Timing, TrialImpossible, WayFailed
 from keras_xla.backend.signature import Leaf
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.training.decide import cost, decisions, trials

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_xla.backend.blocking_op import BlockingOp
+from keras_xla.backend.new_shapes import BlockingOp
 
 
 class _Discovery(keras.StatelessScope):

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.scopes import BRANCHES, LOOPS, Ref, Values
+from keras_xla.backend.tensorflow.graphs.graph import SHAPES
 
 Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
@@ -30,7 +30,8 @@ def range_of(values: Values, ref: Ref, depth: int = 0) -> Range:
     if known is not None:
         if not known.size:
             return 0, -1
-        return ANY if _has_nan(known) else (known.min().item(), known.max().item())
+        has_nan = known.dtype.kind == "f" and np.isnan(known).any()
+        return ANY if has_nan else (known.min().item(), known.max().item())
     low, high = _made_by(values, ref, depth + 1)
     return (low, high) if limits[0] <= low and high <= limits[1] else limits  # or else it may have overflowed
 
@@ -83,7 +84,7 @@ def _of_loop(values: Values, ref: Ref, depth: int) -> Range:
     if call is None or call[1].type not in LOOPS:
         return ANY
     scope, loop = call
-    (condition, body) = _parts(scope, loop)
+    body, condition = scope.called_by(loop)
     names = [x.name for x in ref.scope.graph.inputs]
     if ref.name not in names:
         return ANY
@@ -106,15 +107,6 @@ def _limit(values: Values, condition: Ref, counter: str, depth: int) -> float:
     if condition.op.type == "Less" and values.origin(condition.inputs()[0]) == Ref(condition.scope, counter):
         return range_of(values, condition.inputs()[1], depth)[1] - 1
     return math.inf
-
-
-def _parts(scope, loop: tf.Operation) -> tuple:
-    """The scopes of a loop's condition and of its body."""
-    condition = loop.get_attr("cond").name
-    inside = scope.called_by(loop)
-    first = [s for s in inside if s.graph.name == condition or [x.dtype for x in s.graph.outputs] == [tf.bool]]
-    found = first[0] if first else inside[0]
-    return found, next(s for s in inside if s is not found)
 
 
 def _selected(values: Values, inputs: Sequence[Ref], depth: int) -> Range:
@@ -174,10 +166,6 @@ def _union(ranges: Sequence[Range]) -> Range:
     return (min(low for low, _ in ranges), max(high for _, high in ranges)) if ranges else ANY
 
 
-def _has_nan(x: np.ndarray) -> bool:
-    return x.dtype.kind == "f" and bool(np.isnan(x).any())
-
-
 def _products(a: Range, b: Range) -> Range:
     found = [0.0 if 0 in (x, y) else x * y for x in a for y in b]
     return min(found), max(found)
@@ -225,9 +213,7 @@ _COMPUTED: dict[str, Callable[..., Range]] = {
     "Sigmoid": lambda a: (0, 1),
     "Softmax": lambda a: (0, 1),
     "Tanh": lambda a: (-1, 1),
-    "RandomUniform": lambda *_: (0, 1),
-    "StatelessRandomUniform": lambda *_: (0, 1),
-    "StatelessRandomUniformV2": lambda *_: (0, 1),
+    **dict.fromkeys(("RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2"), lambda *_: (0, 1)),
 }
 
 
@@ -249,10 +235,7 @@ def _index_of_any(values: Values, ref: Ref) -> Range:
 
 
 _SIZED: dict[str, Callable[[Values, Ref], Range]] = {
-    "Shape": lambda *_: (0, math.inf),
-    "ShapeN": lambda *_: (0, math.inf),
-    "Size": lambda *_: (0, math.inf),
-    "Rank": lambda *_: (0, math.inf),
+    **dict.fromkeys(SHAPES, lambda *_: (0, math.inf)),
     "ArgMax": _index_along,
     "ArgMin": _index_along,
     "TopKV2": lambda values, ref: (0, max(_size(values, ref, -1) - 1, 0)) if ref.tensor.value_index else ANY,

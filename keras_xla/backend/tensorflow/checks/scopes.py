@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.graphs.graph import Graph
-from keras_xla.private.tensorflow import captures, graph_of_function
+from keras_xla.backend.tensorflow.graphs.definitions import functions_in
+from keras_xla.backend.tensorflow.graphs.graph import SHAPES, Graph
+from keras_xla.private.tensorflow import graph_of_function
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
@@ -29,7 +30,6 @@ CHEAP = frozenset(
     }
 )
 # fmt: on
-_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 # What `tf.raw_ops` calls otherwise than the operations do.
 _RENAMED = dict.fromkeys(("reduction_indices", "dim", "split_dim", "squeeze_dims"), "axis")
 _MOST = 100  # operations between a batch and what is looked at
@@ -68,9 +68,12 @@ class Scope:
         self._called: dict[str, list[Scope]] = {}
 
     def called_by(self, op: tf.Operation) -> list["Scope"]:
-        """A scope for each function that an operation calls; none for those of which no graph is at hand."""
+        """A scope for each function that an operation calls; none for those of which no graph is at hand.
+
+        Of a loop, that is its body and its condition.
+        """
         if op.name not in self._called:
-            graphs = [_graph_of(op, name) for name in _functions_of(op)]
+            graphs = [graph_of_function(op.graph, each.name) for each in functions_in(op.node_def)]
             self._called[op.name] = [self._inside(op, graph) for graph in graphs if graph is not None]
         return self._called[op.name]
 
@@ -80,7 +83,7 @@ class Scope:
         if op.type in (*CALLS, *BRANCHES, *LOOPS):
             bound = {inner.name: Ref(self, x.name) for inner, x in zip(graph.inputs, given, strict=True)}
         if op.type in LOOPS:
-            body = _graph_of(op, op.get_attr("body").name)
+            body = graph_of_function(op.graph, op.get_attr("body").name)
             ends = [_followed(x) for x in body.outputs]
             kept = [end is start for start, end in zip(body.inputs, ends, strict=True)]
             bound = {inner.name: bound[inner.name] for inner, same in zip(graph.inputs, kept, strict=True) if same}
@@ -94,7 +97,6 @@ class Values:
         self.graph = graph
         self.top = Scope(graph.concrete.graph, {})
         self._variables = {id(v.handle): v.shape for v in graph.concrete.variables}
-        self._captures = {inner.name: outer for outer, inner in captures(graph.concrete.graph)}
         self._needs: dict[tuple[Ref, bool], frozenset[str] | None] = {}
         self._values: dict[Ref, np.ndarray | None] = {}
 
@@ -117,7 +119,7 @@ class Values:
         """What is known of a tensor's shape; of a variable's, where it is a handle."""
         origin = self.origin(ref)
         if origin.tensor.dtype == tf.resource:
-            handle = self._captures.get(origin.name) if origin.scope is self.top else None
+            handle = self.graph.captures.get(origin.name) if origin.scope is self.top else None
             return self._variables.get(id(handle), tf.TensorShape(None))
         shape = ref.tensor.shape
         for each in (ref, origin):
@@ -143,7 +145,7 @@ class Values:
             each = todo.pop()
             if each.scope is self.top and each.name in self.graph.inputs:
                 found.add(each.name)
-            elif self._fixed(each) is None and not self._captured(each) and not (shapes and each.op.type in _SHAPES):
+            elif self._fixed(each) is None and not self._captured(each) and not (shapes and each.op.type in SHAPES):
                 if not self._cheap(each) or len(seen) > _MOST:
                     return self._needs.setdefault((ref, shapes), None)
                 new = {self.origin(x) for x in each.inputs()} - seen
@@ -191,7 +193,7 @@ class Values:
             elif (known := self._fixed(ref)) is not None:
                 made[ref] = tf.constant(known)
             elif self._captured(ref):
-                made[ref] = self._captures[ref.name]
+                made[ref] = self.graph.captures[ref.name]
             else:
                 op, inputs = ref.op, [self.made(x, given, made) for x in ref.inputs()]
                 attributes = {name: value for name, value in op.node_def.attr.items() if name != "_class"}
@@ -205,7 +207,7 @@ class Values:
 
     def _captured(self, ref: Ref) -> bool:
         """Whether it is a tensor, not a variable, from outside of the step."""
-        outside = ref.scope is self.top and ref.name in self._captures
+        outside = ref.scope is self.top and ref.name in self.graph.captures
         return outside and ref.tensor.dtype not in (tf.resource, tf.variant)
 
 
@@ -229,15 +231,6 @@ def _eagerly(op: tf.Operation, inputs: Sequence[np.ndarray]) -> list[tf.Tensor]:
     arguments |= {name: op.get_attr(name) for name in names}
     outputs = getattr(tf.raw_ops, op.type)(**{called.get(name, name): x for name, x in arguments.items()})
     return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
-
-
-def _functions_of(op: tf.Operation) -> list[str]:
-    attributes = op.node_def.attr.values()
-    return [f.name for value in attributes for f in ([value.func] if value.HasField("func") else value.list.func)]
-
-
-def _graph_of(op: tf.Operation, name: str):
-    return graph_of_function(op.graph, name)
 
 
 def _followed(x: tf.Tensor) -> tf.Tensor:

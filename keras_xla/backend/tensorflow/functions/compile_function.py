@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_xla.backend.blocking_op import BlockingOp
+from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops
 from keras_xla.private.names import otherwise
 
+to_tensor = tf.convert_to_tensor
 _blockers = otherwise([])(blocking_ops)  # then XLA itself says what it cannot compile
 
 
@@ -37,11 +38,6 @@ def _spec(x):
 def with_autograph(call: Callable):
     """The result of `call()` in the graph under construction, for code whose `if`s and loops test tensors."""
     return tf.function(call)()
-
-
-def to_tensor(x) -> tf.Tensor:
-    """The array as a tensor of the same dtype."""
-    return tf.convert_to_tensor(x)
 
 
 def cut(x: tf.Tensor, axis: int, size: int) -> tf.Tensor:

@@ -85,7 +85,7 @@ def _adopt(made: Any) -> Any:
 def _watch_of(python_function: Callable) -> Watch:
     inner = inspect.unwrap(python_function)
     name = getattr(inner, "__qualname__", None) or getattr(inner, "name", type(inner).__name__)
-    return Watch(name.replace("<locals>.", ""), lambda name: _POLICY_OF[0](name))
+    return Watch(lambda: _POLICY_OF[0](name.replace("<locals>.", "")))
 
 
 @otherwise(False)

@@ -13,16 +13,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.backend.function_calls import Calls
+from keras_xla.backend.new_shapes import Calls
 from keras_xla.backend.signature import Leaf
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED
 from keras_xla.backend.tensorflow.graphs.operations import operations
-from keras_xla.backend.tensorflow.machine import wait_for_devices
 from keras_xla.backend.tensorflow.partial.split import split
 from keras_xla.backend.tensorflow.runner.executable import message_of
 from keras_xla.backend.tensorflow.runner.trace import Traced
-from keras_xla.backend.tensorflow.runner.trial import lacks_memory
+from keras_xla.backend.tensorflow.runner.trial import clocked, lacks_memory
 from keras_xla.private.tensorflow import captures, flat_arguments
 
 Plain = type(tf.function(lambda: None))
@@ -34,11 +33,11 @@ _STATEFUL_RANDOM = re.compile(r"RngReadAndSkip|RngSkip|NonDeterministicInts|Stat
 class Watch:
     """What is known of one function; `resting` when it runs plainly from now on, without a look.
 
-    `make_policy(name)` gives, at the first call, the `FunctionPolicy` that is asked.
+    `make_policy()` gives, at the first call, the `FunctionPolicy` that is asked.
     """
 
-    def __init__(self, name: str, make_policy: Callable[[str], Any]):
-        self._name, self._make_policy = name, make_policy
+    def __init__(self, make_policy: Callable[[], Any]):
+        self._make_policy = make_policy
         self._policy: Any = None
         self._thread = 0
         self._looking, self._count, self._seconds = False, 0, 0.0
@@ -49,7 +48,7 @@ class Watch:
         """Run a call that comes from outside of every graph."""
         plain = functools.partial(Plain.__call__, function, *args, **kwargs)
         if self._policy is None:
-            self._policy, self._thread = self._make_policy(self._name), threading.get_ident()
+            self._policy, self._thread = self._make_policy(), threading.get_ident()
         if threading.get_ident() != self._thread:
             return plain()
         if not self._looking:
@@ -79,7 +78,7 @@ class Watch:
         if variant.way == "this":
             return plain()
         if variant.way == "later":
-            seconds, outputs = _clocked(plain)
+            seconds, outputs = clocked(plain)
             variant.calls.count += 1
             variant.calls.seconds += seconds
             self._policy.ran("graph", seconds)
@@ -92,7 +91,7 @@ class Watch:
             return self._compile(variant, plain, arguments)
         executable = functools.partial(variant.executable, arguments)
         if variant.way == "xla":
-            seconds, outputs = _clocked(executable, wait=False)
+            seconds, outputs = clocked(executable, wait=False)
             self._policy.ran("xla", seconds + looked)
             if self._policy.regrets(variant.calls, seconds):
                 self._settle(variant)
@@ -102,7 +101,7 @@ class Watch:
     def _compile(self, variant: "_Variant", plain: Callable, arguments: list) -> Any:
         try:
             executable = variant.build()
-            seconds, outputs = _clocked(lambda: executable(arguments))
+            seconds, outputs = clocked(lambda: executable(arguments))
         except Exception as error:  # before anything has run
             outputs = plain()  # which raises what is wrong with the script
             self._settle(variant)
@@ -115,7 +114,7 @@ class Watch:
     def _measure(self, variant: "_Variant", plain: Callable, executable: Callable, looked: float) -> Any:
         times = variant.times
         way = "xla" if len(times["xla"]) == len(times["graph"]) else "graph"
-        seconds, outputs = _clocked(executable if way == "xla" else plain)
+        seconds, outputs = clocked(executable if way == "xla" else plain)
         if way == "xla":
             seconds += looked  # once it is decided, the plain graph runs without a look
         times[way].append(seconds)
@@ -128,9 +127,7 @@ class Watch:
 
     def _timed(self, function: Plain, plain: Callable) -> Any:
         traces = function.experimental_get_tracing_count()
-        start = time.perf_counter()
-        outputs = plain()
-        seconds = time.perf_counter() - start
+        seconds, outputs = clocked(plain, wait=False)
         if function.experimental_get_tracing_count() == traces:
             self._policy.ran("graph", seconds)
             self._count, self._seconds = self._count + 1, self._seconds + seconds
@@ -220,14 +217,3 @@ def _refusal(variant: _Variant, arguments: list[tf.Tensor]) -> str:
     if late := variant.late():
         return f"it checks values ({late}), which XLA leaves out"
     return ""
-
-
-def _clocked(run: Callable[[], Any], wait: bool = True) -> tuple[float, Any]:
-    """The seconds of a call, up to when its results are there unless told otherwise, and its outputs."""
-    if wait:
-        wait_for_devices()
-    start = time.perf_counter()
-    outputs = run()
-    if wait:
-        wait_for_devices()
-    return time.perf_counter() - start, outputs

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_xla.private.tensorflow import capture, captures, effects
 
 _NONE: Mapping = {}
-_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 
 def hidden(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -27,6 +27,7 @@ class Graph:
 
     Attributes:
         inputs: Names of the tensors that the function takes, variables aside.
+        captures: Values from outside, by the names of the tensors that stand for them.
         outputs: Names of the tensors that it returns.
         effects: Names of the operations that run for their effects.
         nodes: The `NodeDef`s by name.
@@ -40,7 +41,7 @@ class Graph:
         graph = concrete.graph
         captured = captures(graph)
         self.inputs = [x.name for x in concrete.inputs[: len(concrete.inputs) - len(captured)]]
-        self._captures = {inner.name: outer for outer, inner in captured}
+        self.captures = {inner.name: outer for outer, inner in captured}
         self.outputs = [x.name for x in concrete.outputs]
         self.effects = [op.name for op in effects(graph)]
         definition = graph.as_graph_def()
@@ -66,7 +67,7 @@ class Graph:
     def used_by(self, names: Iterable[str]) -> set[str]:
         """The tensors that nodes use, but for variables."""
         used = {tensor_of(i) for name in names for i in self.nodes[name].input if not i.startswith("^")}
-        return used.difference(self._captures)
+        return used.difference(self.captures)
 
     def upstream(self, starts: Collection[str]) -> set[str]:
         """The names of `starts` and of everything that they need."""
@@ -99,7 +100,7 @@ class Graph:
         self._replace(constants)
 
     def _find_shapes(self, specs: Sequence[tf.TensorSpec], others: Collection[str]) -> None:
-        asking = [name for name, node in self.nodes.items() if node.op in _SHAPES]
+        asking = [name for name, node in self.nodes.items() if node.op in SHAPES]
 
         def probe(*arguments):
             wanted, given = [*asking, *others], dict(zip(self.inputs, arguments, strict=True))
@@ -157,7 +158,7 @@ class Graph:
         for, besides those that they did when traced.
         """
         here = tf.compat.v1.get_default_graph()
-        known = self._captures | given
+        known = self.captures | given
         part = tf.compat.v1.GraphDef(library=self._library, versions=self._versions)
         used = set()
         for name in nodes:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import keras
 import tensorflow as tf
 
-from keras_xla.backend.blocking_op import BlockingOp
+from keras_xla.backend.new_shapes import BlockingOp
+from keras_xla.backend.tensorflow.graphs.definitions import functions_in
 from keras_xla.private.tensorflow import graph_of_function, xla_kernels
 
 # These carry no computation: XLA drops them or turns them into arguments, and the list of kernels has not all
@@ -59,13 +60,11 @@ def operations_of(op, seen: set[str] | None = None) -> Iterator:
     """An operation, and every one of the functions that it calls, but for those `seen`."""
     seen = set() if seen is None else seen
     yield op
-    for value in op.node_def.attr.values():
-        names = [value.func.name] if value.HasField("func") else [f.name for f in value.list.func]
-        for name in names:
-            inner = graph_of_function(op.graph, name) if name not in seen else None
-            seen.add(name)
-            if inner is not None:
-                yield from operations(inner, seen)
+    for called in functions_in(op.node_def):
+        inner = graph_of_function(op.graph, called.name) if called.name not in seen else None
+        seen.add(called.name)
+        if inner is not None:
+            yield from operations(inner, seen)
 
 
 def _user_line(op) -> str:

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from keras_xla.backend.tensorflow.graphs.graph import hidden, leaves_of, repack
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
-from keras_xla.backend.tensorflow.runner.loop_outputs import All, Last
 from keras_xla.backend.tensorflow.runner.sources import Batches
 from keras_xla.backend.tensorflow.runner.trace import Trace
 
@@ -59,7 +58,7 @@ def loop(
     def run(iterator, count, pending, tensors):
         first = tf.cond(pending.has_value(), lambda: pending, iterator.get_next_as_optional)
 
-        keeper = All(made) if joined else Last(made)
+        keeper = (_All if joined else _Last)(made)
 
         def more(ran, _kept, pending):
             return tf.logical_and(ran < count, ready(pending, tensors))
@@ -87,13 +86,7 @@ def loop(
 
 
 def rows_loop(trace: Trace, step: Callable, joined: bool, holds: Callable | None = None) -> Callable:
-    """Runs a step on the rows of arrays in their order, as long as the batches are for it.
-
-    Args:
-        trace: The traced step.
-        step: As `ways.make` gives it, or as `last_batch.filling` does for a trace that fills.
-        joined: Whether the outputs of all batches are wanted, or those of the last one.
-        holds: As in `loop`.
+    """Runs a step on the rows of arrays in their order, as long as the batches are for it; arguments as in `loop`.
 
     Returns:
         `run(tensors, rows, first, count) -> outputs, ran`: at most `count` batches of so many rows each, from row
@@ -113,7 +106,7 @@ def rows_loop(trace: Trace, step: Callable, joined: bool, holds: Callable | None
         return [tf.ensure_shape(x, shape) for x, shape in zip(parts, known, strict=True)]
 
     def run(tensors, rows, first, count):
-        keeper = All(made) if joined else Last(made)
+        keeper = (_All if joined else _Last)(made)
 
         def more(ran, _kept):
             if holds is None:
@@ -136,6 +129,42 @@ def rows_loop(trace: Trace, step: Callable, joined: bool, holds: Callable | None
         return keeper.result(kept), ran
 
     return tf.function(run, autograph=False)
+
+
+class _Last:
+    """The outputs of the last step; zeros if there was none.
+
+    `made` are the outputs of a traced step, flat; `start` are variables of the loop, `invariants` their shapes.
+    """
+
+    def __init__(self, made: Sequence[tf.Tensor]):
+        # No first step in front of the loop: large ones take seconds to be made ready.
+        self.start = [tf.zeros([n or 0 for n in x.shape] if x.shape.rank else [], x.dtype) for x in made]
+        self.invariants = [x.shape for x in made]
+
+    def added(self, _kept: list, _i: tf.Tensor, outputs: list) -> list:
+        """The variables after step `i`."""
+        return outputs
+
+    def result(self, kept: list) -> list:
+        """The outputs."""
+        return kept
+
+
+class _All(_Last):
+    """The outputs of all steps, joined along the first axis; of shapes that `collectable` accepts."""
+
+    def __init__(self, made: Sequence[tf.Tensor]):
+        self.start = [
+            tf.TensorArray(x.dtype, size=0, dynamic_size=True, infer_shape=False, element_shape=x.shape) for x in made
+        ]
+        self.invariants = [tf.TensorShape([]) for _ in made]
+
+    def added(self, kept: list, i: tf.Tensor, outputs: list) -> list:
+        return [array.write(i, x) for array, x in zip(kept, outputs, strict=True)]
+
+    def result(self, kept: list) -> list:
+        return [array.concat() for array in kept]
 
 
 def _known_as(leaves: list[tf.Tensor], shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:

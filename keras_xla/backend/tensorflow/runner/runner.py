@@ -20,15 +20,7 @@ from keras_xla.backend.tensorflow.runner.executable import Executable
 from keras_xla.backend.tensorflow.runner.loops import collectable
 from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, joined
 from keras_xla.backend.tensorflow.runner.sources import Batches, gathered, shapes_of, source_of
-from keras_xla.backend.tensorflow.runner.specs import (
-    alike,
-    common,
-    covers,
-    leaves_with_names,
-    open_spec,
-    opened,
-    spec_of,
-)
+from keras_xla.backend.tensorflow.runner.specs import alike, common, leaves_with_names, opened, spec_of
 from keras_xla.backend.tensorflow.runner.trace import Trace, tensors_of
 
 MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good
@@ -52,7 +44,6 @@ class Runner:
 
     Args:
         step: Takes a batch, returns a structure of tensors: the model's `train_step`, say.
-        names: `names(batch)` names the tensors of a batch.
         arrays: By the number that their row numbers carry, objects whose `batch` has all rows as tensors.
         decide: Answers `NewShapes` with the way to run batches of such shapes.
         compiled: `compiled(leaves, seconds, way)` is told of every executable, with the leaves of the batch that it is
@@ -75,7 +66,6 @@ class Runner:
     def __init__(
         self,
         step: Callable,
-        names: Callable,
         arrays: Mapping[int, Any],
         decide: Callable,
         compiled: Callable,
@@ -84,7 +74,7 @@ class Runner:
         before: Callable | None = None,
         filled_step: Callable | None = None,
     ):
-        self._step, self._names, self._arrays = step, names, arrays
+        self._step, self._arrays = step, arrays
         self._before, self._filled_step = before, filled_step
         self._decide, self._compiled, self._failed, self._again = decide, compiled, failed, again
         self._specs: dict[str, Any] = {}
@@ -163,7 +153,7 @@ class Runner:
         """
         news, tensors = self._news, leaves_of(arrays)
         batch = repack(arrays, [tf.TensorSpec([size, *x.shape[1:]], x.dtype) for x in tensors])
-        key, shapes = self._key(batch if known else keras.tree.map_structure(open_spec, batch)), shapes_of(batch)
+        key, shapes = self._key(batch if known else keras.tree.map_structure(opened, batch)), shapes_of(batch)
 
         def once(executable):
             return lambda: executable.rows(tensors, size, first, 1, every and collectable(executable.trace))
@@ -273,7 +263,8 @@ class Runner:
             if repr(spec) in self._specs:
                 return repr(spec)
             for key, known in self._specs.items():
-                if alike(known, spec) and all(map(covers, leaves_of(known), leaves_of(spec))):
+                pairs = zip(leaves_of(spec), leaves_of(known), strict=True)
+                if alike(known, spec) and all(x.shape.is_subtype_of(y.shape) for x, y in pairs):
                     return key
             for known in list(self._specs.values()):
                 if alike(known, spec):
@@ -328,7 +319,7 @@ class Runner:
 
     def _decided(self, trace: Trace, key: str, batch, once: Callable) -> Executable:
         self._news += 1
-        leaves, shapes = leaves_with_names(batch, self._names), shapes_of(batch)
+        leaves, shapes = leaves_with_names(batch), shapes_of(batch)
 
         def executable(way):
             return self._executable(key, way, leaves, shapes)

@@ -1,18 +1,12 @@
 """Structures of `tf.TypeSpec` of batches: which of them one trace can serve."""
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from keras_xla.backend.signature import Leaf, Signature
+from keras_xla.backend.signature import Leaf, Signature, batch_names
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
-
-
-def open_spec(x: Any) -> Any:
-    """`opened`, of a leaf of a structure: Nones stay Nones."""
-    return None if x is None else opened(x)
 
 
 def spec_of(x: Any) -> Any:
@@ -32,24 +26,19 @@ def _kind_of(spec: Any) -> Any:
     return (spec.shape.rank, spec.dtype.name) if dense else repr(spec)
 
 
-def covers(known: tf.TensorSpec, given: tf.TensorSpec) -> bool:
-    """Whether a trace for the first takes the second."""
-    return all(n is None or n == m for n, m in zip(known.shape, given.shape, strict=True))
-
-
 def common(a: tf.TensorSpec, b: tf.TensorSpec) -> tf.TensorSpec:
     """What two specs have in common; open where they differ."""
     return tf.TensorSpec([n if n == m else None for n, m in zip(a.shape, b.shape, strict=True)], a.dtype)
 
 
 def opened(spec: Any) -> Any:
-    """A `tf.TypeSpec` but for the number of rows, if it is of a dense tensor that has any."""
+    """A `tf.TypeSpec` but for the number of rows, if it is of a dense tensor that has any; Nones stay Nones."""
     dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank
     return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if dense else spec
 
 
-def leaves_with_names(batch: Any, names: Callable) -> Signature:
-    """The tensors of a batch of tensors or specs, ragged and sparse ones taken apart; `names(batch)` names them."""
+def leaves_with_names(batch: Any) -> Signature:
+    """The tensors of a batch of tensors or specs, ragged and sparse ones taken apart."""
 
     def parts(x):
         inner = tf.nest.flatten(x, expand_composites=True)
@@ -57,5 +46,5 @@ def leaves_with_names(batch: Any, names: Callable) -> Signature:
 
     batch = keras.tree.map_structure(parts, batch)
     leaves = [x for x in keras.tree.flatten(batch) if x is not None]
-    named = zip(names(batch), leaves, strict=True)
+    named = zip(batch_names(batch), leaves, strict=True)
     return tuple(Leaf(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in named)

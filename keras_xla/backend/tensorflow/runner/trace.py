@@ -18,7 +18,7 @@ from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
-from keras_xla.private.tensorflow import is_composite, variables
+from keras_xla.private.tensorflow import is_composite
 
 _LOOPS = ("While", "StatelessWhile")
 
@@ -28,11 +28,6 @@ class Traced:
 
     def __init__(self, concrete):
         self.concrete = concrete
-
-    @property
-    def variables(self) -> tuple[tf.Variable, ...]:
-        """Every variable that the step reads or changes."""
-        return variables(self.concrete.graph)
 
     @property
     def changed(self) -> tuple[tf.Variable, ...]:

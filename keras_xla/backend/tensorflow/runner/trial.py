@@ -22,12 +22,19 @@ def timed_runs(run: Callable[[], Any], repeats: int, limit: float) -> Timing:
     for _ in range(1 + repeats):
         if len(seconds) > 1 and sum(seconds[1:]) > limit:
             break
-        wait_for_devices()
-        start = time.perf_counter()
-        run()
-        wait_for_devices()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clocked(run)[0])
     return Timing(seconds[0], tuple(seconds[1:]))
+
+
+def clocked(run: Callable[[], Any], wait: bool = True) -> tuple[float, Any]:
+    """The seconds of a call, up to when its results are there unless told otherwise, and its outputs."""
+    if wait:
+        wait_for_devices()
+    start = time.perf_counter()
+    outputs = run()
+    if wait:
+        wait_for_devices()
+    return time.perf_counter() - start, outputs
 
 
 @contextlib.contextmanager

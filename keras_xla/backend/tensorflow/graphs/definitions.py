@@ -1,0 +1,62 @@
+"""Functions as TensorFlow writes them down, under names that do not tell what was traced before them in a process."""
+
+from collections.abc import Iterable
+from typing import Any
+
+
+def with_called(top: Any, library: Iterable) -> list:
+    """A function and what it calls of a library, from the first one called on: `FunctionDef`s."""
+    known = {each.signature.name: each for each in (*library, top)}
+    names = [top.signature.name]
+    for name in names:  # which grows
+        nodes = known[name].node_def
+        called = (other for node in nodes for other in (node.op, *(each.name for each in functions_in(node))))
+        names += dict.fromkeys(other for other in called if other in known and other not in names)
+    return [known[name] for name in names]
+
+
+def functions_in(node: Any) -> list:
+    """The functions that a `NodeDef` calls, by the names of the attributes that they are: each has a `name`."""
+    attributes = [node.attr[name] for name in sorted(node.attr)]
+    return [each for value in attributes for each in ([value.func] if value.HasField("func") else value.list.func)]
+
+
+def under(functions: list, name: str) -> list:
+    """Functions that call one another, under other names: the name and a number."""
+    names = {each.signature.name: f"{name}_{i}" for i, each in enumerate(functions)}
+    return [_renamed(each, names) for each in functions]
+
+
+def _renamed(function: Any, names: dict[str, str]) -> Any:
+    """A function under another name that calls others by theirs; what is inside is named by its number."""
+    copy = type(function)()
+    copy.CopyFrom(function)
+    signature = copy.signature
+    signature.name = names[signature.name]
+    inside = {arg.name: f"a{i}" for i, arg in enumerate(signature.input_arg)}
+    inside |= {node.name: f"n{i}" for i, node in enumerate(copy.node_def)}
+    for arg in signature.input_arg:
+        arg.name = inside[arg.name]
+    for node in copy.node_def:
+        node.name, node.op = inside[node.name], names.get(node.op, node.op)
+        waits = sorted(_reference(each, inside) for each in node.input if each.startswith("^"))  # in the names' order
+        node.input[:] = [_reference(each, inside) for each in node.input if not each.startswith("^")] + waits
+        node.ClearField("experimental_debug_info")
+        for name in ("_class", "_gradient_op_type"):  # where it would stand, which gradient it would have
+            node.attr.pop(name, None)
+        for each in functions_in(node):
+            each.name = names.get(each.name, each.name)
+    for output, source in function.ret.items():
+        copy.ret[output] = _reference(source, inside)
+    effects = sorted(inside[node] for node in function.control_ret.values())
+    signature.control_output[:] = [f"c{i}" for i in range(len(effects))]
+    copy.control_ret.clear()
+    copy.control_ret.update({f"c{i}": node for i, node in enumerate(effects)})
+    return copy
+
+
+def _reference(text: str, names: dict[str, str]) -> str:
+    """`"node:output:0"`, `"argument"` or `"^node"`, under other names."""
+    mark = "^" if text.startswith("^") else ""
+    name, colon, rest = text.removeprefix("^").partition(":")
+    return f"{mark}{names[name]}{colon}{rest}"
