@@ -114,17 +114,29 @@ def _metrics_count(model: keras.Model) -> bool:
     )
 
 
+def _targets_fit(model: keras.Model, batch: Any) -> bool:
+    """Whether targets stand where their outputs do, so that Keras finds the weight of each loss there, too."""
+    _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    if not keras.tree.is_nested(y):
+        return True
+    try:
+        keras.tree.assert_same_paths(model.output, y)
+    except (ValueError, AttributeError):  # a Sequential model has no `output`: it has one, and it is not nested
+        return False
+    return True
+
+
 class Fill:
     """Fills smaller batches up to the size of those before; those that cannot be are left as they are."""
 
-    def __init__(self):
-        self._size = 0
+    def __init__(self, model: keras.Model):
+        self._model, self._size = model, 0
 
     def __call__(self, batch: Any) -> Any:
         """The batch as a `FilledBatch`."""
         leaves = [x for x in keras.tree.flatten(batch) if x is not None]
         sizes = {np.shape(x)[:1] for x in leaves}
-        if len(sizes) != 1 or () in sizes or (0,) in sizes:
+        if len(sizes) != 1 or () in sizes or (0,) in sizes or not _targets_fit(self._model, batch):
             return batch
         (rows,) = sizes.pop()
         self._size = max(self._size, rows)
@@ -156,7 +168,7 @@ def filling(model: keras.Model, kind: str) -> Callable[[], Fill | None]:
     def fill() -> Fill | None:
         if not wanted:  # by now the metrics are there
             wanted.append(fills(model, kind))
-        return Fill() if wanted[0] and keras.distribution.distribution() is None else None
+        return Fill(model) if wanted[0] and keras.distribution.distribution() is None else None
 
     return fill
 
@@ -167,7 +179,7 @@ def filled_step(model: keras.Model, kind: str) -> Callable:
     @otherwise(None)
     def answer(spec):
         built = all(layer.built for layer in flat_layers(model))  # else its outputs are not known
-        if f"{kind}_step" in vars(model) or not built or not _rows_alone(model, kind):
+        if f"{kind}_step" in vars(model) or not built or not _rows_alone(model, kind) or not _targets_fit(model, spec):
             return None
         if not all(each is None or each.built for each in (compiled_losses(model), compiled_metrics(model))):
             # Their metrics must be there before the step is traced, as they are on JAX.

@@ -88,13 +88,13 @@ def test_those_whose_rows_may_depend_on_each_other_are_not(make):
 
 
 def test_what_is_filled():
-    fill = Fill()
+    fill = Fill(classifier())
     filled = [fill(batch) for batch in ((X[:8], None, {"a": Y[:8]}), (X[8:13], None, {"a": Y[8:13]}))]
     assert [int(each.rows) for each in filled] == [8, 5]
     assert filled[1].batch[0].shape == (8, 20) and filled[1].batch[2]["a"].shape == (8,)
     np.testing.assert_array_equal(filled[1].batch[0][5:], np.repeat(X[12:13], 3, axis=0))
     for odd in ((X[:8], Y[:7]), (X[:0], Y[:0]), np.float32(1)):
-        assert Fill()(odd) is odd
+        assert Fill(classifier())(odd) is odd
 
 
 def results(compile_, make, fit, **options):
@@ -189,6 +189,28 @@ CASES = {
     "sums": (classifier, {"x": X, "y": np.eye(3)[Y]}, {"loss": keras.losses.MeanSquaredError(reduction="sum")}),
     "dropout": (lambda: classifier(dropout=0.4), {"x": X, "y": Y}, {"loss": LOSS}),
 }
+
+
+def listed(model):
+    return keras.Model(model.inputs, [model.output["c"], model.output["d"]])
+
+
+@pytest.mark.parametrize(
+    ("make", "targets", "loss"),
+    [
+        (two_outputs, (Y, X[:, :1]), {"c": LOSS, "d": "mse"}),
+        (lambda: listed(two_outputs()), {"c": Y, "d": X[:, :1]}, [LOSS, "mse"]),
+        (classifier, [Y], LOSS),
+    ],
+    ids=["a tuple for a dict", "a dict for a list", "a list for one"],
+)
+def test_targets_in_another_structure_than_the_outputs_are_not_filled(make, targets, loss):
+    made, expected = (results(compile_, make, {"x": X, "y": targets}, loss=loss) for compile_ in (ours, plainly))
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
+
+
+def plainly(model, *args, **options):
+    model.compile(*args, **options)
 
 
 def ours(model, *args, **options):
