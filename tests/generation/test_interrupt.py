@@ -15,6 +15,8 @@ SCRIPT = textwrap.dedent(
     from keras_xla.models.build import build
     from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has jobs in the background ignore it
+
     spec = DecoderSpec(
         vocab_size=500, hidden_size=256, embedding_size=256, layers=4, tied=True, final_norm=True,
         attention=AttentionSpec(heads=4, kv_heads=4, head_dim=64, qkv_bias=True, out_bias=True, scale=0.125),
