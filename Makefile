@@ -63,9 +63,12 @@ oldest: .venv-oldest/.installed
 	.venv-oldest/bin/python -m pytest $(PARALLEL) tests -m "not slow"
 
 # What comes next: the training tests on Keras' development version. `tests/private` names what it has no longer.
+# KerasHub cannot be imported with it; docs/keras_tests.md has the reason of what else fails there.
 nightly: .venv-nightly/.installed
-	.venv-nightly/bin/python -m pytest $(PARALLEL) $(addprefix tests/,private training backend functions diagnosis) -m "not slow"
-	KERAS_BACKEND=jax .venv-nightly/bin/python -m pytest $(PARALLEL) tests/private tests/training -m "not slow"
+	.venv-nightly/bin/python -m pytest $(PARALLEL) $(addprefix tests/,private training backend functions diagnosis) -m "not slow" \
+		--ignore tests/private/test_hubs.py
+	KERAS_BACKEND=jax .venv-nightly/bin/python -m pytest $(PARALLEL) tests/private tests/training -m "not slow" \
+		--ignore tests/private/test_hubs.py
 
 # The recipe for many machines, end to end on Ray's local runner; Ray alone is 330 MB.
 ray: .venv-ray/.installed
