@@ -124,7 +124,8 @@ def predict_groups(
     )
     session.group, session.iterator = groups, iter(data)
     try:
-        type(model).predict(model, **{**given, "x": counter, "steps": None, "callbacks": shown})
+        # `steps` stays: there are no more groups than that, and with it Keras warns of data that end before.
+        type(model).predict(model, **{**given, "x": counter, "callbacks": shown})
         return groups.made.result()
     finally:
         session.group = None
