@@ -13,6 +13,7 @@ import hashlib
 import io
 import os
 import pathlib
+import re
 import threading
 import zipfile
 from collections.abc import Callable, Iterable
@@ -154,7 +155,7 @@ def _pack(files: dict[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in files.items():
-            archive.writestr(name, content)
+            archive.writestr(zipfile.ZipInfo(name), content)  # without the time: equal bytes, whatever the clock says
     return packed.getvalue()
 
 
@@ -162,7 +163,10 @@ def _unpack(payload: bytes, folder: pathlib.Path) -> list[pathlib.Path]:
     """The files of `_pack`, written into a folder; none if that does not go well."""
     try:
         with zipfile.ZipFile(io.BytesIO(payload)) as archive:
-            return [pathlib.Path(archive.extract(name, folder)) for name in archive.namelist()]
+            names = archive.namelist()
+            if not all(re.fullmatch(r"[\w.-]+\.pb", name) for name in names):
+                return []
+            return [pathlib.Path(archive.extract(name, folder)) for name in names]
     except (zipfile.BadZipFile, OSError):
         return []
 
