@@ -17,17 +17,6 @@ import keras_xla
 TEXT = "".join(f"{n} green bottles hanging on the wall. If one green bottle should fall: " for n in range(200, 0, -1))
 
 
-class Writes(keras.callbacks.Callback):
-    """Prints a completion after each epoch."""
-
-    def __init__(self, layer, prompt):
-        super().__init__()
-        self.layer, self.prompt = layer, prompt
-
-    def on_epoch_end(self, epoch, logs=None):
-        print(f"\n  {self.prompt}{self.layer.generate(self.prompt, max_new_tokens=12)[0]!r}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="openai-community/gpt2")
@@ -46,7 +35,8 @@ def main():
     model = keras.Model(tokens, layer.model(tokens))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     keras_xla.compile(model, optimizer=keras.optimizers.AdamW(1e-3), loss=loss)
-    model.fit(ids[:, :-1], ids[:, 1:], batch_size=8, epochs=args.epochs, callbacks=[Writes(layer, "10 green ")])
+    samples = keras_xla.callbacks.GenerateSamples("10 green ", layer, max_new_tokens=12)
+    model.fit(ids[:, :-1], ids[:, 1:], batch_size=8, epochs=args.epochs, callbacks=[samples])
     print(keras_xla.compile_log())
 
 

@@ -70,7 +70,13 @@ def test_a_checkpoints_defaults_are_taken_and_the_rest_that_matters_is_named():
             "bos_token_id": 1,
         }
     )
-    assert known == {"do_sample": True, "temperature": 0.6, "repetition_penalty": 1.1, "eos_token_id": [1, 2]}
+    assert known == {
+        "do_sample": True,
+        "temperature": 0.6,
+        "typical_p": 1.0,
+        "repetition_penalty": 1.1,
+        "eos_token_id": [1, 2],
+    }
     assert ignored == {"diversity_penalty": 0.5}
 
 

@@ -1,5 +1,6 @@
 """Every example runs as it stands, and every Python snippet of the README."""
 
+import ast
 import os
 import pathlib
 import re
@@ -46,6 +47,18 @@ def test_generate_text():
     assert len(answers) == 3 and answers == re.findall(r" greedy:\n    (.*)", alone)
 
 
+def test_structured_answers():
+    out = run(str(EXAMPLES / "structured_answers.py"))
+    labels = re.findall(r"^  (good|bad ) by \d", out, re.MULTILINE)
+    made = ast.literal_eval(re.search(r"(\[.*\]) \(", out)[1])
+    assert [label.strip() for label in labels] == made == ["good", "bad", "good", "bad"]
+    people = [ast.literal_eval(each) for each in re.findall(r"^  (\{.*\})  \(mean", out, re.MULTILINE)]
+    assert [(person["year_of_birth"], person["profession"]) for person in people] == [
+        (1867, "physicist"),
+        (1912, "mathematician"),
+    ]
+
+
 def test_translate_tfds():
     out = run(str(EXAMPLES / "translate_tfds.py"), "--model", str(real_models.flan_t5_small()))
     assert "The house is wonderful.\n    Das Haus ist wunderbar." in out
@@ -69,7 +82,7 @@ def test_finetune_gpt2(tiny_gpt2):
     out = run(str(EXAMPLES / "finetune_gpt2.py"), "--model", tiny_gpt2, "--epochs", "3")
     losses = [float(x) for x in re.findall(r"loss: (\d\.\d+)\s*$", out, re.MULTILINE)]
     assert losses[-1] < losses[0]
-    assert out.count("10 green") == 3 and out.count("[greedy") == 1  # three epochs of new weights, one executable
+    assert out.count(": 10 green") == 3 and out.count("[advance") == 1  # three epochs of new weights, one executable
 
 
 def test_migrate_after(tiny_gpt2):

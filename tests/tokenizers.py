@@ -14,10 +14,11 @@ TEMPLATE = (
 
 
 @functools.cache
-def tiny(bos: bool = False) -> PreTrainedTokenizerFast:
-    """One token a letter; ids 0 to 4 are `<pad> <s> </s> <user> <assistant>`."""
+def tiny(bos: bool = False, without: str = "") -> PreTrainedTokenizerFast:
+    """One token a letter, but for those it is `without`; ids 0 to 4 are `<pad> <s> </s> <user> <assistant>`."""
     special = ["<pad>", "<s>", "</s>", "<user>", "<assistant>"]
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())[: VOCAB - len(special)]
+    letters = [letter for letter in sorted(pre_tokenizers.ByteLevel.alphabet()) if letter not in without]
+    letters = letters[: VOCAB - len(special)]
     letters[-1] = "Ġ"  # the space
     tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(special + letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

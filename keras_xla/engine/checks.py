@@ -20,16 +20,26 @@ def check(model: Any, prompts: Rows, options: GenerationOptions, source: Rows | 
     check_options(model, options)
     if not (prompts if source is None else source):
         raise ValueError("Received no prompts; expected at least one.")
+    check_lists(options, len(prompts))
     for i, row in enumerate(source or ()):
         _check_ids("Prompt", i, row, model.vocab_size)
         if model.max_source is not None and len(row) > model.max_source:
             raise ValueError(
                 f"Prompt {i} has {len(row)} tokens; the model's encoder has {model.max_source} positions. Shorten it."
             )
-    kind = "Prompt" if source is None else "Decoder prompt"
+    kind, most = "Prompt" if source is None else "Decoder prompt", options.max_new_tokens
     for i, row in enumerate(prompts):
         _check_ids(kind, i, row, model.vocab_size)
-        _check_room(f"{kind} {i}", len(row), model.max_positions, options.max_new_tokens)
+        _check_room(f"{kind} {i}", len(row), model.max_positions, most[i] if isinstance(most, tuple) else most)
+
+
+def check_lists(options: GenerationOptions, prompts: int) -> None:
+    """Raise for options with values for another number of prompts."""
+    for name, count in options.per_row.items():
+        if count != prompts:
+            raise ValueError(
+                f"Received {name} with {count} values for {prompts} prompts; expected one value, or one for each."
+            )
 
 
 def check_options(model: Any, options: GenerationOptions) -> None:
@@ -38,6 +48,7 @@ def check_options(model: Any, options: GenerationOptions) -> None:
     named = {name: getattr(options, name) for name in _TOKEN_OPTIONS}
     named["pad_token_id"] = options.fill
     named["bad_words_ids"] = [token for word in options.bad_words_ids for token in word]
+    named["sequence_bias"] = [token for sequence, _ in options.sequence_bias for token in sequence]
     for name, ids in named.items():
         ids = [ids] if isinstance(ids, int) else ids or []
         if outside := [i for i in ids if i >= vocab]:
@@ -48,6 +59,37 @@ def check_options(model: Any, options: GenerationOptions) -> None:
         )
     if set(range(vocab)) <= set(options.suppress_tokens):
         raise ValueError("Received suppress_tokens with the whole vocabulary; expected some token to be left.")
+
+
+def check_speech(options: GenerationOptions) -> None:
+    """Raise for options about tokens that an encoder reads."""
+    if options.encoder_repetition_penalty != 1 or options.encoder_no_repeat_ngram_size:
+        raise ValueError(
+            "Received encoder_repetition_penalty or encoder_no_repeat_ngram_size with speech, which has no tokens; "
+            "expected them with text only."
+        )
+
+
+def decoder_prompts(rows: Rows, options: GenerationOptions, prompts: Rows | None) -> Rows:
+    """What an encoder-decoder's completions begin with: the prompts for it, or its start token.
+
+    Raises:
+        ValueError: for another number of prompts than rows, and without a start token.
+    """
+    if prompts is not None:
+        if len(rows) and len(prompts) != len(rows):
+            raise ValueError(
+                f"Received {len(prompts)} rows of decoder_input_ids with {len(rows)} of input_ids; expected one for "
+                "each."
+            )
+        return prompts
+    start = options.decoder_start_token_id
+    if start is None:
+        raise ValueError(
+            "Received no decoder_start_token_id, which an encoder-decoder's completions begin with. Pass it; the "
+            "model's config.json or generation_config.json names it."
+        )
+    return [np.array([start], np.int32)] * len(rows)
 
 
 def _check_ids(kind: str, i: int, row: np.ndarray, vocab: int) -> None:

@@ -52,6 +52,28 @@ class ScoreKey:
 
 
 @dataclass(frozen=True)
+class LogprobKey:
+    """What changes the graph of the log-probabilities of given tokens.
+
+    Attributes:
+        batch: Batch bucket.
+        cache: Cache bucket.
+        chunk: Tokens a row at once.
+        source: Length of what an encoder-decoder reads; 0 without.
+        top: How many of the likeliest tokens come with them.
+    """
+
+    batch: int
+    cache: int
+    chunk: int
+    source: int = 0
+    top: int = 0
+
+    def __str__(self):
+        return ", ".join([f"log-probabilities{f' and top {self.top}' if self.top else ''}", *_shown(self)])
+
+
+@dataclass(frozen=True)
 class AdvanceKey:
     """What changes the graph of the loop over new tokens; everything else is a tensor.
 
@@ -61,7 +83,7 @@ class AdvanceKey:
         source: Length of what an encoder-decoder reads; 0 without.
         beams: Beams.
         eos_room: Room for end-of-sequence ids.
-        words: Room for bad words: how many, how long.
+        words: Room for bad words, and for biased sequences: how many, how long.
     """
 
     batch: int
@@ -112,7 +134,7 @@ class RememberKey:
         return f"remember, batch {self.batch}, source {self.source}"
 
 
-def _shown(key: PrefillKey | AdvanceKey | ScoreKey) -> list[str]:
+def _shown(key: PrefillKey | AdvanceKey | ScoreKey | LogprobKey) -> list[str]:
     return [f"batch {key.batch}", f"cache {key.cache}", *([f"source {key.source}"] if key.source else [])]
 
 

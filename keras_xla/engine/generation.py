@@ -94,6 +94,8 @@ class Generation:
 
     Attributes:
         step: How many tokens a row has at most.
+        prompt_end: The slot of the first new token.
+        weights: The model's, with which it runs; None where each call reads them.
     """
 
     def __init__(
@@ -114,10 +116,10 @@ class Generation:
     ):
         self._executables, self._pool, self._caches = executables, pool, caches
         self._key, self._state, self._request, self._executable = key, state, request, executable
-        self._end, self._options, self._pace = prompt_end, options, pace
+        self.prompt_end, self._options, self._pace = prompt_end, options, pace
         self.step = step
-        self._more = step < options.max_new_tokens
-        self._progress, self._weights = progress, weights
+        self._more = step < options.most_new_tokens
+        self._progress, self.weights = progress, weights
         self._stopped: dict[int, int] = {}
 
     @property
@@ -141,7 +143,7 @@ class Generation:
         key = self._executable(self._key)
         traces, start, before = self._executables.trace_count, time.perf_counter(), self.step
         limits = ops.convert_to_tensor(np.array([self.step, min(count, self._room - self.step)], np.int32))
-        step, more, self._progress = self._executables(key, self._state, self._request, limits, weights=self._weights)
+        step, more, self._progress = self._executables(key, self._state, self._request, limits, weights=self.weights)
         self.step, self._more = int(step), bool(more)
         if self._executables.trace_count == traces:
             self._pace.took(time.perf_counter() - start, self.step - before)
@@ -154,8 +156,14 @@ class Generation:
         made = []
         for row, over in enumerate(done):
             length = min(lengths[row], self._stopped.get(row, lengths[row]))
-            made.append((tokens[row, self._end : self._end + length], over or row in self._stopped or not self._more))
+            new = tokens[row, self.prompt_end : self.prompt_end + length]
+            made.append((new, over or row in self._stopped or not self._more))
         return made
+
+    def allow(self, tokens: np.ndarray) -> None:
+        """Say what may come next: a bit for each token, `[B, V / 32]` int32; not for beams."""
+        extras = {**self._request.extras, "allowed": ops.convert_to_tensor(tokens)}
+        self._request = self._request._replace(extras=extras)
 
     def stop(self, row: int, length: int) -> None:
         """End a row behind its first `length` new tokens; not for beams."""
@@ -167,7 +175,7 @@ class Generation:
             none = np.zeros((self._key.batch, self._key.beams), np.int32)
             return Found(none[..., None][..., :0], none, none.astype(np.float32), np.zeros((self._key.batch,), bool))
         state = self._state["search"]
-        new = slice(self._end, self._end + self.step)
+        new = slice(self.prompt_end, self.prompt_end + self.step)
         if self._key.beams > 1:
             return _best_beams(state, new, self.step, self._options.length_penalty, cut_off=self._more)
         lengths = ops.convert_to_numpy(state.lengths)
@@ -184,28 +192,28 @@ class Generation:
         """
         while True:
             self.advance(1)
-            if self._caches is None or self._room >= self._options.max_new_tokens:
+            if self._caches is None or self._room >= self._options.most_new_tokens:
                 return
             self._grow()
             prefill(self._key, self._state)
 
     def close(self) -> None:
         """Hand the state back; nothing else may be asked."""
-        state, self._state, self._weights = self._state, None, None
+        state, self._state, self.weights = self._state, None, None
         self._pool.give(self._key, state)
 
     def release(self) -> tuple[StateKey, DeviceState, np.ndarray]:
         """Let go of the state: its key, it, and the tokens `[B, S]` that stand in its cache, S slots from the first."""
-        (key, state), self._state, self._weights = (self._key, self._state), None, None
+        (key, state), self._state, self.weights = (self._key, self._state), None, None
         shown = state["search"].tokens if key.beams == 1 and self.step else state["tokens"]
         # The newest token has been chosen, but not run.
-        run = self._end - 1 + (self.step if key.beams == 1 else 0)
+        run = self.prompt_end - 1 + (self.step if key.beams == 1 else 0)
         return key, state, ops.convert_to_numpy(shown)[:, :run]
 
     @property
     def _room(self) -> int:
         """How many tokens the cache can hold; the prompts' last token runs with the new ones."""
-        behind = self._key.cache - self._end
+        behind = self._key.cache - self.prompt_end
         # Beams that share a cache have a slot each for every token.
         return behind if self._caches is None else min((behind + 1) // self._key.beams, behind)
 

@@ -2,24 +2,27 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
+from keras_xla.engine.batches import Part, copies_of, most_rows, split
 from keras_xla.engine.buckets import Buckets
-from keras_xla.engine.checks import check
-from keras_xla.engine.executables import AdvanceKey, EncodeKey, Executables, PrefillKey, RememberKey, ScoreKey, WholeKey
+from keras_xla.engine.checks import check, check_speech, decoder_prompts
+from keras_xla.engine.executables import AdvanceKey, Executables, WholeKey
 from keras_xla.engine.generation import Generation, Pace, StateKey
+from keras_xla.engine.padding import pad_left, pad_more, padded
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.prompt_cache import PromptCache
-from keras_xla.engine.run import Run, Stop, nothing
+from keras_xla.engine.prompt_cache import Kept, PromptCache, SavedPrompt
+from keras_xla.engine.prompt_runner import PromptRunner
+from keras_xla.engine.run import Guide, Run, Stop, allowed, nothing
 from keras_xla.engine.search import processors as logits
-from keras_xla.engine.search.request import eos_room, make_request, pad_left, pad_source
+from keras_xla.engine.search.own_processors import check_processor_options
+from keras_xla.engine.search.request import eos_room, make_request
 from keras_xla.engine.state_pool import StatePool
 from keras_xla.engine.watch import Watch
 from keras_xla.models.interface import Decoder, EncoderDecoder
@@ -27,8 +30,7 @@ from keras_xla.models.interface import Decoder, EncoderDecoder
 Rows = Sequence[np.ndarray]
 
 AHEAD = 32  # new tokens that a cache has room for from the start
-CHUNK_PART, LEAST_CHUNK, MOST_CHUNK = 8, 16, 512  # of a cache, and in tokens
-MOST_ROWS = 64  # that run at once where no batch buckets are given
+CACHE_BYTES = 2**31  # of all caches of a batch
 
 
 class Generator:
@@ -37,7 +39,7 @@ class Generator:
     Args:
         model: A `Decoder` or an `EncoderDecoder`.
         batch: Buckets of the batch size. What is more than the largest, or than 64 rows, runs one batch after the
-            other.
+            other, prompts of like length together.
         cache: Buckets of the cache: prompt and new tokens together, these once for each beam.
         source: Buckets of the length of what an encoder-decoder reads.
         on_recompile: `"log"` or `"raise"`, see `Executables`.
@@ -46,6 +48,7 @@ class Generator:
         processed_scores: Whether scores are of the processed distribution (before the temperature) rather than the
             model's own; a beam's always is.
         refresh: Called before each run: gives the model the weights that count now.
+        cache_bytes: That the caches of a batch may hold; what needs more runs one batch after the other.
     """
 
     def __init__(
@@ -59,13 +62,17 @@ class Generator:
         processors: Mapping[str, logits.Processor] = logits.PROCESSORS,
         processed_scores: bool = False,
         refresh: Callable[[], None] = lambda: None,
+        cache_bytes: int = CACHE_BYTES,
     ):
-        self.model, self.processors = model, dict(processors)
+        self.model, self.processors, self._words = model, dict(processors), -(-model.vocab_size // 32)
         self._programs = Programs(model, self.processors, processed_scores)
-        self.has_encoder = self._programs.has_encoder
-        self._batch, self._cache, self._source, self._refresh = batch, cache, source, refresh
+        self.has_encoder, self.chunked = self._programs.has_encoder, self._programs.chunked
+        self.batch_buckets, self.cache_buckets, self._cache_bytes = batch, cache, cache_bytes
         self.executables = Executables(name, self._programs.function, model.variables, on_recompile)
-        self._pool = StatePool(self._programs.new_state)
+        self.pool = StatePool(self._programs.new_state)
+        self.prompt_runner = PromptRunner(
+            model, self._programs, self.executables, self.pool, batch, cache, source, refresh
+        )
         self._paces: dict[AdvanceKey, Pace] = {}
         self._numbering, self._numbered = threading.Lock(), 0
 
@@ -78,8 +85,10 @@ class Generator:
         *,
         watch: Watch | None = None,
         stops: Sequence[Stop] = (),
-        reuse: PromptCache | None = None,
+        guides: Sequence[Guide | None] = (),
+        reuse: PromptCache | SavedPrompt | None = None,
         first_row: int = 0,
+        report: Callable[[int], None] = lambda rows: None,
     ) -> dict[str, np.ndarray]:
         """Complete each row.
 
@@ -90,8 +99,10 @@ class Generator:
             hidden: Instead of `rows`, what `encode` returned; a row with an empty prompt then is idle.
             watch: Ends the call before; by default `options.max_time` does.
             stops: What ends each completion before.
+            guides: What leads each completion.
             reuse: Where the prompts' beginnings may stand already, and where they are put.
             first_row: The number of the first row, on which what is drawn for it depends.
+            report: Called with how many rows have just been finished.
 
         Returns:
             `sequences (rows * num_return_sequences, max_new_tokens)` int32, new tokens only,
@@ -104,23 +115,32 @@ class Generator:
         """
         watch = Watch(options.max_time) if watch is None else watch
         if hidden is not None:  # one batch already
-            return self._outputs(self.start(rows, options, prompts, hidden), watch, ())
+            return self._outputs(self.start(rows, options, prompts, hidden), watch)
         self.check(rows, options, prompts)  # all of them, before the first batch runs
-        copies, parts = copies_of(options), []
-        for part in self.batches(len(rows), options):
+        made, order = [], []
+        for part in self.parts(rows, options):
             if watch.over:
-                parts.append(nothing(len(rows[part]), options))
-                continue
-            begun = None if prompts is None else prompts[part]
-            number = first_row + part.start * copies
-            run = self.start(rows[part], options, begun, reuse=reuse, first_row=number)
-            parts.append(self._outputs(run, watch, stops[part.start * copies : part.stop * copies]))
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+                outputs = nothing(len(part.prompts), options)
+            else:
+                begun = None if prompts is None else part.of(prompts)
+                led = part.of_rows(guides)
+                more = dict(guides=led, reuse=reuse, numbers=part.rows, first_row=first_row, room=part.room)
+                run = self.start(part.of(rows), part.options, begun, **more)
+                outputs = self._outputs(run, watch, part.of_rows(stops), led, options)
+            made.append(outputs)
+            order.append(part.answers)
+            report(len(part.prompts))
+        back = np.argsort(np.concatenate(order))
+        return {name: np.concatenate([outputs[name] for outputs in made])[back] for name in made[0]}
 
-    def batches(self, rows: int, options: GenerationOptions) -> Iterator[slice]:
-        """Which of so many rows run together."""
-        most = max(1, (self._batch.sizes[-1] if self._batch.sizes else MOST_ROWS) // copies_of(options))
-        return (slice(first, min(first + most, rows)) for first in range(0, rows, most))
+    def parts(self, rows: Rows, options: GenerationOptions) -> list[Part]:
+        """Which prompts, or sources, run together."""
+        lengths = [len(row) for row in rows]
+        most = most_rows(self.batch_buckets, 0, self._cache_bytes)
+        if self.keeps_prompts and len(rows) * copies_of(options) > 1:
+            slots = _slots(max(lengths), options.most_new_tokens, options.num_beams)
+            most = most_rows(self.batch_buckets, self._programs.slot_bytes * slots, self._cache_bytes)
+        return split(lengths, options, most)
 
     def check(
         self, rows: Rows, options: GenerationOptions, prompts: Rows | None = None, hidden: Any = None
@@ -131,19 +151,20 @@ class Generator:
             What the decoder begins with, and what the encoder reads if there is one that has to.
         """
         prompts = self.decoder_prompts(rows, options, prompts)
+        check_processor_options(self.processors, options, self.model.vocab_size)
         reads = rows if self.has_encoder and hidden is None else None
         check(self.model, [p for p in prompts if len(p) or hidden is None], options, reads)
-        longest, new, beams = max(map(len, prompts)), options.max_new_tokens, options.num_beams
-        if self._programs.chunked:
-            self._cache.fit(longest + max(new, beams * new - 1))  # where it may have to grow to
-        else:
-            self._cache.fit(padded(longest) + new)
-        if reads is not None:
-            self._source_length(reads, None)
+        parts = self.parts(rows, options) if hidden is None else [Part(np.arange(len(prompts)), options, 1, 0)]
+        for part in parts:  # rows of one batch end together, and go on until the last one is done
+            longest, new = max(map(len, part.of(prompts))), part.options.most_new_tokens
+            # A cache may have to grow to that; one that cannot takes prompts whole.
+            slots = _slots(longest, new, options.num_beams) if self.chunked else padded(longest) + new
+            self.cache_buckets.fit(slots)
+        if reads is None and self.has_encoder:
+            check_speech(options)
+        self.prompt_runner.source_length(reads, hidden)
         if hidden is None:
-            self._batch.fit(
-                max(part.stop - part.start for part in self.batches(len(prompts), options)) * copies_of(options)
-            )
+            self.batch_buckets.fit(max(len(part.rows) for part in parts))
         return prompts, reads
 
     def start(
@@ -153,27 +174,37 @@ class Generator:
         prompts: Rows | None = None,
         hidden: Any = None,
         *,
-        reuse: PromptCache | None = None,
+        guides: Sequence[Guide | None] = (),
+        reuse: PromptCache | SavedPrompt | None = None,
+        numbers: np.ndarray | None = None,
         first_row: int = 0,
+        room: int = 0,
     ) -> Run:
-        """Run the prompts of one batch; arguments and errors as for `__call__`."""
+        """Run the prompts of one batch; arguments and errors as for `__call__`.
+
+        `numbers` are those of the rows in the call, from 0 on by default. What is drawn for a row depends on its number
+        and `first_row` together, but not where each prompt has a seed: its answers are those that it would have alone.
+        The batch has `room` for so many rows at least.
+        """
         prompts, reads = self.check(rows, options, prompts, hidden)
-        copies = copies_of(options)
+        copies, each = copies_of(options), np.arange(len(prompts))
+        options = options.of_rows(np.repeat(each, copies))
+        numbers = np.arange(len(prompts) * copies) if numbers is None else numbers
+        drawn_by = np.tile(np.arange(copies), len(prompts)) if isinstance(options.seed, tuple) else first_row + numbers
         prompts = [row for row in prompts for _ in range(copies)]
-        batch = self._batch.fit(len(prompts))
-        self._refresh()
-        if reads is not None:
-            reads = [row for row in reads for _ in range(copies)]
-        source = 0 if not self.has_encoder else self._source_length(reads, hidden)
-        sources = self._sources(batch, source, reads, hidden, copies)
-        busy = np.array([len(prompt) > 0 for prompt in prompts])
-        return self._begun(prompts, options, batch, source, sources, busy, reuse, first_row)
+        batch = self.batch_buckets.fit(max(len(prompts), room))
+        self.prompt_runner.refresh()
+        sources = self.prompt_runner.sources(reads, hidden, copies, batch)
+        drawn_by = np.pad(drawn_by, (0, batch - len(drawn_by)))
+        key = StateKey(batch, 0, options.num_beams, self.prompt_runner.source_length(reads, hidden))
+        may = allowed(guides, batch, self._words)
+        return self._begun(prompts, options, key, sources, reuse, drawn_by, may, numbers)
 
     def warmup(self, rows: Rows, options: GenerationOptions, prompts: Rows | None = None, hidden: Any = None) -> None:
         """Compile what a call with arguments of this size needs, for `max_new_tokens`."""
         if hidden is None:
-            for part in self.batches(len(rows), options):
-                self._warm(rows[part], options, None if prompts is None else prompts[part], None)
+            for part in self.parts(rows, options):
+                self._warm(part.of(rows), part.options, None if prompts is None else part.of(prompts), None)
         else:
             self._warm(rows, options, prompts, hidden)
 
@@ -181,7 +212,9 @@ class Generator:
         with self.executables.warming():
             run = self.start(rows, options, prompts, hidden)
             ids, starts = np.zeros((run.generation.batch, 2), np.int32), np.zeros((run.generation.batch,), np.int32)
-            run.generation.warm(lambda key, state: self.has_encoder or self._prefill(key, state, ids, starts))
+            run.generation.warm(
+                lambda key, state: self.has_encoder or self.prompt_runner.prefill(key, state, ids, starts)
+            )
             run.close()
 
     def number_rows(self, count: int) -> int:
@@ -190,82 +223,91 @@ class Generator:
             first, self._numbered = self._numbered, (self._numbered + count) % 2**31
         return first
 
-    def prompt_cache(self) -> PromptCache | None:
-        """An empty one; None where prompts cannot stay: a source is another each time, or the cache is not ours."""
-        return None if self.has_encoder or not self._programs.chunked else PromptCache(self._pool, self.model.variables)
+    @property
+    def keeps_prompts(self) -> bool:
+        """Whether prompts can stay in a cache: not where a source is another each time, or the cache is not ours."""
+        return self.chunked and not self.has_encoder
+
+    def prompt_cache(self, saved: SavedPrompt | None = None) -> PromptCache | None:
+        """An empty one, for which `saved` serves at first; None where prompts cannot stay."""
+        if saved is not None:
+            self.use(saved)
+        return PromptCache(self.pool, self.model.variables, saved) if self.keeps_prompts else None
+
+    def use(self, reuse: PromptCache | SavedPrompt) -> None:
+        """To be called before `reuse` is an argument: it may have been made before the layer was quantized.
+
+        Raises:
+            ValueError: for a prompt that another generator saved.
+        """
+        reuse.serve(self.pool, self.model.variables)
+
+    def save_prompt(self, rows: Rows) -> SavedPrompt:
+        """Run prompts, and keep them.
+
+        Raises:
+            ValueError: as `__call__` does, for more rows than one batch, and where prompts cannot stay.
+        """
+        if not self.keeps_prompts:
+            kind = "an encoder-decoder" if self.has_encoder else "a model with a cache of its own"
+            raise ValueError(f"Received a prompt to save for {kind}; expected a decoder-only model of keras_xla.")
+        options = GenerationOptions(max_new_tokens=1)
+        self.check(rows, options)
+        if len(parts := self.parts(rows, options)) > 1:
+            raise ValueError(
+                f"Received {len(rows)} prompts to save; expected at most {len(parts[0].prompts)}, one batch."
+            )
+        run, (_, starts) = self.start(rows, options), pad_left(rows, self.batch_buckets.fit(len(rows)), 0)
+        kept = Kept.of(run.generation, starts, run.generation.weights)
+        return SavedPrompt(kept, self.pool, self.model.variables)
 
     def encode(self, features: np.ndarray) -> Any:
         """An encoder's hidden states `(batch bucket, length, hidden)` of speech `features (rows, mel, frames)`."""
-        batch = self._batch.fit(len(features))
-        filled = np.zeros((batch, *features.shape[1:]), np.float32)
-        filled[: len(features)] = features
-        self._refresh()
-        return self.executables(EncodeKey(batch, features.shape[1:]), ops.convert_to_tensor(filled))
+        return self.prompt_runner.encode(features)
 
     def score(self, prompts: Rows, hidden: Any) -> np.ndarray:
         """Logits `(rows, vocab_size)` of the token after each decoder prompt; nothing is generated."""
         options = GenerationOptions(max_new_tokens=1)
         check(self.model, [prompt for prompt in prompts if len(prompt)], options)
-        self._refresh()
-        ids, starts = pad_left(prompts, hidden.shape[0], 0)
-        key = StateKey(hidden.shape[0], self._cache.fit(ids.shape[1] + 1), 1, hidden.shape[1])
-        weights = self.executables.read_weights()
-        key, state, _ = self._state(key, [hidden], ids, starts, None, weights)
-        self._prefill(key, state, ids, starts, weights=weights)
-        inputs = map(ops.convert_to_tensor, (ids[:, -1], np.int32(ids.shape[1] - 1), starts))
-        scores = self.executables(ScoreKey(key.batch, key.cache, key.source), state, *inputs, weights=weights)
-        self._pool.give(key, state)
-        return ops.convert_to_numpy(scores)[: len(prompts)]
+        return self.prompt_runner.logits(prompts, hidden)
 
     def decoder_prompts(self, rows: Rows, options: GenerationOptions, prompts: Rows | None = None) -> Rows:
         """What the decoder begins with; arguments and errors as for `__call__`."""
-        if not self.has_encoder:
-            return rows
-        if prompts is not None:
-            if len(rows) and len(prompts) != len(rows):
-                raise ValueError(
-                    f"Received {len(prompts)} rows of decoder_input_ids with {len(rows)} of input_ids; expected one "
-                    "for each."
-                )
-            return prompts
-        start = options.decoder_start_token_id
-        if start is None:
-            raise ValueError(
-                "Received no decoder_start_token_id, which an encoder-decoder's completions begin with. Pass it; the "
-                "model's config.json or generation_config.json names it."
-            )
-        return [np.array([start], np.int32)] * len(rows)
-
-    def _source_length(self, reads: Rows | None, hidden: Any) -> int:
-        if hidden is not None:
-            return hidden.shape[1]
-        length, limit = self._source.fit(max(map(len, reads))), self.model.max_source
-        return length if limit is None else min(length, limit)
+        return decoder_prompts(rows, options, prompts) if self.has_encoder else rows
 
     @staticmethod
-    def _outputs(run: Run, watch: Watch, stops: Sequence[Stop]) -> dict[str, np.ndarray]:
-        for _ in run.advance(watch, stops):
+    def _outputs(
+        run: Run,
+        watch: Watch,
+        stops: Sequence[Stop] = (),
+        guides: Sequence[Guide | None] = (),
+        call: GenerationOptions | None = None,
+    ) -> dict[str, np.ndarray]:
+        for _ in run.advance(watch, stops, guides):
             pass
-        outputs = run.outputs()
+        outputs = run.outputs(None if call is None else call.most_new_tokens)
         run.close()
         return outputs
 
-    def _begun(self, prompts, options, batch, source, sources, busy, reuse, first_row) -> Run:
+    def _begun(self, prompts, options, key: StateKey, sources: list, reuse, drawn_by, may, numbers) -> Run:
         """A generation with the prompts in its cache."""
-        chunked = self._programs.chunked
+        chunked, batch = self.chunked, key.batch
+        busy = np.array([len(prompt) > 0 for prompt in prompts])
         ids, starts = pad_left(prompts, batch, options.fill)
         if chunked:
-            slots = ids.shape[1] + options.num_beams * min(options.max_new_tokens, AHEAD)
+            slots = ids.shape[1] + options.num_beams * min(options.most_new_tokens, AHEAD)
         else:  # its cache cannot grow, and takes prompts whole
             ids, starts = pad_more(ids, starts, options.fill)
-            slots = ids.shape[1] + options.max_new_tokens
-        key, length = StateKey(batch, self._cache.fit(slots), options.num_beams, source), ids.shape[1]
+            slots = ids.shape[1] + options.most_new_tokens
+        key, length = dataclasses.replace(key, cache=self.cache_buckets.fit(slots)), ids.shape[1]
         weights = self.executables.read_weights()
-        key, state, known = self._state(key, sources, ids, starts, reuse, weights)
+        read = np.where(sources[1], sources[0], -1) if len(sources) == 2 else None
+        key, state, known = self.prompt_runner.state(key, sources, ids, starts, reuse, weights)
         request = make_request(
-            starts, length, eos_room(options), options, self.processors, self.model.vocab_size, first_row
+            starts, length, eos_room(options), options, self.processors, self.model.vocab_size, drawn_by, read, may
         )
-        words = tuple(request.extras["words"].shape) if "words" in request.extras else ()
+        rooms = [request.extras[name].shape for name in ("words", "sequences") if name in request.extras]
+        words = tuple(size for shape in rooms for size in shape)
         request = keras.tree.map_structure(ops.convert_to_tensor, request)
 
         def executable(key: StateKey) -> AdvanceKey:
@@ -274,7 +316,7 @@ class Generator:
         state.assign("tokens", np.pad(ids, ((0, 0), (0, key.cache - length))))
         progress = None
         if chunked:
-            self._prefill(key, state, ids, starts, known, weights)
+            self.prompt_runner.prefill(key, state, ids, starts, known, weights)
             state.assign("chosen", np.tile(ids[:, -1:], (1, options.num_beams)))
             state.assign("parents", np.zeros((batch, options.num_beams), np.int32))
         else:
@@ -282,8 +324,8 @@ class Generator:
             progress = self.executables(whole, state, request, ops.convert_to_tensor(ids), weights=weights) or None
         generation = Generation(
             self.executables,
-            self._pool,
-            self._cache if chunked else None,
+            self.pool,
+            self.cache_buckets if chunked else None,
             key,
             state,
             request,
@@ -295,84 +337,10 @@ class Generator:
             progress,
             weights,
         )
-        if reuse is None:
-            return Run(generation, options, busy)
-        return Run(generation, options, busy, lambda generation: reuse.put(generation, starts, weights))
-
-    def _state(self, key: StateKey, sources: list, ids, starts, reuse, weights) -> tuple[StateKey, DeviceState, int]:
-        """A state with what the decoder needs of its source in it; how many slots hold the prompts already."""
-        if reuse is not None:
-            reuse.serve(self._pool, self.model.variables)  # the layer may have been quantized since it was made
-        kept = None if reuse is None or key.beams > 1 else reuse.take(key.batch, ids, starts)
-        if kept is not None:
-            return self._moved(key, *kept)
-        if sources:
-            self._programs.remember_specs(key, sources)
-        state = self._pool.take(key)
-        if sources:
-            self.executables(RememberKey(key.batch, key.source, len(sources) == 1), state, *sources, weights=weights)
-        return key, state, 0
-
-    def _moved(self, key: StateKey, kept: StateKey, state: DeviceState, known: int):
-        """A kept state, with at least the room that `key` has."""
-        if kept.cache >= key.cache:
-            return kept, state, known
-        larger = self._pool.take(key)
-        larger.copy_from(state)
-        self._pool.give(kept, state)
-        return key, larger, known
-
-    def _prefill(
-        self, key: StateKey, state, ids: np.ndarray, starts: np.ndarray, known: int = 0, weights: list | None = None
-    ) -> None:
-        """Run prompts `ids [B, L]` from the slot `known` on, but for their last tokens, which `advance` runs."""
-        name = PrefillKey(key.batch, key.cache, chunk_size(key.cache), key.source)
-        starts = ops.convert_to_tensor(starts)
-        for chunk, slot in chunks(ids[:, :-1], name.chunk, key.cache, known):
-            inputs = ops.convert_to_tensor(chunk), starts, ops.convert_to_tensor(slot)
-            self.executables(name, state, *inputs, weights=weights)
-
-    def _sources(self, batch: int, source: int, reads, hidden, copies) -> list:
-        """What a `RememberKey` takes: ids and their mask, or hidden states."""
-        if not source:
-            return []
-        if hidden is None:
-            return [ops.convert_to_tensor(x) for x in pad_source(reads, batch, source)]
-        return [_repeat(hidden, copies, batch)]
+        close = Generation.close if reuse is None else reuse.closing(starts, weights)
+        return Run(generation, options, busy, numbers, self._words, close)
 
 
-def copies_of(options: GenerationOptions) -> int:
-    """How many rows a prompt takes: a beam search finds its answers in one."""
-    return options.num_return_sequences if options.num_beams == 1 else 1
-
-
-def chunk_size(cache: int) -> int:
-    """Tokens of a prompt that run at once over a cache of so many slots."""
-    return min(cache, MOST_CHUNK, max(LEAST_CHUNK, cache // CHUNK_PART))
-
-
-def chunks(ids: np.ndarray, size: int, cache: int, first: int = 0) -> Iterator[tuple[np.ndarray, np.int32]]:
-    """Prompts `ids [B, L]` from the slot `first` on, in parts `[B, size]` int32, each with the slot it begins at."""
-    for begin in range(first, ids.shape[1], size):
-        slot = min(begin, cache - size)  # all of it has to fit: some tokens then run twice
-        chunk = ids[:, slot : slot + size]
-        yield np.pad(chunk, ((0, 0), (0, size - chunk.shape[1]))), np.int32(slot)
-
-
-def padded(length: int) -> int:
-    """What prompts that run whole are padded to: the next power of two, at least 32."""
-    return 1 << max(length - 1, 31).bit_length()
-
-
-def pad_more(ids: np.ndarray, starts: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """`ids [B, L]`, padded on the left to the next power of two, at least 32; and where rows begin then."""
-    missing = padded(ids.shape[1]) - ids.shape[1]
-    return np.pad(ids, ((0, 0), (missing, 0)), constant_values=pad), starts + missing
-
-
-def _repeat(hidden, copies: int, batch: int):
-    """Each row of `hidden` `copies` times, `batch` rows in all."""
-    if copies == 1 and hidden.shape[0] == batch:
-        return hidden
-    rows = np.minimum(np.arange(batch) // copies, hidden.shape[0] - 1)
-    return ops.take(hidden, rows.astype("int32"), axis=0)
+def _slots(prompt: int, new: int, beams: int) -> int:
+    """Of a cache that holds a prompt and all new tokens; beams have a slot each for every token but the last."""
+    return prompt + max(new, beams * new - 1)

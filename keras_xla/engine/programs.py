@@ -1,22 +1,25 @@
 """What each executable computes, and what state it works on."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.engine.executables import AdvanceKey, EncodeKey, PrefillKey, RememberKey, ScoreKey, WholeKey
+from keras_xla.engine.executables import AdvanceKey, EncodeKey, LogprobKey, PrefillKey, RememberKey, ScoreKey, WholeKey
 from keras_xla.engine.generation import StateKey
 from keras_xla.engine.search import decode, processors
 from keras_xla.engine.search.beam_cache import is_chunked, kind_of_cache, rows_of_cache
 from keras_xla.engine.search.beam_search import BeamSearch
 from keras_xla.engine.search.request import Request
 from keras_xla.engine.search.sampling import Sampling
-from keras_xla.models.interface import Decoder, EncoderDecoder
+from keras_xla.models.interface import Decoder, EncoderDecoder, View
 
+_STORED_AS = {"bfloat16": "float16"}  # as many bytes, for NumPy
 _SEARCHED = ("tokens", "chosen", "parents", "search", "table")  # of a state, beside what the model needs
 
 
@@ -53,6 +56,8 @@ class Programs:
             return (lambda values, *inputs: ({"memory": self._memory(*inputs)}, ())), ("memory",)
         if isinstance(key, PrefillKey):
             return functools.partial(self._prefill_chunk, key), model
+        if isinstance(key, LogprobKey):
+            return functools.partial(self._logprobs, key), model
         if isinstance(key, ScoreKey):
             return self._score, model
         advance = self._prefill_whole if isinstance(key, WholeKey) else self._advance
@@ -89,6 +94,21 @@ class Programs:
         }
         return backend.DeviceState(specs)
 
+    @functools.cached_property
+    def slot_axes(self) -> list[int | None]:
+        """Which axis of each array of a cache counts the slots, None for none; where prompts run in chunks."""
+        both = [zip(a.shape, b.shape, strict=True) for a, b in zip(self._row_cache(2), self._row_cache(3), strict=True)]
+        return [next((axis for axis, (n, m) in enumerate(shape) if n != m), None) for shape in both]
+
+    @functools.cached_property
+    def slot_bytes(self) -> int:
+        """Of a row's cache for each slot; where prompts run in chunks."""
+        return sum(math.prod(x.shape) * np.dtype(_STORED_AS.get(x.dtype, x.dtype)).itemsize for x in self._row_cache(1))
+
+    def _row_cache(self, slots: int) -> list:
+        row = keras.KerasTensor((1,), "int32")
+        return keras.tree.flatten(backend.output_spec(lambda row: self._model.empty_cache(1, slots), row))
+
     def _memory(self, source, mask=None):
         """What the decoder needs of ids `[B, M]` int32 with a mask, or of hidden states `[B, M, E]` without one."""
         hidden = source if mask is None else self._model.encode(source, mask)
@@ -97,6 +117,17 @@ class Programs:
     def _prefill_chunk(self, key: PrefillKey, values, ids, starts, slot):
         cache = decode.prefill(self._decoder(values), values["cache"], ids, starts, slot, key.cache)
         return {**values, "cache": cache}, ()
+
+    def _logprobs(self, key: LogprobKey, values, ids, targets, slot, starts):
+        view = View.causal(slot, key.chunk, key.cache, starts)
+        logits, cache = self._decoder(values).extend(ids, slot, view, values["cache"])  # [B, C, V]
+        whole = ops.logsumexp(logits, axis=-1)
+        chosen = ops.take_along_axis(logits, targets[..., None], axis=-1)[..., 0] - whole
+        values = {**values, "cache": cache}
+        if not key.top:
+            return values, (chosen,)
+        likely, tokens = ops.top_k(logits, key.top)
+        return values, (chosen, ops.cast(tokens, "int32"), likely - whole[..., None])
 
     def _score(self, values, tokens, slot, starts):
         scores, cache = self._decoder(values).step(tokens, slot, starts, values["cache"])
@@ -118,10 +149,13 @@ class Programs:
     def _search(self, key: AdvanceKey, request: Request) -> decode.Search:
         is_eos = processors.eos_mask(request.eos, self._model.vocab_size)
         starts = ops.repeat(request.starts, key.beams, axis=0)
-        limits = request.max_new_tokens, request.min_new_tokens, request.min_length
+        most = ops.repeat(request.max_new_tokens, key.beams, axis=0)[:, None]
+        limits = most, request.min_new_tokens, request.min_length
+        source = request.extras.get("source")
+        source = None if source is None else ops.repeat(source, key.beams, axis=0)
 
         def process(scores, tokens, step):
-            context = processors.Context(tokens, starts, request.prompt_end, step, is_eos, *limits)
+            context = processors.Context(tokens, starts, request.prompt_end, step, is_eos, *limits, source)
             return processors.process(scores, context, request.active, request.extras, self._processors)
 
         if key.beams == 1:

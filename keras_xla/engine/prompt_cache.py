@@ -1,7 +1,7 @@
-"""What an earlier generation left in its cache, for a prompt that begins as that one did."""
+"""Prompts that stand in a cache already, for others that begin as they do."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import keras
@@ -16,12 +16,113 @@ from keras_xla.engine.state_pool import StatePool
 
 
 @dataclass(frozen=True)
-class _Kept:
+class Kept:
+    """The state of a generation that has ended.
+
+    Attributes:
+        key: Of the state.
+        state: With keys and values of the tokens in its cache.
+        tokens: `[B, S]` int32, what stands in each slot; -1 in rows that only fill the bucket.
+        starts: `[B]` int32, each row's first real slot.
+        weights: Those that ran the tokens, from `backend.read_weights`.
+    """
+
     key: StateKey
     state: DeviceState
-    tokens: np.ndarray  # [B, S] int32
-    starts: np.ndarray  # [B] int32, each row's first real slot
-    weights: list  # those that ran the tokens, from `backend.read_weights`
+    tokens: np.ndarray
+    starts: np.ndarray
+    weights: list
+
+    @classmethod
+    def of(cls, generation: Generation, starts: np.ndarray, weights: list) -> "Kept":
+        """The state of a generation that nobody advances any more."""
+        real = starts < generation.prompt_end  # the others only fill the bucket
+        key, state, tokens = generation.release()
+        return cls(key, state, np.where(real[:, None], tokens, -1), starts, weights)
+
+    def begins(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray, free: bool) -> "Beginning | None":
+        """How much of these prompts is here; None for nothing of use.
+
+        Arguments as for `PromptCache.take`, and whether the state is `free` for the caller to take.
+        """
+        batch, length, real = key.batch, ids.shape[1] - 1, np.flatnonzero(starts < ids.shape[1])
+        rows, known = np.zeros((batch,), np.int32), np.zeros((batch,), np.int32)
+        for row in real:
+            # The last token of a prompt runs with the new ones.
+            rows[row], known[row] = self._most_alike(row, ids[row, starts[row] : -1])
+        slots = int((starts + known)[real].min())  # every row has to know what stands before
+        if slots <= int(starts.min()):  # nothing but padding
+            return None
+        shifts = starts - self.starts[rows]
+        still = batch == self.key.batch and (rows == np.arange(batch))[real].all() and not shifts[real].any()
+        if not (still and free) and -(-length // chunk) == -(-(length - slots) // chunk):
+            return None  # a copy would save no work
+        return Beginning(self, rows, shifts.astype(np.int32), slots, bool(still), free)
+
+    def _most_alike(self, row: int, prompt: np.ndarray) -> tuple[int, int]:
+        """Which row begins most like a prompt, of equals the one of the same number, and with how many tokens."""
+        common = [_common(prompt, tokens[start:]) for tokens, start in zip(self.tokens, self.starts, strict=True)]
+        best = max(common)
+        return (row if row < len(common) and common[row] == best else common.index(best)), best
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What of a kept state serves new prompts.
+
+    Attributes:
+        kept: The state.
+        rows: `[B]` int32, the row of it that each prompt begins like.
+        shifts: `[B]` int32, by how many slots that row has to move.
+        slots: How many slots, from the first on, hold the prompts then.
+        still: Whether all rows stand where they are needed.
+        free: Whether the state is the caller's, to use or to give away.
+    """
+
+    kept: Kept
+    rows: np.ndarray
+    shifts: np.ndarray
+    slots: int
+    still: bool
+    free: bool
+
+
+class SavedPrompt:
+    """Prompts that were run once, for all calls whose prompts begin as one of them; see
+    `XLAGenerationLayer.save_prompt`.
+
+    Threads may share it: the state is read, never changed. It is of no more use once a weight was assigned to.
+
+    Args:
+        kept: The state with the prompts in its cache.
+        pool: Of the generator that ran them.
+        variables: The model's.
+    """
+
+    def __init__(self, kept: Kept, pool: StatePool, variables: Sequence[keras.Variable]):
+        self._kept, self._pool, self._variables = kept, pool, variables
+
+    def serve(self, pool: StatePool, variables: Sequence[keras.Variable]) -> None:
+        """See `PromptCache.serve`.
+
+        Raises:
+            ValueError: for another generator than the one that ran the prompts.
+        """
+        if pool is not self._pool:
+            raise ValueError(
+                "Received a prompt that another layer saved, or this layer before it was quantized. Save it again with "
+                "layer.save_prompt(...)."
+            )
+
+    def take(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray) -> Beginning | None:
+        """See `PromptCache.take`; beams are served as well."""
+        if not backend.same_weights(self._variables, self._kept.weights):
+            return None
+        return self._kept.begins(key, chunk, ids, starts, free=False)
+
+    def closing(self, starts: np.ndarray, weights: list) -> Callable[[Generation], None]:
+        """See `PromptCache.closing`: what a call made is not kept."""
+        return Generation.close
 
 
 class PromptCache:
@@ -32,10 +133,11 @@ class PromptCache:
     Args:
         pool: Where states go that are of no use any more.
         variables: The model's.
+        saved: What serves while there was no generation yet.
     """
 
-    def __init__(self, pool: StatePool, variables: Sequence[keras.Variable]):
-        self._pool, self._variables = pool, variables
+    def __init__(self, pool: StatePool, variables: Sequence[keras.Variable], saved: SavedPrompt | None = None):
+        self._pool, self._variables, self._saved = pool, variables, saved
         self._kept, self._lock = None, threading.Lock()
 
     def serve(self, pool: StatePool, variables: Sequence[keras.Variable]) -> None:
@@ -43,54 +145,60 @@ class PromptCache:
         with self._lock:
             if pool is self._pool:
                 return
-            kept, before, self._kept = self._kept, self._pool, None
+            kept, before, self._kept, self._saved = self._kept, self._pool, None, None
             self._pool, self._variables = pool, variables
         if kept is not None:
             before.give(kept.key, kept.state)
 
-    def take(self, batch: int, ids: np.ndarray, starts: np.ndarray) -> tuple[StateKey, DeviceState, int] | None:
-        """A state whose cache begins like the prompts, and how many slots of it can stay.
+    def take(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray) -> Beginning | None:
+        """A state whose cache holds the prompts' beginnings.
 
-        The weights have to be those of then, and the rows have to begin at the slots of then, which a single row
-        always does.
+        The weights have to be those of then.
 
         Args:
-            batch: Batch bucket.
+            key: Of the state that is needed. Beams have slots of their own, and nothing is taken for them.
+            chunk: Tokens of a prompt that run at once.
             ids: `[B, L]` int32, prompts that end together.
             starts: `[B]` int32, each row's first real slot; L for rows that only fill the bucket.
 
         Returns:
-            The state's key, the state, and the number of slots; None where nothing can stay.
+            None where there is nothing.
         """
+        if key.beams > 1:
+            return None
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is None:
-            return None
-        real = starts < ids.shape[1]
-        common = 0
-        begins_there = kept.key.batch == batch and (kept.starts == starts)[real].all()
-        if begins_there and backend.same_weights(self._variables, kept.weights):
-            length = min(kept.tokens.shape[1], ids.shape[1] - 1)  # the last token of a prompt runs with the new ones
-            equal = (kept.tokens[:, :length] == ids[:, :length])[real].all(axis=0)
-            common = int(np.logical_and.accumulate(equal).sum())
-        if common <= int(starts.min()):  # nothing but padding
+            return None if self._saved is None else self._saved.take(key, chunk, ids, starts)
+        begun = None
+        if backend.same_weights(self._variables, kept.weights):
+            begun = kept.begins(key, chunk, ids, starts, free=True)
+        if begun is None:
             self._pool.give(kept.key, kept.state)
-            return None
-        return kept.key, kept.state, common
+        return begun
 
-    def put(self, generation: Generation, starts: np.ndarray, weights: list) -> None:
-        """Take over the state of a generation that has ended, instead of `generation.close()`.
+    def closing(self, starts: np.ndarray, weights: list) -> Callable[[Generation], None]:
+        """What to do with a generation that has ended, instead of `generation.close()`: take over its state.
 
         Args:
-            generation: Of a decoder-only model, whose prompts ran in chunks.
             starts: `[B]` int32, each row's first real slot.
             weights: Those that it ran with.
         """
-        key, state, tokens = generation.release()
-        if key.beams > 1:  # beams have slots of their own
-            self._pool.give(key, state)
-            return
-        with self._lock:
-            before, self._kept = self._kept, _Kept(key, state, tokens, starts, weights)
-        if before is not None:
-            self._pool.give(before.key, before.state)
+
+        def close(generation: Generation) -> None:
+            kept = Kept.of(generation, starts, weights)
+            if kept.key.beams > 1:  # beams have slots of their own
+                self._pool.give(kept.key, kept.state)
+                return
+            with self._lock:
+                before, self._kept = self._kept, kept
+            if before is not None:
+                self._pool.give(before.key, before.state)
+
+        return close
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> int:
+    """How many tokens two rows begin with alike."""
+    length = min(len(a), len(b))
+    return int(np.logical_and.accumulate(a[:length] == b[:length]).sum())

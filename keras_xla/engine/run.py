@@ -17,6 +17,20 @@ class Stop(Protocol):
         """After how many of its new tokens `(n,)` int32 the row ends; None while it does not."""
 
 
+class Guide(Protocol):
+    """Leads one row: says after each token which may come next."""
+
+    def follow(self, tokens: np.ndarray) -> None:
+        """Take note of the new tokens `(n,)` int32 so far, those of earlier calls among them."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing may come any more."""
+
+    def allowed(self) -> np.ndarray:
+        """What may come next: a bit for each token, `(V / 32,)` int32."""
+
+
 class Run:
     """A generation, and which of its rows somebody asked for.
 
@@ -24,6 +38,8 @@ class Run:
         generation: Whose prompts have been run.
         options: What was asked for.
         busy: `(rows,)` bool, without those that only fill the bucket; False for idle ones.
+        numbers: `(rows,)` ints, by which errors call them.
+        words: Of 32 tokens each, that the vocabulary has.
         close: Takes the generation when it has ended.
     """
 
@@ -32,14 +48,18 @@ class Run:
         generation: Generation,
         options: GenerationOptions,
         busy: np.ndarray,
+        numbers: np.ndarray,
+        words: int,
         close: Callable[[Generation], None] = Generation.close,
     ):
         self.generation, self._options, self._busy, self._close = generation, options, busy, close
+        self._numbers, self._words = numbers, words
 
     def advance(
         self,
         watch: Watch,
         stops: Sequence[Stop] = (),
+        guides: Sequence[Guide | None] = (),
         count: int | None = None,
         seconds: float = CALL_SECONDS,
     ) -> Iterator[None]:
@@ -48,15 +68,18 @@ class Run:
         Args:
             watch: Ends the call before.
             stops: What ends each row before.
+            guides: What leads each row; then each call makes one token.
             count: Tokens a call of the executable; by default as many as are worth one.
             seconds: That such a call takes at most, if it makes more than one token; less than the default comes back
                 after the first token.
         """
         self._look(stops)
-        first = 1 if seconds < CALL_SECONDS else None
+        self._lead(guides)
+        count, first = 1 if any(guides) else count, 1 if seconds < CALL_SECONDS else None
         while self.generation.unfinished and not watch.over:
             self.generation.advance(count or first, min(seconds, watch.seconds))
             self._look(stops)
+            self._lead(guides)
             first = None
             yield
 
@@ -64,20 +87,20 @@ class Run:
         """Of each row the new tokens so far, and whether there will be no others; not for beams."""
         return self.generation.rows()[: len(self._busy)]
 
-    def outputs(self) -> dict[str, np.ndarray]:
-        """What `Generator` returns."""
+    def outputs(self, width: int | None = None) -> dict[str, np.ndarray]:
+        """What `Generator` returns, sequences of a `width`: by default `max_new_tokens`."""
         options, count, found = self._options, len(self._busy), self.generation.found()
         if (bad := np.flatnonzero(self._busy & found.broken[:count])).size:  # idle rows find nothing
             raise ValueError(
-                f"The model's logits are NaN for rows {bad.tolist()}; its weights hold NaN or infinity, or its dtype "
-                "overflows. Check the weights."
+                f"The model's logits are NaN for rows {self._numbers[bad].tolist()}; its weights hold NaN or infinity, "
+                "or its dtype overflows. Check the weights."
             )
         wanted = options.num_return_sequences if options.num_beams > 1 else 1
         tokens, lengths, scores = (
             x[:count, :wanted].reshape(count * wanted, *x.shape[2:])
             for x in (found.tokens, found.lengths, found.scores)
         )
-        sequences = np.full((count * wanted, options.max_new_tokens), options.fill, np.int32)
+        sequences = np.full((count * wanted, width or options.most_new_tokens), options.fill, np.int32)
         sequences[:, : tokens.shape[1]] = np.where(np.arange(tokens.shape[1]) < lengths[:, None], tokens, options.fill)
         return {"sequences": sequences, "lengths": lengths, "scores": scores}
 
@@ -93,12 +116,31 @@ class Run:
             if (length := stop.find(tokens)) is not None:
                 self.generation.stop(row, length)
 
+    def _lead(self, guides: Sequence[Guide | None]) -> None:
+        if not any(guides):
+            return
+        for row, (guide, (tokens, over)) in enumerate(zip(guides, self.rows(), strict=True)):
+            if guide is not None:
+                guide.follow(tokens)
+                if guide.over and not over:
+                    self.generation.stop(row, len(tokens))
+        self.generation.allow(allowed(guides, self.generation.batch, self._words))
+
+
+def allowed(guides: Sequence[Guide | None], batch: int, words: int) -> np.ndarray:
+    """What all rows of a batch may make next; everything where nothing leads them."""
+    made = np.full((batch, words), -1, np.int32)
+    for row, guide in enumerate(guides):
+        if guide is not None and not guide.over:
+            made[row] = guide.allowed()
+    return made
+
 
 def nothing(rows: int, options: GenerationOptions) -> dict[str, np.ndarray]:
     """The outputs for rows of which no token was made."""
     count = rows * options.num_return_sequences
     return {
-        "sequences": np.full((count, options.max_new_tokens), options.fill, np.int32),
+        "sequences": np.full((count, options.most_new_tokens), options.fill, np.int32),
         "lengths": np.zeros((count,), np.int32),
         "scores": np.zeros((count,), np.float32),
     }

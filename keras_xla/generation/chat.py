@@ -65,6 +65,8 @@ class Chat:
             copies = options.get("num_return_sequences", self._layer.options.num_return_sequences)
             if copies != 1:
                 raise ValueError(f"Received num_return_sequences={copies}; a chat goes on with one answer. Pass 1.")
+            if options.get("output_logprobs") or options.get("top_logprobs"):
+                raise ValueError("Received output_logprobs in a chat, whose answers are plain texts. Use generate.")
             answer, goes_on = [], options.get("continue_final_message", False)
             try:
                 for piece in make(asked, options):

@@ -1,18 +1,25 @@
 """One call of a layer: prompts as rows of ids, and what comes of them, whole or token after token."""
 
 import threading
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.generator import Generator, Rows, copies_of
-from keras_xla.engine.prompt_cache import PromptCache
-from keras_xla.engine.search.request import pad_left
+from keras_xla.engine.batches import Part, copies_of
+from keras_xla.engine.checks import check_lists
+from keras_xla.engine.generator import Generator, Rows
+from keras_xla.engine.padding import pad_left
+from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.watch import Watch
 from keras_xla.generation import tokenizing
+from keras_xla.generation.grammar import GrammarGuide, Grammars
+from keras_xla.generation.logprobs import ScoredText, check_top
 from keras_xla.generation.stop_strings import StopStrings
 from keras_xla.generation.text_options import TextOptions
 from keras_xla.generation.text_pieces import TextPieces
@@ -35,6 +42,10 @@ class Completion:
         reuse: Where the prompts' beginnings may stand already, and where they are put.
         goes_on: Whether rows draw on from those of earlier such calls, instead of as they would in every call: the
             batches of one `predict` do.
+        output_logprobs: Whether the log-probability of each new token is told.
+        top_logprobs: How many of the likeliest tokens are told beside each.
+        grammars: A function that returns the `Grammars` for the tokens that end an answer.
+        verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
 
     Raises:
         ValueError: for stop strings without a tokenizer.
@@ -48,19 +59,39 @@ class Completion:
     tokenizer: Any = None
     text: TextOptions | None = None
     cancel: threading.Event | None = None
-    reuse: PromptCache | None = None
+    reuse: PromptCache | SavedPrompt | None = None
     goes_on: bool = False
+    output_logprobs: bool = False
+    top_logprobs: int = 0
+    grammars: Callable[[tuple[int, ...]], Grammars] | None = None
+    verbose: int | str = 0
 
     def __post_init__(self):
+        check_lists(self.options, len(self.rows))
+        check_top(self.top_logprobs)
+        if self.top_logprobs and not self.output_logprobs:
+            raise ValueError(f"Received top_logprobs={self.top_logprobs} without output_logprobs=True. Pass both.")
+        if self.output_logprobs:
+            Scorer(self.generator).check()
         if self.options.stop_strings and self.tokenizer is None:
             raise ValueError(
                 f"Received stop_strings={list(self.options.stop_strings)}, but the layer has no tokenizer to find them "
                 "with. Pass tokenizer=... to the layer."
             )
+        if self.options.constrained:
+            if self.tokenizer is None:
+                raise ValueError(
+                    "Received json_schema, regex or grammar, but the layer has no tokenizer. Pass tokenizer=... to it."
+                )
+            self._guides()  # what cannot be read is told here
         if self.cancel is not None and not hasattr(self.cancel, "is_set"):
             raise TypeError(f"Received cancel={self.cancel!r}; expected a threading.Event.")
         if self.text is not None and self.text.return_prompt and self.generator.has_encoder:
             raise ValueError("Received return_prompt=True; an encoder-decoder's text does not go on from its prompt.")
+
+    def check(self) -> None:
+        """Raise for what the generator cannot run."""
+        self.generator.check(self.rows, self.options, self.decoder)
 
     def outputs(self, streamer: Any = None) -> dict[str, np.ndarray]:
         """All of it, as `Generator` returns it.
@@ -68,23 +99,58 @@ class Completion:
         Args:
             streamer: An object with Hugging Face's `put` and `end`, which is told of every token.
         """
-        if streamer is not None:
-            return self._streamed(streamer)
-        return self.generator(
+        out = self._whole() if streamer is None else self._streamed(streamer)
+        return out | self._arrays(self._scored(out), out["sequences"].shape) if self.output_logprobs else out
+
+    def texts(self, streamer: Any = None) -> list[str]:
+        """The text of each completion; with its log-probabilities where they were asked for."""
+        out = self._whole() if streamer is None else self._streamed(streamer)
+        texts = [self._decoder(row)(new) for row, new in enumerate(_cut(out))]
+        if not self.output_logprobs:
+            return texts
+        return [ScoredText(text, scored) for text, scored in zip(texts, self._scored(out), strict=True)]
+
+    def _whole(self) -> dict[str, np.ndarray]:
+        guides = self._guides()
+        outputs = self.generator(
             self.rows,
             self.options,
             self.decoder,
             watch=self._watch(),
             stops=self._stops(),
+            guides=guides,
             reuse=self.reuse,
             first_row=self._first_row(),
+            report=self._report(),
         )
+        self._warn_of_cut_off(guides, _cut(outputs))
+        return outputs
 
-    def texts(self, streamer: Any = None) -> list[str]:
-        """The text of each completion."""
-        out = self.outputs(streamer)
-        made = [sequence[:length] for sequence, length in zip(out["sequences"], out["lengths"], strict=True)]
-        return [self._decoder(row)(new) for row, new in enumerate(made)]
+    def _scored(self, out: dict[str, np.ndarray]) -> list[Logprobs]:
+        """The log-probabilities of each completion's tokens."""
+        each = np.repeat(np.arange(len(self.rows)), self.options.num_return_sequences)
+        begun = self.generator.decoder_prompts(self.rows, self.options, self.decoder)
+        rows = [np.concatenate([begun[i], new]) for i, new in zip(each, _cut(out), strict=True)]
+        made = [Logprobs.none(self.top_logprobs)] * len(rows)
+        some = np.flatnonzero(out["lengths"])  # a call may end before its first token
+        if len(some):
+            reads = [self.rows[each[i]] for i in some] if self.generator.has_encoder else None
+            first, top = [len(begun[each[i]]) for i in some], self.top_logprobs
+            scored = Scorer(self.generator)([rows[i] for i in some], first, reads, top, numbers=some.tolist())
+            for i, one in zip(some, scored, strict=True):
+                made[i] = one
+        return made
+
+    def _arrays(self, scored: list[Logprobs], shape: tuple[int, int]) -> dict[str, np.ndarray]:
+        """As arrays of the `shape` of the sequences, and with an axis more."""
+        made = {"logprobs": np.zeros(shape, np.float32)}
+        if self.top_logprobs:
+            made["top_tokens"] = np.zeros((*shape, self.top_logprobs), np.int32)
+            made["top_logprobs"] = np.zeros((*shape, self.top_logprobs), np.float32)
+        for row, each in enumerate(scored):
+            for name, array in made.items():
+                array[row, : len(each.tokens)] = getattr(each, name)
+        return made
 
     def stream(self) -> Iterator[Any]:
         """Ids or text as they are made: pieces for one row, pairs of row and piece for several.
@@ -93,7 +159,7 @@ class Completion:
             ValueError: as for `outputs`, and for beams; before anything compiles.
         """
         self._refuse_beams("a stream")
-        self.generator.check(self.rows, self.options, self.decoder)
+        self.check()
         made = self._tokens() if self.text is None else self._pieces()
         return made if self._count > 1 else (piece for _, piece in made)
 
@@ -119,40 +185,43 @@ class Completion:
 
     def _steps(self) -> Iterator[tuple[int, np.ndarray, bool]]:
         """Row, its new ids so far, and whether there will be no others; the last is said once of each row."""
-        watch, stops, copies = self._watch(), self._stops(), copies_of(self.options)
-        for part in self.generator.batches(len(self.rows), self.options):
-            first, last = part.start * copies, part.stop * copies
+        watch, stops, guides = self._watch(), self._stops(), self._guides()
+        for part in self.generator.parts(self.rows, self.options):
             if watch.over:
                 return
-            run, told = self._start(part), set()
+            led = part.of_rows(guides)
+            run, numbers, told = self._start(part, led), part.rows.tolist(), set()
             try:
-                for _ in run.advance(watch, stops[first:last], seconds=PIECE_SECONDS):
-                    for row, (ids, over) in enumerate(run.rows()):
+                for _ in run.advance(watch, part.of_rows(stops), led, seconds=PIECE_SECONDS):
+                    for row, (ids, over) in zip(numbers, run.rows(), strict=True):
                         if row not in told:
                             told |= {row} if over else set()
-                            yield first + row, ids, over
+                            yield row, ids, over
             except GeneratorExit:  # between two calls, where the state is whole
                 run.close()
                 raise
             rows = run.rows()
             run.outputs()  # raises for NaN
             run.close()
-            for row, (ids, _) in enumerate(rows):  # those that were cut off
+            for row, (ids, _) in zip(numbers, rows, strict=True):  # those that were cut off
                 if row not in told:
-                    yield first + row, ids, True
+                    yield row, ids, True
+            self._warn_of_cut_off(led, [ids for ids, _ in rows], numbers)
 
     def _streamed(self, streamer: Any) -> dict[str, np.ndarray]:
         self._refuse_beams("a streamer")
         if not (hasattr(streamer, "put") and hasattr(streamer, "end")):
             raise TypeError(f"Received streamer={streamer!r}; expected an object with the methods put and end.")
-        batches = list(self.generator.batches(len(self.rows), self.options))
-        if len(batches) > 1:
-            raise ValueError(f"Received a streamer with {len(self.rows)} prompts; expected at most {batches[0].stop}.")
+        part, *others = self.generator.parts(self.rows, self.options)
+        if others:
+            most = len(part.prompts)
+            raise ValueError(f"Received a streamer with {len(self.rows)} prompts; expected at most {most}.")
         watch, fill = self._watch(), self.options.fill
         prompts, _ = self.generator.check(self.rows, self.options, self.decoder)  # before the streamer is told anything
         prompts = [prompt for prompt in prompts for _ in range(copies_of(self.options))]
         streamer.put(pad_left(prompts, len(prompts), fill)[0])
-        run, shown = self._start(slice(0, len(self.rows))), 0
+        guides, shown = self._guides(), 0
+        run = self._start(part, guides)
 
         def tell():
             nonlocal shown
@@ -161,22 +230,35 @@ class Completion:
                 streamer.put(np.array([ids[step] if step < len(ids) else fill for ids in rows], np.int64))
             shown = max(map(len, rows))
 
-        for _ in run.advance(watch, self._stops(), seconds=PIECE_SECONDS):
+        for _ in run.advance(watch, self._stops(), guides, seconds=PIECE_SECONDS):
             tell()
         tell()  # what there was without a step
         streamer.end()
         outputs = run.outputs()
         run.close()
+        self._warn_of_cut_off(guides, _cut(outputs))
         return outputs
 
-    def _start(self, part: slice):
-        decoder = None if self.decoder is None else self.decoder[part]
-        first = part.start * copies_of(self.options)
-        return self.generator.start(self.rows[part], self.options, decoder, reuse=self.reuse, first_row=first)
+    def _start(self, part: Part, guides: list):
+        decoder = None if self.decoder is None else part.of(self.decoder)
+        options = dict(guides=guides, reuse=self.reuse, numbers=part.rows, room=part.room)
+        return self.generator.start(part.of(self.rows), part.options, decoder, **options)
 
     def _first_row(self) -> int:
         """The number of the first row, on which what is drawn for it depends."""
         return self.generator.number_rows(self._count) if self.goes_on else 0
+
+    def _report(self) -> Callable[[int], None]:
+        """Tells a progress bar of finished prompts."""
+        count, bar = len(self.rows), None
+
+        def report(finished: int) -> None:
+            nonlocal bar
+            if self.verbose == 1 or (self.verbose == "auto" and finished < count):
+                bar = keras.utils.Progbar(count, unit_name="prompt") if bar is None else bar
+                bar.add(finished)
+
+        return report
 
     def _refuse_beams(self, what: str) -> None:
         if self.options.num_beams > 1:
@@ -191,10 +273,36 @@ class Completion:
     def _stops(self) -> list[StopStrings]:
         if not self.options.stop_strings:
             return []
-        copies = copies_of(self.options)
         prompts = self.generator.decoder_prompts(self.rows, self.options, self.decoder)
-        before = [prompt for prompt in prompts for _ in range(copies)]
-        return [StopStrings(self._named, self.options.stop_strings, prompt) for prompt in before]
+        return [
+            StopStrings(self._named, self.options.stop_strings_of(i), prompt)
+            for i, prompt in enumerate(prompts)
+            for _ in range(copies_of(self.options))
+        ]
+
+    def _guides(self) -> list[GrammarGuide | None]:
+        """What leads each row."""
+        if not self.options.constrained:
+            return []
+        grammars = self.grammars(self.options.eos_token_id)
+        asked = [self.options.constraint_of(i) for i in range(len(self.rows)) for _ in range(copies_of(self.options))]
+        return [None if each is None else grammars.guide(*each) for each in asked]
+
+    @staticmethod
+    def _warn_of_cut_off(guides: list, completions: list[np.ndarray], numbers: Sequence[int] | None = None) -> None:
+        numbers = range(len(guides)) if numbers is None else numbers
+        cut_off = []
+        for number, guide, tokens in zip(numbers, guides, completions, strict=False):
+            if guide is not None:
+                guide.follow(tokens)
+                if not guide.complete:
+                    cut_off.append(number)
+        if cut_off:
+            warnings.warn(
+                f"The answers {cut_off} ended before they had followed their json_schema, regex or grammar to its end. "
+                "Pass a larger max_new_tokens, or bounds such as maxLength.",
+                stacklevel=4,
+            )
 
     def _named(self, ids: np.ndarray) -> str:
         """The text of ids, special tokens by their names."""
@@ -205,3 +313,8 @@ class Completion:
         # An encoder-decoder's completion stands alone.
         prompt = self.rows[row // self.options.num_return_sequences]
         return tokenizing.decoder(self.tokenizer, prompt[:0] if self.generator.has_encoder else prompt, self.text)
+
+
+def _cut(out: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The tokens of each completion."""
+    return [sequence[:length] for sequence, length in zip(out["sequences"], out["lengths"], strict=True)]

@@ -23,7 +23,7 @@ def output_specs(ids: Any, options: GenerationOptions, text: bool) -> Specs:
     if text:
         return {"text": ((rows,), "string")}
     return {
-        "sequences": ((rows, options.max_new_tokens), "int32"),
+        "sequences": ((rows, options.most_new_tokens), "int32"),
         "lengths": ((rows,), "int32"),
         "scores": ((rows,), "float32"),
     }

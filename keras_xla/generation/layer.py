@@ -4,31 +4,32 @@ import functools
 import inspect
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_xla import backend, config
-from keras_xla.engine.prompt_cache import PromptCache
-from keras_xla.generation import prompts, tokenizing
-from keras_xla.generation.chat import Chat
-from keras_xla.generation.defaults import SPEECH_FIELDS, known_options, resolve, stored_options
+from keras_xla import backend
+from keras_xla.engine.generator import CACHE_BYTES
+from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.engine.search.own_processors import own_processors
+from keras_xla.generation import prompts
+from keras_xla.generation.defaults import known_options, resolve, stored_options
 from keras_xla.generation.in_graph import host_call, output_specs
+from keras_xla.generation.saving import SavedWithTokenizer
 from keras_xla.generation.speech.pipeline import SpeechPipeline, generator_for, is_speech
 from keras_xla.generation.speech.transcripts import Transcript
+from keras_xla.generation.text_methods import TextMethods
 from keras_xla.generation.text_pipeline import TextPipeline
-from keras_xla.models.build import build
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.sources.live_models import as_decoder, options_of, quantized, tokenizer_of
-from keras_xla.models.sources.safetensors_folder import open_tokenizer
 from keras_xla.private.keras import forget
 
 
 @keras.saving.register_keras_serializable(package="keras_xla")
-class XLAGenerationLayer(keras.layers.Layer):
+class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
     """Text generation, compiled by XLA for a few fixed shapes, as a Keras layer.
 
     Prompts run in chunks over a cache that grows in a few steps, and options are tensors: once a size of the cache is
@@ -49,6 +50,14 @@ class XLAGenerationLayer(keras.layers.Layer):
             completion counts once a beam); powers of two from 128 by default. A cache that is full moves to the
             next, and what attention costs grows with it.
         source_buckets: For an encoder-decoder, lengths to pad what it reads to; powers of two from 32 by default.
+        logits_processors: Functions `(tokens, logits, step) -> logits` of `keras.ops` that are compiled in, behind all
+            others and before the temperature. `tokens (rows, slots)` int32 are prompts and completions, -1 elsewhere;
+            `logits (rows, vocab_size)` float32, for beams log-probabilities; `step` is an int32 scalar, 0 for the first
+            new token. Keyword-only arguments are tensors, as their defaults are, which `processor_options` of a call
+            changes without a compilation.
+        cache_bytes: That the caches of the prompts which run at once may hold, 2 GiB by default; of decoder-only
+            models, and of one prompt whatever it takes. More prompts, and more than 64 or the largest batch bucket,
+            run in several batches, those of like length together.
         on_recompile: `"log"` (see `keras_xla.compile_log`), or `"raise"`: after the first compilation,
             another one is a `RecompileError`.
         quantization: `"int8"` stores the matrices of the model's weights in whole numbers, in a quarter of the memory;
@@ -93,6 +102,8 @@ class XLAGenerationLayer(keras.layers.Layer):
         batch_buckets: Sequence[int] | None = None,
         cache_buckets: Sequence[int] | None = None,
         source_buckets: Sequence[int] | None = None,
+        logits_processors: Sequence[Callable] = (),
+        cache_bytes: int = CACHE_BYTES,
         on_recompile: str = "log",
         quantization: str | None = None,
         name: str | None = None,
@@ -100,6 +111,8 @@ class XLAGenerationLayer(keras.layers.Layer):
         trainable: bool = True,
         **options: Any,
     ):
+        if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int) or cache_bytes < 1:
+            raise ValueError(f"Received cache_bytes={cache_bytes!r}; expected an int of at least 1.")
         stored = options_of(model) if generation_config is None else generation_config
         decoder, tokenizer = as_decoder(model, quantization), tokenizer_of(model) if tokenizer is None else tokenizer
         stored = known_options(stored, f"the {type(model).__name__}", is_speech(decoder))
@@ -107,19 +120,23 @@ class XLAGenerationLayer(keras.layers.Layer):
             options["max_new_tokens"] = max_new_tokens
         asked = resolve(stored, options, hasattr(decoder, "encode"), is_speech(decoder))
         super().__init__(name=name, dtype=dtype, trainable=trainable)
+        if lists := [*asked.options.per_row, *(["processor_options"] if asked.options.processor_options else [])]:
+            raise ValueError(f"Received values of one call for {', '.join(lists)}; pass them to generate.")
         self.options, self.tokenizer = asked.options, tokenizer
         self.sampling_rate = sampling_rate
         self.supports_jit = False  # it compiles itself, for its own shapes
         self._convert_input_args = False  # strings, chats and ragged lists come as they are
         self._allow_non_tensor_positional_args = True
         self._buckets = dict(batch_buckets=batch_buckets, cache_buckets=cache_buckets, source_buckets=source_buckets)
-        self._stored = stored if asked.tokens else None
+        self._stored, self._cache_bytes = stored if asked.tokens else None, cache_bytes
+        self._processors = tuple(logits_processors)
         self._generate_with(decoder, asked.tokens, asked.speech, on_recompile, return_prompt)
         self.built = True
 
     def _generate_with(self, decoder: Any, tokens: Any, speech: Any, on_recompile: str, return_prompt: bool) -> None:
         self.model = decoder
-        self._generator = generator_for(decoder, tokens, **self._buckets, on_recompile=on_recompile, name=self.name)
+        made = dict(logits_processors=self._processors, cache_bytes=self._cache_bytes, on_recompile=on_recompile)
+        self._generator = generator_for(decoder, tokens, **self._buckets, **made, name=self.name)
         self._text = TextPipeline(self._generator, return_prompt)
         self._speech = SpeechPipeline(self._generator, tokens, speech) if tokens else None
 
@@ -155,6 +172,7 @@ class XLAGenerationLayer(keras.layers.Layer):
         stored = kwargs.pop("generation_config", None)
         stored = known_options(stored_options(checkpoint, found) if stored is None else stored, checkpoint.path, speech)
         # Options are checked before the weights are read, which can take a while.
+        own_processors(kwargs.get("logits_processors", ()))
         own = set(inspect.signature(cls.__init__).parameters) - {"max_new_tokens"}
         resolve(stored, {n: v for n, v in kwargs.items() if n not in own and v is not None}, has_encoder, speech)
         model = load_model(checkpoint, dtype, quantization)
@@ -177,7 +195,10 @@ class XLAGenerationLayer(keras.layers.Layer):
         *,
         streamer: Any = None,
         cancel: threading.Event | None = None,
-        reuse_prompt: bool | PromptCache = False,
+        reuse_prompt: bool | SavedPrompt | PromptCache = False,
+        output_logprobs: bool = False,
+        top_logprobs: int = 0,
+        verbose: int | str = "auto",
         **overrides: Any,
     ) -> list[str] | list[Transcript] | dict[str, np.ndarray]:
         """Generate outside of a model, with other options for this call.
@@ -187,15 +208,21 @@ class XLAGenerationLayer(keras.layers.Layer):
             streamer: An object with `put(ids)` and `end()`, such as Hugging Face's `TextStreamer`: it is told of the
                 prompts, and of every token when it is made.
             cancel: A `threading.Event` that another thread sets to end the call, which returns what there is.
-            reuse_prompt: Whether the prompt's beginning need not be computed again where it is that of the last call
-                with `reuse_prompt`. For one prompt, and for several that begin where those of the last call began.
+            reuse_prompt: What `save_prompt` returned: prompts that begin as those do are computed from there on. True
+                for those of the last call with `reuse_prompt=True`, its completions included.
+            output_logprobs: Whether the log-probability of each new token is told: what the model itself says, before
+                any processor or temperature.
+            top_logprobs: How many of the likeliest tokens are told beside each, at most 20.
+            verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
             **overrides: Generation options, and those of `keras_xla.generation.text_options.TextOptions`. For speech
                 also the fields of `keras_xla.generation.speech.options.SpeechOptions`, `sampling_rate` and
                 `batch_size`.
 
         Returns:
             A list of strings for text; for ids or features the same dict as a call, as numpy arrays; for speech a list
-            of `keras_xla.generation.speech.transcripts.Transcript`, whose `str` is the text.
+            of `keras_xla.generation.speech.transcripts.Transcript`, whose `str` is the text. With `output_logprobs` the
+            strings are `keras_xla.generation.logprobs.ScoredText`, and the dict holds `"logprobs"` of the shape of
+            `"sequences"`, 0 behind each end, and `"top_tokens"` and `"top_logprobs"` with an axis more.
 
         Example:
         ```python
@@ -204,68 +231,17 @@ class XLAGenerationLayer(keras.layers.Layer):
         """
         if self._speech is not None:
             given = dict(streamer=streamer, cancel=cancel, reuse_prompt=reuse_prompt or None)
+            given |= dict(output_logprobs=output_logprobs or None, top_logprobs=top_logprobs or None)
             if named := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"Received {', '.join(named)} with speech; expected that with text or ids only.")
             if prompts.is_features(inputs):
                 return self._speech.complete(inputs["input_features"], self.options, **overrides)
             overrides.setdefault("sampling_rate", self.sampling_rate)
             return self._speech.transcribe(inputs, self.tokenizer, self.options, **overrides)
-        given = dict(reuse_prompt=reuse_prompt, cancel=cancel)
+        given = dict(reuse_prompt=reuse_prompt, cancel=cancel, verbose=verbose)
+        given |= dict(output_logprobs=output_logprobs, top_logprobs=top_logprobs)
         made = self._text.completion(inputs, self.tokenizer, self.options, overrides, **given)
         return made.texts(streamer) if prompts.is_text(inputs) else made.outputs(streamer)
-
-    def stream(
-        self,
-        inputs: Any,
-        *,
-        cancel: threading.Event | None = None,
-        reuse_prompt: bool | PromptCache = False,
-        **overrides: Any,
-    ) -> Iterator[Any]:
-        """Generate a token after the other. Closing the iterator ends the generation.
-
-        Args:
-            inputs: See the class; no speech.
-            cancel: See `generate`.
-            reuse_prompt: See `generate`.
-            **overrides: See `generate`; no beams.
-
-        Returns:
-            For one prompt, pieces of its text, or arrays `(n,)` int32 of ids; for several, pairs of the row and such a
-            piece. Joined, the pieces of a row are what `generate` returns. All is checked before the first comes.
-
-        Example:
-        ```python
-        for piece in layer.stream("Once upon a time", max_new_tokens=20):
-            print(piece, end="", flush=True)
-        ```
-        """
-        if self._speech is not None:
-            raise ValueError("Received speech; only text and token ids come in a stream. Use generate.")
-        call = dict(reuse_prompt=reuse_prompt, cancel=cancel)
-        return self._text.completion(inputs, self.tokenizer, self.options, overrides, **call).stream()
-
-    def chat(self, system: str | None = None, messages: Sequence[Mapping[str, Any]] = (), **overrides: Any) -> Chat:
-        """A conversation whose past is not computed again in every turn.
-
-        Args:
-            system: The first message, of the role `"system"`.
-            messages: What was said already, in Hugging Face's format.
-            **overrides: Options of every turn; see `generate`. `tools` are functions or JSON schemas that the chat
-                template describes to the model.
-
-        Raises:
-            ValueError: without a tokenizer that has a chat template.
-
-        Example:
-        ```python
-        chat = layer.chat(system="You answer in one sentence.")
-        chat.send("What is the capital of France?")
-        chat.send("And of Italy?")
-        ```
-        """
-        first = [] if system is None else [{"role": "system", "content": system}]
-        return Chat(self, self.tokenizer, [*first, *messages], overrides, self._generator.prompt_cache() or False)
 
     def warmup(
         self,
@@ -280,12 +256,17 @@ class XLAGenerationLayer(keras.layers.Layer):
             batch_sizes: How many prompts a call will have.
             prompt_lengths: How long the longest will be; of no meaning for speech.
             verbose: 0 for silence; a progress bar otherwise.
-            **overrides: Generation options that the calls will have.
+            **overrides: Generation options that the calls will have; `output_logprobs` and `top_logprobs` for text.
 
         Returns:
             How many executables were compiled; the others were there already.
         """
+        asked = {name: overrides.pop(name) for name in ("output_logprobs", "top_logprobs") if name in overrides}
         options = self.options.replace(**overrides)
+        if options.per_row:
+            raise ValueError(
+                f"Received lists for {', '.join(options.per_row)}; expected one value: lists compile nothing."
+            )
         batches, lengths = ((sizes,) if isinstance(sizes, int) else sizes for sizes in (batch_sizes, prompt_lengths))
         pairs = [(batch, length) for batch in batches for length in (lengths if self._speech is None else lengths[:1])]
         bar = keras.utils.Progbar(len(pairs), unit_name="shape") if verbose else None
@@ -294,7 +275,7 @@ class XLAGenerationLayer(keras.layers.Layer):
             if self._speech is not None:
                 self._speech.warmup(batch, options)
             else:
-                self._generator.warmup([np.zeros((length,), np.int32)] * batch, options)
+                self._text.warmup([np.zeros((length,), np.int32)] * batch, options, **asked)
             if bar:
                 bar.update(i + 1, finalize=i + 1 == len(pairs))
         return self.trace_count - before
@@ -332,49 +313,6 @@ class XLAGenerationLayer(keras.layers.Layer):
         specs = output_specs(prompts.leaf(inputs), self.options, text)
         outputs = {name: keras.KerasTensor(shape, dtype=dtype) for name, (shape, dtype) in specs.items()}
         return outputs.get("text", outputs)
-
-    def get_config(self) -> dict:
-        if not hasattr(self.model, "spec") or getattr(self.model, "follower", None) is not None:
-            raise ValueError(
-                f"The layer {self.name!r} holds {'a live model' if hasattr(self.model, 'spec') else 'a model'} of its "
-                "own making, which cannot be saved with it. Save that model, and make the layer of it again."
-            )
-        options = {f: getattr(self.options, f) for f in config.GenerationOptions.__dataclass_fields__}
-        options = config.without_idle(options)
-        if self._speech is not None:
-            speech = {name: getattr(self._speech.defaults, name) for name in SPEECH_FIELDS}
-            options |= {name: value for name, value in speech.items() if value is not None and value != ()}
-        buckets = {name: sizes and list(sizes) for name, sizes in self._buckets.items()}
-        made = {
-            **super().get_config(),
-            **options,
-            **buckets,
-            "generation_config": self._stored or {},
-            "return_prompt": self._text.return_prompt,
-            "sampling_rate": self.sampling_rate,
-            "on_recompile": self._generator.executables.on_recompile,
-            "model": self.model.spec.to_dict(),
-            "quantization": self.model.quantization,
-            "dtype": keras.dtype_policies.serialize(self.model.dtype_policy),
-        }
-        return tokenizing.LayerConfig(made, self.tokenizer)
-
-    @classmethod
-    def from_config(cls, config: dict) -> "XLAGenerationLayer":
-        dtype, quantization = config.pop("dtype", None), config.pop("quantization", None)
-        dtype = keras.saving.deserialize_keras_object(dtype) if isinstance(dtype, dict) else dtype
-        model = build(config["model"], dtype, quantization=quantization)
-        return cls(**{**config, "model": model, "dtype": dtype}, tokenizer=getattr(config, "tokenizer", None))
-
-    def save_assets(self, dir_path: str) -> None:
-        """Write the tokenizer into a `.keras` file."""
-        if self.tokenizer is not None:
-            self.tokenizer.save_pretrained(dir_path)
-
-    def load_assets(self, dir_path: str) -> None:
-        """Read the tokenizer from a `.keras` file."""
-        if os.path.exists(os.path.join(dir_path, "tokenizer_config.json")):
-            self.tokenizer = open_tokenizer(dir_path)
 
     def _makes_text(self, inputs) -> bool:
         return not prompts.is_features(inputs) if self._speech is not None else prompts.is_text(inputs)

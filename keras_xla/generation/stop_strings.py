@@ -20,20 +20,20 @@ class StopStrings:
 
     Args:
         decode: From token ids `(n,)` to their text, special tokens included.
-        strings: The stop strings.
+        strings: The stop strings; there may be none.
         prompt: `(n,)` int32, the ids before the new tokens.
     """
 
     def __init__(self, decode: Callable[[np.ndarray], str], strings: Sequence[str], prompt: np.ndarray):
         self._decode, self._strings = decode, tuple(strings)
         # Tokens among which a stop string that ends in the newest has to stand.
-        self._window = _BYTES * (max(map(len, self._strings)) + 1)
+        self._window = _BYTES * (max(map(len, self._strings), default=0) + 1)
         self._before = prompt[-self._window :]
         self._seen, self._found = 0, None
 
     def find(self, tokens: np.ndarray) -> int | None:
         """After how many of its new tokens `(n,)` int32, those of earlier calls among them, the row ends."""
-        if self._found is None and len(tokens) > self._seen:
+        if self._strings and self._found is None and len(tokens) > self._seen:
             ids = np.concatenate([self._before, tokens])
             for count in range(self._seen + 1, len(tokens) + 1):
                 if self._completed_by_the_last(ids[: len(self._before) + count]):

@@ -1,13 +1,18 @@
 """What a layer with a text model has beside its generator: from text or ids to a completion, ready to run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.generator import Generator
-from keras_xla.engine.prompt_cache import PromptCache
+from keras_xla.engine.generator import Generator, Rows
+from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.generation import prompts, tokenizing
 from keras_xla.generation.completion import Completion
+from keras_xla.generation.grammar import Grammars
+from keras_xla.generation.logprobs import check_top, joined, windows
 from keras_xla.generation.text_options import TextOptions, split_text
 
 
@@ -22,6 +27,7 @@ class TextPipeline:
     def __init__(self, generator: Generator, return_prompt: bool):
         self.generator, self.return_prompt = generator, return_prompt
         self._last_prompt = generator.prompt_cache()
+        self._grammars: tuple[Any, tuple[int, ...], Grammars] | None = None
 
     def completion(
         self,
@@ -29,7 +35,7 @@ class TextPipeline:
         tokenizer: Any,
         options: GenerationOptions,
         overrides: Mapping[str, Any] | None = None,
-        reuse_prompt: bool | PromptCache = False,
+        reuse_prompt: bool | SavedPrompt | PromptCache = False,
         **call: Any,
     ) -> Completion:
         """What a call with these inputs asks for.
@@ -47,7 +53,7 @@ class TextPipeline:
         """
         own, rest = split_text(overrides or {})
         text, options = TextOptions(**{"return_prompt": self.return_prompt, **own}), options.replace(**rest)
-        call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt))
+        call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt), grammars=self._grammars_of(tokenizer))
         if prompts.is_text(inputs):
             rows = tokenizing.encode(tokenizer, prompts.texts(inputs), text)
             return Completion(self.generator, options, rows, text=text, **call)
@@ -60,11 +66,115 @@ class TextPipeline:
             decoder = prompts.decoder_rows(decoder, options.decoder_start_token_id)
         return Completion(self.generator, options, prompts.rows(inputs, _padding(options)), decoder, **call)
 
-    def _reuse(self, reuse_prompt: bool | PromptCache) -> PromptCache | None:
-        if isinstance(reuse_prompt, PromptCache):
+    def save_prompt(
+        self, inputs: Any, tokenizer: Any, options: GenerationOptions, overrides: Mapping[str, Any]
+    ) -> SavedPrompt:
+        """See `XLAGenerationLayer.save_prompt`."""
+        _, others = split_text(overrides)
+        if others:
+            raise TypeError(f"Received {', '.join(others)} for a prompt to save; expected options of text only.")
+        return self.generator.save_prompt(self.completion(inputs, tokenizer, options, overrides).rows)
+
+    def warmup(
+        self, rows: Rows, options: GenerationOptions, output_logprobs: bool = False, top_logprobs: int = 0
+    ) -> None:
+        """Compile what calls with rows of this length need."""
+        check_top(top_logprobs)
+        self.generator.warmup(rows, options)
+        if output_logprobs:
+            begun = self.generator.decoder_prompts(rows, options)
+            whole = [np.pad(row, (0, options.most_new_tokens)) for row in begun]
+            with self.generator.executables.warming():
+                reads = rows if self.generator.has_encoder else None
+                Scorer(self.generator)(whole, [len(row) for row in begun], reads, top_logprobs)
+
+    def score(
+        self,
+        inputs: Any,
+        answers: Any,
+        tokenizer: Any,
+        options: GenerationOptions,
+        overrides: Mapping[str, Any],
+        top: int,
+        window: int | None,
+        stride: int | None,
+    ) -> list[Logprobs]:
+        """See `XLAGenerationLayer.score`."""
+        own, others = split_text(overrides)
+        if others:
+            raise TypeError(f"Received {', '.join(others)} for scores; expected options of text only.")
+        check_top(top)
+        scorer = Scorer(self.generator)
+        scorer.check()
+        asked = self.completion(inputs, tokenizer, options, overrides)
+        rows = asked.rows
+        if answers is None:
+            if self.generator.has_encoder:
+                raise ValueError("Received no answers; an encoder-decoder scores answers to what it reads. Pass them.")
+            return self._windows(scorer, rows, top, window, stride)
+        if window is not None or stride is not None:
+            raise ValueError("Received window or stride with answers; expected that with whole texts only.")
+        given = TextOptions(**{**own, "add_special_tokens": self.generator.has_encoder})
+        if prompts.is_text(answers):
+            after = tokenizing.encode(tokenizer, prompts.texts(answers), given, target=self.generator.has_encoder)
+        else:
+            after = prompts.rows(answers, _padding(options))
+        if len(after) != len(rows):
+            raise ValueError(f"Received {len(after)} answers for {len(rows)} inputs; expected one for each.")
+        begun = self.generator.decoder_prompts(rows, options, asked.decoder)
+        whole = [np.concatenate(pair) for pair in zip(begun, after, strict=True)]
+        reads = rows if self.generator.has_encoder else None
+        return scorer(whole, [len(row) for row in begun], reads, top)
+
+    def _windows(self, scorer: Scorer, rows: Rows, top: int, window: int | None, stride: int | None) -> list[Logprobs]:
+        """Scores of texts, those of long ones in parts."""
+        room = self.generator.model.max_positions
+        if window is not None and (window < 2 or (room is not None and window > room)):
+            raise ValueError(
+                f"Received window={window}; expected 2 or more tokens, at most the model's {room} positions."
+            )
+        window = window or room or max(2, *map(len, rows))
+        stride = max(window // 2, 1) if stride is None else stride
+        if not 0 < stride < window:
+            raise ValueError(
+                f"Received stride={stride}; expected at least 1, and less than the window's {window} tokens."
+            )
+        parts, of, first = [], [], []
+        for i, row in enumerate(rows):
+            if not len(row):
+                raise ValueError(f"Prompt {i} is empty; expected at least one token.")
+            for begin, end, n in windows(len(row), window, stride):
+                parts.append(row[begin:end])
+                first.append(n)
+                of.append(i)
+        each: list[list[Logprobs]] = [[] for _ in rows]
+        for i, scored in zip(of, scorer(parts, first, top=top, numbers=of), strict=True):
+            each[i].append(scored)
+        return [joined(scored) for scored in each]
+
+    def chat_cache(self, saved: SavedPrompt | None) -> PromptCache | bool:
+        """What the turns of a chat, the first one beginning with a saved prompt, take as `reuse_prompt`."""
+        if not isinstance(saved, SavedPrompt | None):
+            raise TypeError(f"Received reuse_prompt={saved!r}; expected what save_prompt returned.")
+        return self.generator.prompt_cache(saved) or False
+
+    def _grammars_of(self, tokenizer: Any) -> Callable[[tuple[int, ...]], Grammars]:
+        """What reads grammars for a tokenizer, made once."""
+
+        def grammars(eos: tuple[int, ...]) -> Grammars:
+            kept = self._grammars
+            if kept is None or kept[0] is not tokenizer or kept[1] != eos:
+                kept = self._grammars = tokenizer, eos, Grammars(tokenizer, self.generator.model.vocab_size, eos)
+            return kept[2]
+
+        return grammars
+
+    def _reuse(self, reuse_prompt: bool | SavedPrompt | PromptCache) -> SavedPrompt | PromptCache | None:
+        if isinstance(reuse_prompt, (PromptCache, SavedPrompt)):
+            self.generator.use(reuse_prompt)
             return reuse_prompt
         if not isinstance(reuse_prompt, bool):
-            raise TypeError(f"Received reuse_prompt={reuse_prompt!r}; expected True or False.")
+            raise TypeError(f"Received reuse_prompt={reuse_prompt!r}; expected a bool, or what save_prompt returned.")
         return self._last_prompt if reuse_prompt else None
 
 

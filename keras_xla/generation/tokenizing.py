@@ -10,16 +10,12 @@ from keras_xla.generation.text_options import TextOptions
 DEFAULTS = TextOptions()
 
 
-class LayerConfig(dict):
-    """A layer's config, and its tokenizer: a clone gets it, a file does not, for it is no JSON."""
-
-    def __init__(self, config: dict, tokenizer: Any):
-        super().__init__(config)
-        self.tokenizer = tokenizer
-
-
-def encode(tokenizer: Any, prompts: Sequence[str | list], text: TextOptions = DEFAULTS) -> list[np.ndarray]:
+def encode(
+    tokenizer: Any, prompts: Sequence[str | list], text: TextOptions = DEFAULTS, target: bool = False
+) -> list[np.ndarray]:
     """Ids of each prompt; a chat goes through the tokenizer's chat template.
+
+    As a `target`, a text is what an encoder-decoder writes: translators have other tokens for it than for what is read.
 
     Raises:
         ValueError: without a tokenizer, for a chat without a chat template or one that its template refuses, and for a
@@ -29,7 +25,7 @@ def encode(tokenizer: Any, prompts: Sequence[str | list], text: TextOptions = DE
         raise ValueError(
             "Received text, but the layer has no tokenizer. Pass tokenizer=..., or token ids of shape (batch, length)."
         )
-    return [np.asarray(_ids(tokenizer, i, prompt, text), np.int32) for i, prompt in enumerate(prompts)]
+    return [np.asarray(_ids(tokenizer, i, prompt, text, target), np.int32) for i, prompt in enumerate(prompts)]
 
 
 def decoder(tokenizer: Any, prompt: np.ndarray, text: TextOptions = DEFAULTS) -> Callable[[np.ndarray], str]:
@@ -55,7 +51,7 @@ def plain(tokenizer: Any, ids: np.ndarray, skip_special_tokens: bool) -> str:
     return tokenizer.decode(ids.tolist(), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
 
 
-def _ids(tokenizer, i: int, prompt, text: TextOptions):
+def _ids(tokenizer, i: int, prompt, text: TextOptions, target: bool):
     if not isinstance(prompt, str):
         prompt, special = _chat(tokenizer, i, prompt, text), False  # its template has written them
     else:
@@ -67,6 +63,8 @@ def _ids(tokenizer, i: int, prompt, text: TextOptions):
     how = {} if special else {"add_special_tokens": False}
     if hasattr(tokenizer, "model_max_length"):
         how["verbose"] = False  # transformers would warn of a length, whose limit we know better
+        if target:
+            return tokenizer(text_target=prompt, **how)["input_ids"]
     return tokenizer(prompt, **how)["input_ids"]
 
 

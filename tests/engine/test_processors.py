@@ -16,7 +16,7 @@ from keras_xla.engine.search.samplers import OFF
 VOCAB, PROMPT, NEW, EOS = 12, 6, 5, (2, 3)
 
 
-def ours(scores, prompts, made, options):
+def ours(scores, prompts, made, options, source=None, allowed=None):
     """Scores after all that `options` switch on; `prompts` and `made` are lists of lists, all `made` of a length."""
     tokens = np.full((len(prompts), PROMPT + NEW), 5, "int32")  # what was not generated must not count
     for i, (prompt, generated) in enumerate(zip(prompts, made, strict=True)):
@@ -26,8 +26,11 @@ def ours(scores, prompts, made, options):
     is_eos = eos_mask(ops.convert_to_tensor(options.eos_token_id, "int32"), VOCAB)
     arrays = map(ops.convert_to_tensor, (tokens, starts, np.int32(PROMPT), np.int32(len(made[0]))))
     context = Context(*arrays, is_eos, *(ops.convert_to_tensor(n, "int32") for n in numbers))
+    if source is not None:
+        context = context._replace(source=ops.convert_to_tensor(source))
     active = np.array([processor.wanted(options) for processor in PROCESSORS.values()])
-    extras = {}
+    bits = np.full((len(prompts), -(-VOCAB // 32)), -1, "int32") if allowed is None else allowed
+    extras = {"allowed": bits}
     for processor in PROCESSORS.values():
         extras |= dict(zip(processor.names, processor.tensors(options, VOCAB), strict=True))
     extras = {name: ops.convert_to_tensor(value) for name, value in extras.items()}
@@ -35,15 +38,24 @@ def ours(scores, prompts, made, options):
     return ops.convert_to_numpy(process(*arguments))
 
 
-def theirs(scores, prompts, made, options):
-    """The same by transformers, each row alone."""
-    rows = []
-    for row, prompt, tokens in zip(scores, prompts, made, strict=True):
+def theirs(scores, prompts, made, options, source=None):
+    """The same by transformers, each row alone; its own order but for penalties that it does not have."""
+    rows, sources = [], prompts if source is None else [row[row >= 0].tolist() for row in source]
+    for row, prompt, tokens, read in zip(scores, prompts, made, sources, strict=True):
         o, chain = options, reference.LogitsProcessorList()
+        if o.sequence_bias:
+            pairs = [[list(tokens), bias] for tokens, bias in o.sequence_bias]
+            chain.append(reference.SequenceBiasLogitsProcessor(pairs))
+        if o.encoder_repetition_penalty != 1:
+            ids = torch.tensor([read])
+            chain.append(reference.EncoderRepetitionPenaltyLogitsProcessor(o.encoder_repetition_penalty, ids))
         if o.repetition_penalty != 1:
             chain.append(reference.RepetitionPenaltyLogitsProcessor(o.repetition_penalty))
         if o.no_repeat_ngram_size:
             chain.append(reference.NoRepeatNGramLogitsProcessor(o.no_repeat_ngram_size))
+        if o.encoder_no_repeat_ngram_size:
+            ids = torch.tensor([read])
+            chain.append(reference.EncoderNoRepeatNGramLogitsProcessor(o.encoder_no_repeat_ngram_size, ids))
         if o.bad_words_ids:
             words = [list(word) for word in o.bad_words_ids]
             chain.append(reference.NoBadWordsLogitsProcessor(words, list(o.eos_token_id)))
@@ -55,6 +67,9 @@ def theirs(scores, prompts, made, options):
         if o.forced_eos_token_id:
             length = len(prompt) + o.max_new_tokens
             chain.append(reference.ForcedEOSTokenLogitsProcessor(length, list(o.forced_eos_token_id)))
+        if o.exponential_decay_length_penalty is not None:
+            pair, ends = o.exponential_decay_length_penalty, list(o.eos_token_id)
+            chain.append(reference.ExponentialDecayLengthPenalty(pair, ends, len(prompt)))
         if o.suppress_tokens:
             chain.append(reference.SuppressTokensLogitsProcessor(o.suppress_tokens))
         if o.begin_suppress_tokens:
@@ -72,6 +87,12 @@ options = st.builds(
     max_new_tokens=st.just(NEW),
     eos_token_id=st.sampled_from([(2,), EOS]),
     repetition_penalty=st.sampled_from([1.0, 1.3, 0.8]),
+    sequence_bias=st.dictionaries(
+        st.lists(token, min_size=1, max_size=3).map(tuple), st.sampled_from([-2.5, 0.5, 3.0]), max_size=6
+    ),
+    encoder_repetition_penalty=st.sampled_from([1.0, 1.0, 1.3, 0.8]),
+    exponential_decay_length_penalty=st.none() | st.tuples(st.integers(0, 4), st.sampled_from([1.2, 0.9])),
+    encoder_no_repeat_ngram_size=st.integers(0, 4),
     no_repeat_ngram_size=st.integers(0, 4),
     bad_words_ids=words,
     min_length=st.integers(0, 8),
@@ -94,7 +115,30 @@ def test_any_combination_equals_the_reference(data, options, seed, step):
     prompts = [data.draw(st.lists(token, min_size=n, max_size=n)) for n in lengths]
     made = [data.draw(st.lists(token, min_size=step, max_size=step)) for _ in lengths]
     scores = np.random.default_rng(seed).normal(0, 2, (len(lengths), VOCAB)).astype("float32")
-    np.testing.assert_allclose(ours(scores, prompts, made, options), theirs(scores, prompts, made, options), rtol=1e-6)
+    source = np.full((len(lengths), 7), -1, "int32")  # what an encoder reads
+    for row in source:
+        read = data.draw(st.lists(token, min_size=1, max_size=7))
+        row[: len(read)] = read
+    source = data.draw(st.none() | st.just(source))
+    made_by_us, made_by_them = (each(scores, prompts, made, options, source) for each in (ours, theirs))
+    np.testing.assert_allclose(made_by_us, made_by_them, rtol=1e-6, atol=1e-6)
+
+
+def test_presence_and_frequency_penalties_count_the_completion_only():
+    """As in OpenAI's interface: logits minus presence, and minus frequency for each time that a token was made."""
+    options = GenerationOptions(presence_penalty=0.5, frequency_penalty=0.25, max_new_tokens=NEW)
+    out = ours(np.ones((2, VOCAB), "float32"), [[4, 5], [6]], [[7, 7, 8], [9, 7, 6]], options)
+    expected = np.ones((2, VOCAB), "float32")
+    expected[0, [7, 8]] -= (0.5 + 2 * 0.25, 0.5 + 0.25)
+    expected[1, [9, 7, 6]] -= 0.5 + 0.25
+    np.testing.assert_allclose(out, expected)
+
+
+def test_only_what_a_grammar_allows_is_left():
+    options = GenerationOptions(regex="a", suppress_tokens=[4], max_new_tokens=NEW)
+    bits = np.array([[1 << 4 | 1 << 7], [-1]], "int32")
+    out = ours(np.zeros((2, VOCAB), "float32"), [[4], [5]], [[], []], options, allowed=bits)
+    assert [np.flatnonzero(row == 0).tolist() for row in out] == [[7], [i for i in range(VOCAB) if i != 4]]
 
 
 @pytest.mark.parametrize(("size", "forbidden"), [(1, {4, 5, 6}), (2, {5, 6}), (3, {6}), (4, set())])

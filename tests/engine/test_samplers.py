@@ -1,5 +1,7 @@
 """Filters keep what Hugging Face's keep; draws follow the distribution."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -7,54 +9,75 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 from transformers import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
     LogitsProcessorList,
     MinPLogitsWarper,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
 
 from keras_xla import backend
 from keras_xla.engine.search import samplers
 from keras_xla.engine.search.random import uniform, uniform_each
 
-filter_logits = backend.jit(samplers.filter_logits, [])
+OFF = samplers.Filters(1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0)  # all filters
+DTYPES = samplers.Filters("float32", "int32", *["float32"] * 5)
+LEAST = 4  # tokens that a filter keeps, at most
+filter_logits = backend.jit(functools.partial(samplers.filter_logits, room=LEAST), [])
 top_k = backend.jit(samplers.keep_top_k, [])
 draw = backend.jit(lambda logits, uniform: samplers.draw(samplers.weights(logits), uniform), [])
 
 
-def kept(logits, temperature, top_k, top_p, min_p, least=1):
+def tensors(filters):
+    """Filters of one value each, or of one for each row."""
+    pairs = zip(filters, DTYPES, strict=True)
+    return samplers.Filters(*(ops.convert_to_tensor(np.asarray(value, dtype)) for value, dtype in pairs))
+
+
+def kept(logits, filters, least=1):
     """Which tokens the reference leaves, and their probabilities."""
-    chain = [TemperatureLogitsWarper(temperature)]
-    chain += [TopKLogitsWarper(top_k, min_tokens_to_keep=least)] if top_k else []
-    chain += [TopPLogitsWarper(top_p, min_tokens_to_keep=least)] if top_p < 1 else []
-    chain += [MinPLogitsWarper(min_p, min_tokens_to_keep=least)] if min_p else []
+    f, keep = filters, {"min_tokens_to_keep": least}
+    chain = [TemperatureLogitsWarper(f.temperature)]
+    chain += [TopKLogitsWarper(f.top_k, **keep)] if f.top_k else []
+    chain += [TopPLogitsWarper(f.top_p, **keep)] if f.top_p < 1 else []
+    chain += [MinPLogitsWarper(f.min_p, **keep)] if f.min_p else []
+    chain += [TypicalLogitsWarper(f.typical_p, **keep)] if f.typical_p < 1 else []
+    chain += [EpsilonLogitsWarper(f.epsilon_cutoff, **keep)] if f.epsilon_cutoff else []
+    chain += [EtaLogitsWarper(f.eta_cutoff, **keep)] if f.eta_cutoff else []
     scores = LogitsProcessorList(chain)(None, torch.tensor(logits))
     return torch.softmax(scores, -1).numpy()
 
 
-def support(logits, temperature, top_k, top_p, min_p, draws=64):
+def support(logits, filters, draws=64):
     """The tokens that an even grid of `draws` uniforms gives."""
     batch = np.repeat(logits, draws, axis=0)
     u = np.tile((np.arange(draws) + 0.5) / draws, len(logits)).astype("float32")
-    values = (np.float32(temperature), np.int32(top_k), np.float32(top_p), np.float32(min_p))
-    tokens = draw(filter_logits(*map(ops.convert_to_tensor, (batch, *values))), ops.convert_to_tensor(u))
+    tokens = draw(filter_logits(ops.convert_to_tensor(batch), tensors(filters)), ops.convert_to_tensor(u))
     return ops.convert_to_numpy(tokens).reshape(len(logits), draws)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**31),
+FILTERS = st.builds(
+    samplers.Filters,
     temperature=st.floats(0.2, 3),
-    top_k=st.sampled_from([0, 1, 3, 17, 1000]),
-    top_p=st.sampled_from([1.0, 0.95, 0.5, 0.01]),
-    min_p=st.sampled_from([0.0, 0.02, 0.3]),
+    top_k=st.sampled_from([0, 0, 1, 3, 17, 1000]),
+    top_p=st.sampled_from([1.0, 1.0, 0.95, 0.5, 0.01]),
+    min_p=st.sampled_from([0.0, 0.0, 0.02, 0.3]),
+    typical_p=st.sampled_from([1.0, 1.0, 0.95, 0.5, 0.1]),
+    epsilon_cutoff=st.sampled_from([0.0, 0.0, 0.003, 0.4]),
+    eta_cutoff=st.sampled_from([0.0, 0.0, 0.01, 0.6]),
 )
-def test_draws_have_the_references_distribution(seed, temperature, top_k, top_p, min_p):
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**31), filters=FILTERS)
+def test_draws_have_the_references_distribution(seed, filters):
     logits = np.random.default_rng(seed).normal(0, 2, (2, 300)).astype("float32")
-    expected = kept(logits, temperature, top_k, top_p, min_p)
+    expected = kept(logits, filters)
     draws = 2000
-    tokens = support(logits, temperature, top_k, top_p, min_p, draws)
+    tokens = support(logits, filters, draws)
     for row, probabilities in zip(tokens, expected, strict=True):
         counts = np.bincount(row, minlength=300)
         # An even grid hits each token's share of [0, 1) to within one point at either end.
@@ -65,16 +88,26 @@ def test_draws_have_the_references_distribution(seed, temperature, top_k, top_p,
 @settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
-    top_k=st.sampled_from([0, 1, 3]),
-    top_p=st.sampled_from([1.0, 0.5, 0.01]),
-    min_p=st.sampled_from([0.0, 0.02, 0.9]),
-    least=st.integers(1, 4),
+    name=st.sampled_from(samplers.Filters._fields[1:]),
+    least=st.integers(1, LEAST),
 )
-def test_every_filter_keeps_as_many_as_it_must(seed, top_k, top_p, min_p, least):
+def test_every_filter_keeps_as_many_as_it_must(seed, name, least):
     logits = np.random.default_rng(seed).normal(0, 2, (2, 50)).astype("float32")
-    values = (np.float32(0.7), np.int32(top_k), np.float32(top_p), np.float32(min_p), np.int32(least))
-    x = ops.convert_to_numpy(filter_logits(*map(ops.convert_to_tensor, (logits, *values))))
-    assert ((x > samplers.OFF / 2) == (kept(logits, 0.7, top_k, top_p, min_p, least) > 0)).all()
+    filters = OFF._replace(temperature=0.7, **{name: {"top_k": 1, "min_p": 0.9, "eta_cutoff": 0.9}.get(name, 0.01)})
+    least_tensor = ops.convert_to_tensor(np.int32(least))
+    x = ops.convert_to_numpy(filter_logits(ops.convert_to_tensor(logits), tensors(filters), least_tensor))
+    assert ((x > samplers.OFF / 2) == (kept(logits, filters, least) > 0)).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), each=st.lists(FILTERS, min_size=3, max_size=3))
+def test_each_row_has_filters_of_its_own(seed, each):
+    logits = np.random.default_rng(seed).normal(0, 2, (3, 50)).astype("float32")
+    columns = tensors(samplers.Filters(*(np.array(values)[:, None] for values in zip(*each, strict=True))))
+    together = ops.convert_to_numpy(filter_logits(ops.convert_to_tensor(logits), columns))
+    for row, (x, filters) in enumerate(zip(logits, each, strict=True)):
+        alone = filter_logits(ops.convert_to_tensor(x[None]), tensors(filters))
+        np.testing.assert_array_equal(together[row], ops.convert_to_numpy(alone)[0])
 
 
 # TensorFlow and XLA compute with subnormal numbers as with zero: such a number is a tie with zero.
@@ -106,8 +139,14 @@ def test_greedy_takes_the_first_of_equals():
 def test_tokens_that_are_off_are_never_drawn_at_any_temperature():
     logits = np.array([[0.0, samplers.OFF, 1.0]], "float32")
     for temperature in (0.01, 1.0, 1e6):
-        assert 1 not in support(logits, temperature, 0, 1.0, 0.0)
-        assert 1 not in support(logits, temperature, 2, 0.9, 0.0)
+        for filters in (
+            {},
+            {"top_k": 2, "top_p": 0.9},
+            {"typical_p": 0.9},
+            {"epsilon_cutoff": 0.1},
+            {"eta_cutoff": 0.1},
+        ):
+            assert 1 not in support(logits, OFF._replace(temperature=temperature, **filters))
 
 
 def test_uniforms_are_uniform_and_independent_of_the_batch_size():
@@ -137,5 +176,5 @@ def test_uniforms_of_a_row_are_open_at_both_ends_and_the_same_in_any_batch():
 def test_masked_tokens_cost_the_thresholds_no_digits():
     logits = np.array([[1.0, 1.0 - 1e-5, 1.0 - 2e-5, 0.5, -1e9, -1e9]], "float32")
     for k in (1, 2, 3):
-        assert set(support(logits, 1.0, k, 1.0, 0.0).ravel()) == set(range(k))
-    assert set(support(logits, 1.0, 0, 0.3, 0.0).ravel()) == {0, 1}
+        assert set(support(logits, OFF._replace(top_k=k)).ravel()) == set(range(k))
+    assert set(support(logits, OFF._replace(top_p=0.3)).ravel()) == {0, 1}

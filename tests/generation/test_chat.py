@@ -1,5 +1,7 @@
 """Chats: what generate would answer to the whole conversation, without computing its past again."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -29,13 +31,13 @@ def layer(compiled):
 @pytest.fixture
 def chunks(layer, monkeypatch):
     """The slots at which chunks of prompts began to run."""
-    ran, run = [], layer._generator._prefill
+    ran, run = [], layer._generator.prompt_runner.prefill
 
     def prefill(key, state, ids, starts, known=0, weights=None):
         ran.append((known, ids.shape[1]))
         return run(key, state, ids, starts, known, weights)
 
-    monkeypatch.setattr(layer._generator, "_prefill", prefill)
+    monkeypatch.setattr(layer._generator.prompt_runner, "prefill", prefill)
     return ran
 
 
@@ -209,3 +211,136 @@ class TestReusePrompt:
         expected = layer.generate([row], num_beams=2)["sequences"].tolist()
         layer.generate([row], reuse_prompt=True)
         assert layer.generate([row], num_beams=2, reuse_prompt=True)["sequences"].tolist() == expected
+
+    def test_rows_that_begin_elsewhere_move(self, layer, chunks):
+        """What several prompts begin with serves others, fewer or more of them, and of other lengths."""
+        begun = list(range(5, 45))
+        first = [[*begun, 50, 51, 52], [*begun, 60], [7, 8, 9]]
+        others = [[*begun, 70], [*begun[:30], 71, 72], [*begun, 50, 51, 52, 53, 54]]
+        for rows in (others, others[:1], [*others, *others]):
+            expected = layer.generate(rows)["sequences"].tolist()
+            layer.generate(first, reuse_prompt=True)
+            chunks.clear()
+            assert layer.generate(rows, reuse_prompt=True)["sequences"].tolist() == expected
+            assert chunks[0][0] >= 30
+
+    def test_rows_do_not_move_for_nothing(self, layer, chunks):
+        layer.generate([[5, 6, 7, 8]], reuse_prompt=True)
+        layer.generate([[5, *range(20, 60)], [5, 9]], reuse_prompt=True)
+        assert chunks[-1][0] == 0  # one token in common
+
+
+class TestSavedPrompts:
+    BEGUN = list(range(5, 45))
+
+    @pytest.fixture
+    def saved(self, layer):
+        return layer.save_prompt([self.BEGUN])
+
+    @pytest.mark.parametrize(
+        ("rows", "known"),
+        [
+            ([[*BEGUN, 9]], 39),
+            ([BEGUN], 39),
+            ([[*BEGUN, 50], [*BEGUN, 51, 52], [*BEGUN, *range(50, 70)]], 39),
+            ([[*BEGUN[:20], 3, 4]], 20),
+        ],
+        ids=["one", "itself", "several", "half of it"],
+    )
+    def test_calls_begin_with_it(self, layer, saved, chunks, rows, known):
+        expected = layer.generate(rows)["sequences"].tolist()
+        chunks.clear()
+        for _ in range(2):  # it stays as it is
+            assert layer.generate(rows, reuse_prompt=saved)["sequences"].tolist() == expected
+        assert [slot for slot, _ in chunks] == [known] * 2
+
+    @pytest.mark.quick_on_jax
+    def test_beams_streams_and_samples_begin_with_it(self, layer, saved, chunks):
+        rows = [[*self.BEGUN, 50], [*self.BEGUN, 51, 52]]
+        for options in ({"num_beams": 2}, {"do_sample": True, "seed": 3}):
+            expected = layer.generate(rows, **options)["sequences"].tolist()
+            assert layer.generate(rows, reuse_prompt=saved, **options)["sequences"].tolist() == expected
+            assert chunks[-1][0] == 39
+        pieces = list(layer.stream(rows[:1], reuse_prompt=saved))
+        assert (
+            np.concatenate(pieces).tolist()
+            == layer.generate(rows[:1])["sequences"][0][: sum(map(len, pieces))].tolist()
+        )
+
+    def test_prompts_that_begin_otherwise_run_whole(self, layer, saved, chunks):
+        rows = [[9, *self.BEGUN]]
+        assert (
+            layer.generate(rows, reuse_prompt=saved)["sequences"].tolist() == layer.generate(rows)["sequences"].tolist()
+        )
+        assert [known for known, _ in chunks] == [0, 0]
+
+    def test_several_are_saved_together(self, layer, chunks):
+        saved = layer.save_prompt([self.BEGUN, self.BEGUN[20:]])
+        rows = [[*self.BEGUN[20:], 3], [*self.BEGUN, 4], [*self.BEGUN[20:], 5]]
+        expected = layer.generate(rows)["sequences"].tolist()
+        assert layer.generate(rows, reuse_prompt=saved)["sequences"].tolist() == expected
+        assert chunks[-1][0] == 39
+
+    def test_chats_begin_with_it(self, layer, chunks):
+        system = [{"role": "system", "content": "Be brief and kind to all"}]
+        expected = layer.chat("Be brief and kind to all").send("Hi")
+        saved = layer.save_prompt(system)
+        for _ in range(2):
+            chat = layer.chat("Be brief and kind to all", reuse_prompt=saved)
+            assert chat.send("Hi") == expected
+            assert chunks[-1][0] > 15
+            chat.send("And you")
+            assert chunks[-1][0] > 20  # from the first turn
+
+    def test_nothing_compiles_for_it(self, layer, saved):
+        rows = [[*self.BEGUN, 9]]
+        layer.generate(rows)
+        before = layer.trace_count
+        layer.generate(rows, reuse_prompt=saved)
+        assert layer.trace_count == before
+
+    def test_other_weights_compute_it_anew(self, layer, saved, chunks):
+        rows, weight = [[*self.BEGUN, 9]], layer.model.variables[0]
+        before = weight.numpy()
+        try:
+            weight.assign(before * 1.5)
+            expected = layer.generate(rows)["sequences"].tolist()
+            assert layer.generate(rows, reuse_prompt=saved)["sequences"].tolist() == expected
+            assert chunks[-1][0] == 0
+        finally:
+            weight.assign(before)
+
+    def test_threads_share_it(self, layer, saved):
+        rows = [[[*self.BEGUN, i, i + 1]] for i in range(50, 66)]
+        expected = [layer.generate(row)["sequences"].tolist() for row in rows]
+        with ThreadPoolExecutor(8) as pool:
+            made = pool.map(lambda row: layer.generate(row, reuse_prompt=saved)["sequences"].tolist(), rows)
+            assert list(made) == expected
+
+    def test_another_layer_refuses_it(self, model, saved):
+        other = XLAGenerationLayer(model, tiny(), max_new_tokens=2)
+        for call in (other.generate, other.stream):
+            with pytest.raises(ValueError, match="another layer saved"):
+                call([self.BEGUN], reuse_prompt=saved)
+        with pytest.raises(ValueError, match="another layer saved"):
+            other.chat(reuse_prompt=saved)
+
+    @pytest.mark.parametrize(
+        ("inputs", "options", "error", "text"),
+        [
+            ([[]], {}, ValueError, "empty"),
+            ([[5]] * 65, {}, ValueError, "at most 64"),
+            ("a b", {"temperature": 0.5}, TypeError, "temperature"),
+            ([list(range(1000))], {}, ValueError, "expected ids"),
+        ],
+        ids=["no token", "too many", "an option of another kind", "bad ids"],
+    )
+    def test_what_cannot_be_saved_is_said(self, layer, inputs, options, error, text):
+        with pytest.raises(error, match=text):
+            layer.save_prompt(inputs, **options)
+
+    def test_bad_arguments(self, layer):
+        with pytest.raises(TypeError, match="what save_prompt returned"):
+            layer.generate([[5]], reuse_prompt="yes")
+        with pytest.raises(TypeError, match="what save_prompt returned"):
+            layer.chat(reuse_prompt=True)

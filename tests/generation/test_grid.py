@@ -18,7 +18,14 @@ MODES = {
     "least": dict(min_new_tokens=9, eos_token_id=list(range(5, 50))),
     "ends": dict(eos_token_id=list(range(40, 97))),
     "words": dict(bad_words_ids=[[7], [30, 31], [50]], suppress_tokens=[11, 60, 61]),
+    "biases": dict(
+        sequence_bias=[[[7], -4.0], [[30, 31], 5.0]],
+        exponential_decay_length_penalty=(5, 1.5),
+        eos_token_id=list(range(40, 97)),
+    ),
+    "what is read": dict(encoder_repetition_penalty=1.5, encoder_no_repeat_ngram_size=2),
     "beams": dict(num_beams=3),
+    "normal beams": dict(num_beams=3, repetition_penalty=1.7, renormalize_logits=True),
     "beams that end": dict(num_beams=2, eos_token_id=list(range(60, 97)), length_penalty=1.5, early_stopping=True),
     "beams of pairs": dict(num_beams=4, no_repeat_ngram_size=2, num_return_sequences=2),
 }

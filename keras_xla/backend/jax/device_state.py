@@ -51,6 +51,38 @@ class DeviceState:
             other.values,
         )
 
+    def copy_rows(
+        self, name: str, other: "DeviceState", axes: Sequence[int | None], rows: Any, shifts: Any, batch: int
+    ) -> None:
+        """Take over arrays of another state, whose rows may stand elsewhere and whose slots may be others.
+
+        Args:
+            name: Of the arrays.
+            other: The state, which stays as it is.
+            axes: Of each array, the axis that counts the slots; None for none.
+            rows: `[B]` int32, the row of the other state that each of mine becomes.
+            shifts: `[B]` int32, by how many slots each moves towards the end. What then stands in a slot that was not
+                there is of no meaning.
+            batch: Rows of the other state. The first axis is a multiple of it.
+        """
+        mine, structure = jax.tree.flatten(self.values[name])
+        theirs = jax.tree.leaves(other.values[name])
+        self.values[name] = structure.unflatten(
+            [
+                _rows_of(y, rows, shifts, axis=axis, groups=y.shape[0] // batch, slots=axis and x.shape[axis])
+                for x, y, axis in zip(mine, theirs, axes, strict=True)
+            ]
+        )
+
+
+@functools.partial(jax.jit, static_argnames=("axis", "groups", "slots"))
+def _rows_of(x, rows, shifts, *, axis, groups, slots):
+    x = x.reshape(-1, groups, *x.shape[1:])[rows]  # [B, G, ...]
+    if axis is not None:
+        which = jax.numpy.arange(slots)[None] - shifts[:, None]
+        x = jax.vmap(lambda row, at: jax.numpy.take(row, at, axis=axis, mode="clip"))(x, which)
+    return x.reshape(-1, *x.shape[2:])
+
 
 def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple[str, ...]) -> Callable:
     """Compile `fn(values, *tensors) -> values, outputs`, which may read `variables`.

@@ -59,8 +59,8 @@ def same_weights(variables: Sequence[keras.Variable], weights: list[tf.Tensor]) 
     too, until the weights are let go of.
     """
     # Views on a CPU. A GPU's are copies, which never stand where those of then do: there it is never so.
-    pairs = zip(read_weights(variables), weights, strict=True)
-    return all(np.asarray(now).ctypes.data == np.asarray(then).ctypes.data for now, then in pairs)
+    pairs = ((np.asarray(now), np.asarray(then)) for now, then in zip(read_weights(variables), weights, strict=True))
+    return all(now.ctypes.data == then.ctypes.data for now, then in pairs)
 
 
 def run_eagerly(fn: Callable, *args):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.core import read_weights
@@ -56,6 +57,29 @@ class DeviceState:
                 variable.assign(source)
             else:
                 variable[tuple(slice(0, size) for size in source.shape)].assign(source)
+
+    def copy_rows(
+        self, name: str, other: "DeviceState", axes: Sequence[int | None], rows: Any, shifts: Any, batch: int
+    ) -> None:
+        """Take over arrays of another state, whose rows may stand elsewhere and whose slots may be others.
+
+        Args:
+            name: Of the arrays.
+            other: The state, which stays as it is.
+            axes: Of each array, the axis that counts the slots; None for none.
+            rows: `[B]` int32, the row of the other state that each of mine becomes.
+            shifts: `[B]` int32, by how many slots each moves towards the end. What then stands in a slot that was not
+                there is of no meaning.
+            batch: Rows of the other state. The first axis is a multiple of it.
+        """
+        pairs = _pairs(self._variables[name], other._variables[name])
+        for (variable, source), axis in zip(pairs, axes, strict=True):
+            groups = source.shape[0] // batch
+            x = tf.gather(tf.reshape(source, (batch, groups, *source.shape[1:])), rows)  # [B, G, ...]
+            if axis is not None:
+                which = np.arange(variable.shape[axis])[None] - shifts[:, None]
+                x = tf.gather(x, np.clip(which, 0, source.shape[axis] - 1), axis=axis + 1, batch_dims=1)
+            variable.assign(tf.reshape(x, variable.shape))
 
     def handles(self, names: tuple[str, ...]) -> list[tf.Tensor]:
         """Of the variables of these structures, flat: what executables take instead of values."""

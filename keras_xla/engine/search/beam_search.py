@@ -4,6 +4,7 @@ Each step has `2 K` candidates (more with several end-of-sequence tokens): of th
 end, so the search never starves. Finished beams compete by log-probability / length ** length_penalty.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -82,7 +83,7 @@ class BeamSearch:
         logprobs, parents, tokens = self._expand(scores, step, state)  # [B, C] each
         rows = ops.take_along_axis(state.running, parents[:, :, None], axis=1)
         rows = ops.slice_update(rows, (0, 0, self._request.prompt_end + step), tokens[:, :, None])  # [B, C, T]
-        over = ops.logical_or(ops.take(self._is_eos, tokens), step == self._request.max_new_tokens - 1)
+        over = ops.logical_or(ops.take(self._is_eos, tokens), self._last(step)[:, None])
 
         going_on = logprobs + ops.where(over, _NONE, 0.0)
         _, best = ops.top_k(going_on, self.width)
@@ -90,7 +91,8 @@ class BeamSearch:
 
         finals, lengths, final, finished = self._collect(logprobs, rows, over, step, state)
         state = BeamState(running, next_logprobs, finals, lengths, final, finished, state.open)
-        state = state._replace(open=ops.logical_and(state.open, self._improvable(step, state)))
+        on = ops.logical_and(self._improvable(step, state), ops.logical_not(self._last(step)))
+        state = state._replace(open=ops.logical_and(state.open, on))
         return _take(tokens, best), _take(parents, best), state
 
     def unfinished(self, state: BeamState):
@@ -107,8 +109,12 @@ class BeamSearch:
         r, vocab = self._request, scores.shape[-1]
         batch, rows = r.starts.shape[0], r.starts.shape[0] * self.width
         flat = ops.reshape(scores, (rows, vocab))
-        flat = flat - ops.logsumexp(flat, axis=-1, keepdims=True)
+        flat = _normalized(flat)
         flat = self._process(flat, ops.reshape(state.running, (rows, -1)), step)
+
+        def normal(flat):
+            again = functools.partial(_normalized, flat)
+            return ops.cond(r.renormalize_logits, again, lambda: flat)
 
         def total(flat):
             sums = ops.reshape(flat, (batch, self.width, vocab)) + state.logprobs[:, :, None]
@@ -117,15 +123,15 @@ class BeamSearch:
         def drawn():
             # The largest of Gumbel-perturbed scores are a draw without replacement (Kool et al., 2019).
             ends = ops.sum(ops.cast(r.eos >= 0, "int32"))
-            kept = samplers.filter_logits(flat, r.temperature, r.top_k, r.top_p, r.min_p, ops.maximum(ends, 1) + 1)
-            sums = total(kept)
-            first = r.first_row + ops.arange(batch, dtype="int32")
-            uniform = random.uniform_each(r.seed, first, sums.shape[1], step)
+            least = ops.maximum(ends, 1) + 1
+            kept = samplers.filter_logits(flat, r.filters(self.width), least, r.eos.shape[0] + 1)
+            sums = total(normal(kept))
+            uniform = random.uniform_each(r.seeds, r.rows, sums.shape[1], step)
             index = ops.cast(ops.top_k(sums - ops.log(-ops.log(uniform)), self._candidates)[1], "int32")
             return ops.take_along_axis(sums, index, axis=1), index
 
         def best():
-            logprobs, index = ops.top_k(total(flat), self._candidates)
+            logprobs, index = ops.top_k(total(normal(flat)), self._candidates)
             return logprobs, ops.cast(index, "int32")
 
         logprobs, index = ops.cond(r.do_sample, drawn, best)
@@ -135,7 +141,7 @@ class BeamSearch:
         """The best `K` of the finished beams and of those that have just finished."""
         first = ops.arange(self._candidates, dtype="int32")[None] < self.width  # the rest are only spares
         just = ops.logical_and(over, first)
-        final = logprobs / ops.cast(step + 1, "float32") ** self._request.length_penalty
+        final = logprobs / ops.cast(step + 1, "float32") ** self._request.length_penalty[:, None]
         full = ops.logical_and(self._early, ops.all(state.finished, axis=-1))
         closed = ops.logical_or(full, ops.logical_not(state.open))[:, None]
         final = final + ops.where(closed, _NONE, 0.0) + ops.where(just, 0.0, _NONE)
@@ -145,14 +151,23 @@ class BeamSearch:
         pairs = ((state.tokens, rows), (state.lengths, lengths), (state.scores, final), (state.finished, just))
         return [_take(ops.concatenate(pair, axis=1), best) for pair in pairs]
 
+    def _last(self, step):
+        """Whether this step's token is the last that a row may have, `[B]` bool."""
+        return step + 1 >= self._request.max_new_tokens
+
     def _improvable(self, step, state: BeamState):
         """Whether the best running beam may still beat a finished one, `[B]` bool."""
         r = self._request
         longest = ops.logical_and(r.early_stopping == 2, r.length_penalty > 0)
-        length = ops.where(longest, r.max_new_tokens, step + 1)
-        possible = state.logprobs[:, :1] / ops.cast(length, "float32") ** r.length_penalty
+        length = ops.where(longest, r.max_new_tokens, step + 1)  # [B]
+        possible = state.logprobs[:, :1] / (ops.cast(length, "float32") ** r.length_penalty)[:, None]
         worst = ops.where(state.finished, ops.min(state.scores, axis=1, keepdims=True), _NONE)
         return ops.any(possible > worst, axis=1)
+
+
+def _normalized(logits):
+    """Log-probabilities, `[B K, V]`."""
+    return logits - ops.logsumexp(logits, axis=-1, keepdims=True)
 
 
 def _take(x, index):

@@ -74,7 +74,8 @@ def advance(
     slots = values["tokens"].shape[1]
     kind = kind_of_cache(is_chunked(model), search.width)
     beams = kind(model, request.starts, request.prompt_end, slots, search.width)
-    until = ops.minimum(step + count, request.max_new_tokens)
+    most = ops.max(request.max_new_tokens)
+    until = ops.minimum(step + count, most)
     known = values["search"]
     begun = search.begin(values["tokens"])
     state = keras.tree.map_structure(lambda new, old: ops.where(step == 0, new, old), begun, known)
@@ -91,7 +92,7 @@ def advance(
     step, *flat = ops.while_loop(more, one, (step, *keras.tree.flatten(initial)))
     chosen, parents, state, cache, table = _like(initial, flat)
     values = {**values, "cache": cache, "table": table, "chosen": chosen, "parents": parents, "search": state}
-    unfinished = ops.logical_and(step < request.max_new_tokens, search.unfinished(state))
+    unfinished = ops.logical_and(step < most, search.unfinished(state))
     return values, (step, unfinished, search.progress(state))
 
 

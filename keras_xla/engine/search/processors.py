@@ -15,7 +15,8 @@ from keras import ops
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.search.samplers import OFF
 
-# R rows (batch times beams), T slots, V vocabulary, W words, S their longest
+# R rows (batch times beams), T slots, L other places for tokens, M tokens of a source, V vocabulary, W words, S their
+# longest
 
 
 class Context(NamedTuple):
@@ -26,9 +27,10 @@ class Context(NamedTuple):
     prompt_end: Any  # int32, the slot of the first new token
     step: Any  # int32, of the token to choose
     is_eos: Any  # [V] bool, the tokens that end a sequence
-    max_new_tokens: Any  # int32
+    max_new_tokens: Any  # [R, 1] int32
     min_new_tokens: Any  # int32
     min_length: Any  # int32
+    source: Any = None  # [R, M] int32, what an encoder reads, padding -1; None where it reads no tokens
 
     @property
     def end(self):
@@ -76,45 +78,94 @@ def is_real(context: Context):
     return ops.logical_and(slot >= context.starts[:, None], slot < context.end)
 
 
-def marked(tokens, which, vocab_size: int):
-    """Which of the vocabulary are among the `tokens [R, L]` that `which [R, L]` picks: `[R, V]` bool."""
+def is_read(context: Context):
+    """What an encoder reads, or else the prompts: tokens `[R, L]` int32, and which of them are there, bool."""
+    if context.source is not None:
+        return ops.maximum(context.source, 0), context.source >= 0
+    slot = ops.arange(context.tokens.shape[1], dtype="int32")[None]
+    return context.tokens, ops.logical_and(slot >= context.starts[:, None], slot < context.prompt_end)
+
+
+def added(tokens, values, vocab_size: int):
+    """The sum of the `values [R, L]` of each of the vocabulary among the `tokens [R, L]`: `[R, V]`."""
     rows = ops.broadcast_to(ops.arange(tokens.shape[0], dtype="int32")[:, None], tokens.shape)
     indices = ops.reshape(ops.stack([rows, tokens], axis=-1), (-1, 2))
-    counts = ops.scatter(indices, ops.reshape(ops.cast(which, "int32"), (-1,)), (tokens.shape[0], vocab_size))
-    return counts > 0
+    return ops.scatter(indices, ops.reshape(values, (-1,)), (tokens.shape[0], vocab_size))
+
+
+def marked(tokens, which, vocab_size: int):
+    """Which of the vocabulary are among the `tokens [R, L]` that `which [R, L]` picks: `[R, V]` bool."""
+    return added(tokens, ops.cast(which, "int32"), vocab_size) > 0
+
+
+def _bias_sequences(scores, context, extras):
+    complete = _completed(context, extras["sequences"], extras["sequence_lengths"])  # [R, W]
+    last = ops.broadcast_to(extras["sequences"][None, :, -1], complete.shape)
+    return scores + added(last, ops.where(complete, extras["sequence_biases"][None], 0.0), scores.shape[-1])
+
+
+def _penalize_what_is_read(scores, context, extras):
+    seen = marked(*is_read(context), scores.shape[-1])
+    return _scaled(scores, seen, 1 / extras["encoder_repetition_penalty"])
 
 
 def _penalize_repetition(scores, context, extras):
     """Keskar et al., 2019 (CTRL)."""
-    penalty = extras["repetition_penalty"]
     seen = marked(context.tokens, is_real(context), scores.shape[-1])
+    return _scaled(scores, seen, extras["repetition_penalty"])
+
+
+def _scaled(scores, seen, penalty):
     return ops.where(seen, ops.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+
+def _penalize_presence(scores, context, extras):
+    slot = ops.arange(context.tokens.shape[1], dtype="int32")[None]
+    new = ops.logical_and(is_real(context), slot >= context.prompt_end)
+    counts = added(context.tokens, ops.cast(new, "float32"), scores.shape[-1])
+    presence = ops.where(counts > 0, extras["presence_penalty"], 0.0)
+    return scores - presence - extras["frequency_penalty"] * counts
 
 
 def _forbid_repeated_ngrams(scores, context, extras):
     """Forbid what would complete an n-gram that is there already."""
-    tokens, end = context.tokens, context.end
+    matches = _followers(context.tokens, is_real(context), context, extras["ngram_size"])
+    return ops.where(marked(context.tokens, matches, scores.shape[-1]), OFF, scores)
+
+
+def _forbid_ngrams_that_are_read(scores, context, extras):
+    tokens, real = is_read(context)
+    matches = _followers(tokens, real, context, extras["encoder_ngram_size"])
+    return ops.where(marked(tokens, matches, scores.shape[-1]), OFF, scores)
+
+
+def _followers(sequence, real, context, size):
+    """Which tokens of a `sequence [R, L]` stand behind the `size - 1` tokens that were made last: `[R, L]` bool."""
+    end = context.end
 
     def before(x, fill):
         return ops.concatenate([ops.full_like(x[:, :1], fill), x[:, :-1]], axis=1)
 
     def compare(back, carry):
         matches, shifted, known = carry
-        shifted, known = before(shifted, 0), before(known, False)  # what stands `back` slots before each slot
-        last = ops.take(tokens, end - back, axis=1)[:, None]
+        shifted, known = before(shifted, 0), before(known, False)  # what stands `back` places before each
+        last = ops.take(context.tokens, ops.maximum(end - back, 0), axis=1)[:, None]
         before_start = end - back < context.starts[:, None]
         same = ops.logical_and(shifted == last, ops.logical_not(before_start))
         return ops.logical_and(matches, ops.logical_and(known, same)), shifted, known
 
-    real = is_real(context)
-    # Slot j's token is forbidden if the n - 1 before it are the last n - 1 of all.
-    matches, _, _ = ops.fori_loop(1, extras["ngram_size"], compare, (real, tokens, real))
-    return ops.where(marked(tokens, matches, scores.shape[-1]), OFF, scores)
+    return ops.fori_loop(1, size, compare, (real, sequence, real))[0]
 
 
 def _forbid_words(scores, context, extras):
     """Forbid the last token of each word whose others have just been made."""
-    words, lengths = extras["words"], extras["word_lengths"]  # [W, S] right-aligned, [W]; unused 0
+    complete = _completed(context, extras["words"], extras["word_lengths"])
+    last = ops.broadcast_to(extras["words"][None, :, -1], complete.shape)
+    return ops.where(marked(last, complete, scores.shape[-1]), OFF, scores)
+
+
+def _completed(context, words, lengths):
+    """Of which `words [W, S]` (right-aligned, `lengths [W]`, unused 0) all tokens but the last are there: `[R, W]`."""
     tokens, end, size = context.tokens, context.end, words.shape[1]
     slots = end - size + 1 + ops.arange(size - 1, dtype="int32")  # the slots of the last S - 1 tokens
     recent = ops.take(tokens, ops.maximum(slots, 0), axis=1)  # [R, S - 1]
@@ -122,9 +173,7 @@ def _forbid_words(scores, context, extras):
     same = ops.logical_and(recent == words[:, None, :-1], known[None])  # [W, R, S - 1]
     outside = ops.arange(size - 1, dtype="int32")[None] < size - lengths[:, None]  # [W, S - 1]
     complete = ops.all(ops.logical_or(same, outside[:, None]), axis=-1)  # [W, R]
-    complete = ops.transpose(ops.logical_and(complete, (lengths > 0)[:, None]))
-    last = ops.broadcast_to(words[None, :, -1], complete.shape)
-    return ops.where(marked(last, complete, scores.shape[-1]), OFF, scores)
+    return ops.transpose(ops.logical_and(complete, (lengths > 0)[:, None]))
 
 
 def _forbid_early_end(scores, context, extras):
@@ -146,6 +195,13 @@ def _force_last(scores, context, extras):
     return ops.where(context.step == context.max_new_tokens - 1, forced, scores)
 
 
+def _favor_end(scores, context, extras):
+    """See `GenerationOptions.exponential_decay_length_penalty`."""
+    late = ops.cast(ops.maximum(context.step - extras["decay_start"], 0), "float32")
+    raised = scores + ops.abs(scores) * (extras["decay_factor"] ** late - 1)
+    return ops.where(ops.logical_and(context.is_eos[None], scores > OFF / 2), raised, scores)
+
+
 def _suppress(scores, context, extras):
     return ops.where(extras["suppressed"][None], OFF, scores)
 
@@ -157,16 +213,43 @@ def _suppress_first(scores, context, extras):
     return ops.where(ops.logical_and(extras["suppressed_first"][None], context.step == first), OFF, scores)
 
 
+def _allow(scores, context, extras):
+    """What a grammar lets follow: a bit for each token, 32 to a word."""
+    if extras["allowed"].shape[0] != scores.shape[0]:  # beams, which nothing leads
+        return scores
+    token = ops.arange(scores.shape[-1], dtype="int32")
+    word = ops.repeat(extras["allowed"], 32, axis=1)[:, : scores.shape[-1]]
+    bit = ops.bitwise_and(ops.right_shift(word, (token % 32)[None]), 1)
+    return ops.where(bit > 0, scores, OFF)
+
+
 def _mask(tokens: Sequence[int], vocab_size: int) -> np.ndarray:
     mask = np.zeros((vocab_size,), bool)
     mask[list(tokens)] = True
     return mask
 
 
+def _decay(start: int, factor: float) -> tuple[np.int32, np.float32]:
+    return np.int32(start), np.float32(factor)
+
+
 def _words(options: GenerationOptions, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    words = [word for word in options.bad_words_ids if word not in [(end,) for end in options.eos_token_id]]
+    return _table([word for word in options.bad_words_ids if word not in [(end,) for end in options.eos_token_id]])
+
+
+def _sequences(options: GenerationOptions, vocab_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    table, lengths = _table([sequence for sequence, _ in options.sequence_bias])
+    biases = np.zeros((len(table),), np.float32)
+    biases[: len(options.sequence_bias)] = [bias for _, bias in options.sequence_bias]
+    return table, lengths, biases
+
+
+def _table(words: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Words right-aligned `[W, S]` int32, and their lengths `[W]` int32, 0 behind the last one.
+
+    There are few sizes, since each compiles: 16 words of up to 8 tokens, or the next powers of two.
+    """
     longest = max(map(len, words), default=1)
-    # Few sizes, since each compiles: 16 words of up to 8 tokens, or the next powers of two.
     count, size = 1 << max(len(words) - 1, 15).bit_length(), 1 << max(longest, 7).bit_length()
     table, lengths = np.zeros((count, size), np.int32), np.zeros((count,), np.int32)
     for i, word in enumerate(words):
@@ -175,17 +258,41 @@ def _words(options: GenerationOptions, vocab_size: int) -> tuple[np.ndarray, np.
 
 
 PROCESSORS: dict[str, Processor] = {
+    "sequence_bias": Processor(
+        lambda o: bool(o.sequence_bias),
+        ("sequences", "sequence_lengths", "sequence_biases"),
+        _sequences,
+        _bias_sequences,
+    ),
+    "encoder_repetition_penalty": Processor(
+        lambda o: o.encoder_repetition_penalty != 1,
+        ("encoder_repetition_penalty",),
+        lambda o, v: [np.float32(o.encoder_repetition_penalty)],
+        _penalize_what_is_read,
+    ),
     "repetition_penalty": Processor(
         lambda o: o.repetition_penalty != 1,
         ("repetition_penalty",),
         lambda o, v: [np.float32(o.repetition_penalty)],
         _penalize_repetition,
     ),
+    "presence_penalty": Processor(
+        lambda o: o.presence_penalty != 0 or o.frequency_penalty != 0,
+        ("presence_penalty", "frequency_penalty"),
+        lambda o, v: [np.float32(o.presence_penalty), np.float32(o.frequency_penalty)],
+        _penalize_presence,
+    ),
     "no_repeat_ngram_size": Processor(
         lambda o: o.no_repeat_ngram_size > 0,
         ("ngram_size",),
         lambda o, v: [np.int32(o.no_repeat_ngram_size)],
         _forbid_repeated_ngrams,
+    ),
+    "encoder_no_repeat_ngram_size": Processor(
+        lambda o: o.encoder_no_repeat_ngram_size > 0,
+        ("encoder_ngram_size",),
+        lambda o, v: [np.int32(o.encoder_no_repeat_ngram_size)],
+        _forbid_ngrams_that_are_read,
     ),
     "bad_words_ids": Processor(lambda o: bool(o.bad_words_ids), ("words", "word_lengths"), _words, _forbid_words),
     "min_length": Processor(lambda o: o.min_new_tokens > 0 or o.min_length > 0, (), lambda o, v: [], _forbid_early_end),
@@ -201,6 +308,12 @@ PROCESSORS: dict[str, Processor] = {
         lambda o, v: [_mask(o.forced_eos_token_id, v)],
         _force_last,
     ),
+    "exponential_decay_length_penalty": Processor(
+        lambda o: o.exponential_decay_length_penalty is not None,
+        ("decay_start", "decay_factor"),
+        lambda o, v: _decay(*(o.exponential_decay_length_penalty or (0, 1.0))),
+        _favor_end,
+    ),
     "suppress_tokens": Processor(
         lambda o: bool(o.suppress_tokens),
         ("suppressed",),
@@ -213,4 +326,5 @@ PROCESSORS: dict[str, Processor] = {
         lambda o, v: [_mask(o.begin_suppress_tokens, v), np.bool_(o.forced_bos_token_id is not None)],
         _suppress_first,
     ),
+    "allowed": Processor(lambda o: o.constrained, (), lambda o, v: [], _allow),
 }

@@ -28,7 +28,7 @@ def uniform(seed, rows, step):
     """One float32 in [0, 1) a row.
 
     Args:
-        seed: `(2,)` uint32.
+        seed: `(2,)` uint32, or `(2, rows)`, one for each.
         rows: `(rows,)` int32, their numbers.
         step: Scalar int32.
     """

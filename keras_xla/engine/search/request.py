@@ -1,6 +1,6 @@
 """What is asked of one generation, as tensors of bucketed shape: no value among them compiles anything."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,47 +8,38 @@ from keras import ops
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.search.processors import Processor
+from keras_xla.engine.search.samplers import Filters
 
-# B batch, E room for end-of-sequence ids
+# B batch, E room for end-of-sequence ids, K beams, M length of what an encoder reads
 
-_INTEGERS = (
-    "prompt_end",
-    "max_new_tokens",
-    "min_new_tokens",
-    "min_length",
-    "pad",
-    "top_k",
-    "early_stopping",
-    "first_row",
-)
-_FLOATS = ("temperature", "top_p", "min_p", "length_penalty")
+_INTEGERS = ("prompt_end", "min_new_tokens", "min_length", "pad", "early_stopping", "do_sample", "renormalize_logits")
+_ROW_INTEGERS = ("starts", "rows", "max_new_tokens", "top_k")
+_ROW_FLOATS = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "length_penalty")
 
 
 class Request(NamedTuple):
-    """Arguments of an executable."""
+    """Arguments of an executable. Values are packed: a call takes longer for each of its arguments."""
 
-    starts: Any  # [B] int32, each row's first real slot; `prompt_end` marks a row that only fills the bucket
     eos: Any  # [E] int32, unused -1
-    seed: Any  # [2] uint32
-    do_sample: Any  # bool
-    integers: Any  # those of `_INTEGERS`, int32: a call takes longer for each of its arguments
-    floats: Any  # those of `_FLOATS`, float32
+    seeds: Any  # [2, B] uint32
+    integers: Any  # those of `_INTEGERS`, int32
+    row_integers: Any  # those of `_ROW_INTEGERS`, `[B]` int32 each
+    row_floats: Any  # those of `_ROW_FLOATS`, `[B]` float32 each
     active: Any  # [number of processors] bool, in the order of their table
     extras: dict  # the processors' tensors, by name
 
     def unpacked(self) -> "Request":
-        """With a tensor for each integer and float: cut out once, not wherever a program asks for one."""
-        return self._replace(integers=ops.unstack(self.integers), floats=ops.unstack(self.floats))
+        """With a tensor for each value: cut out once, not wherever a program asks for one."""
+        return self._replace(
+            integers=ops.unstack(self.integers),
+            row_integers=ops.unstack(self.row_integers),
+            row_floats=ops.unstack(self.row_floats),
+        )
 
     @property
     def prompt_end(self):
         """The slot behind the prompts, where the first new token goes; int32."""
         return self.integers[_INTEGERS.index("prompt_end")]
-
-    @property
-    def max_new_tokens(self):
-        """Int32."""
-        return self.integers[_INTEGERS.index("max_new_tokens")]
 
     @property
     def min_new_tokens(self):
@@ -66,39 +57,48 @@ class Request(NamedTuple):
         return self.integers[_INTEGERS.index("pad")]
 
     @property
-    def top_k(self):
-        """Int32."""
-        return self.integers[_INTEGERS.index("top_k")]
-
-    @property
     def early_stopping(self):
         """Int32: 0 for False, 1 for True, 2 for "never"."""
         return self.integers[_INTEGERS.index("early_stopping")]
 
     @property
-    def first_row(self):
-        """Int32: the number of the first row, on which what is drawn for it depends."""
-        return self.integers[_INTEGERS.index("first_row")]
+    def do_sample(self):
+        """Bool."""
+        return self.integers[_INTEGERS.index("do_sample")] > 0
 
     @property
-    def temperature(self):
-        """Float32."""
-        return self.floats[_FLOATS.index("temperature")]
+    def renormalize_logits(self):
+        """Bool."""
+        return self.integers[_INTEGERS.index("renormalize_logits")] > 0
 
     @property
-    def top_p(self):
-        """Float32."""
-        return self.floats[_FLOATS.index("top_p")]
+    def starts(self):
+        """`[B]` int32, each row's first real slot; `prompt_end` marks a row that only fills the bucket."""
+        return self.row_integers[_ROW_INTEGERS.index("starts")]
 
     @property
-    def min_p(self):
-        """Float32."""
-        return self.floats[_FLOATS.index("min_p")]
+    def rows(self):
+        """`[B]` int32, the numbers of the rows, on which what is drawn for them depends."""
+        return self.row_integers[_ROW_INTEGERS.index("rows")]
+
+    @property
+    def max_new_tokens(self):
+        """`[B]` int32."""
+        return self.row_integers[_ROW_INTEGERS.index("max_new_tokens")]
 
     @property
     def length_penalty(self):
-        """Float32."""
-        return self.floats[_FLOATS.index("length_penalty")]
+        """`[B]` float32."""
+        return self.row_floats[_ROW_FLOATS.index("length_penalty")]
+
+    def filters(self, width: int = 1) -> Filters:
+        """What tokens are drawn among, `[B K, 1]` each for a `width` of K."""
+        known = dict(zip((*_ROW_INTEGERS, *_ROW_FLOATS), (*self.row_integers, *self.row_floats), strict=True))
+
+        def column(x):
+            return (x if width == 1 else ops.repeat(x, width))[:, None]
+
+        return Filters(**{name: column(known[name]) for name in Filters._fields})
 
 
 def make_request(
@@ -108,44 +108,58 @@ def make_request(
     options: GenerationOptions,
     processors: Mapping[str, Processor],
     vocab_size: int,
-    first_row: int = 0,
+    rows: np.ndarray,
+    source: np.ndarray | None = None,
+    allowed: np.ndarray | None = None,
 ) -> Request:
     """The request for rows that begin at the slots `starts [B]` and whose prompts end before `prompt_end`.
 
-    `first_row` is the number of the first one.
+    Args:
+        starts: See `Request`.
+        prompt_end: See `Request`.
+        eos_room: E.
+        options: What is asked for. A list in it has a value for each of the first rows; the others fill the bucket.
+        processors: The logits processors there are, by name.
+        vocab_size: Of the model.
+        rows: See `Request`.
+        source: `[B, M]` int32, the tokens that an encoder reads, padding -1; None where it reads none.
+        allowed: `[B, V / 32]` int32, a bit for each token that may come next; all by default.
     """
     eos = np.full((eos_room,), -1, np.int32)
     eos[: len(options.eos_token_id)] = options.eos_token_id
     values = {
-        **{name: getattr(options, name) for name in (*_INTEGERS, *_FLOATS) if hasattr(options, name)},
+        **{name: getattr(options, name) for name in _INTEGERS if hasattr(options, name)},
         "prompt_end": prompt_end,
         "pad": options.fill,
-        "first_row": first_row,
         "early_stopping": 2 if options.early_stopping == "never" else int(options.early_stopping),
     }
-    extras = {}
+    batch = len(starts)
+    wanted = {name: _filled(getattr(options, name), batch) for name in (*_ROW_INTEGERS[2:], *_ROW_FLOATS)}
+    integers = [starts, rows, *(wanted[name] for name in _ROW_INTEGERS[2:])]
+    words = -(-vocab_size // 32)
+    extras = {"allowed": np.full((batch, words), -1, np.int32) if allowed is None else allowed}
+    extras |= {} if source is None else {"source": source}
     for processor in processors.values():
         extras |= dict(zip(processor.names, processor.tensors(options, vocab_size), strict=True))
-    request = Request(
-        starts=np.asarray(starts, np.int32),
+    return Request(
         eos=eos,
-        seed=seed_words(options),
-        do_sample=np.bool_(options.do_sample),
+        seeds=seed_words(options, batch),
         integers=np.array([values[name] for name in _INTEGERS], np.int32),
-        floats=np.array([values[name] for name in _FLOATS], np.float32),
+        row_integers=np.array(integers, np.int32),
+        row_floats=np.array([wanted[name] for name in _ROW_FLOATS], np.float32),
         active=np.array([processor.wanted(options) for processor in processors.values()], bool),
         extras={name: np.asarray(value) for name, value in extras.items()},
     )
-    return request._replace(extras={name: ops.convert_to_tensor(value) for name, value in request.extras.items()})
 
 
-def seed_words(options: GenerationOptions) -> np.ndarray:
-    """`[2]` uint32: another key for every seed. Only a generation that draws asks NumPy for one."""
+def seed_words(options: GenerationOptions, batch: int) -> np.ndarray:
+    """`[2, B]` uint32: another key for every seed. Only a generation that draws asks NumPy for one."""
     if not options.do_sample:
-        return np.zeros((2,), np.uint32)
+        return np.zeros((2, batch), np.uint32)
     if options.seed is None:
-        return np.random.randint(0, 2**32, size=2, dtype=np.uint32)
-    return np.array([options.seed >> 32, options.seed & 0xFFFFFFFF], np.uint32)
+        return np.tile(np.random.randint(0, 2**32, size=(2, 1), dtype=np.uint32), (1, batch))
+    seeds = _filled(options.seed, batch)
+    return np.array([[seed >> 32, seed & 0xFFFFFFFF] for seed in seeds], np.uint32).T
 
 
 def eos_room(options: GenerationOptions) -> int:
@@ -154,20 +168,7 @@ def eos_room(options: GenerationOptions) -> int:
     return 1 << (count - 1).bit_length() if options.num_beams > 1 else max(8, 1 << (count - 1).bit_length())
 
 
-def pad_left(rows: Sequence[np.ndarray], batch: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows `[B, L]` int32 that end together, L the longest, and the slot at which each begins `[B]` int32."""
-    length = max(map(len, rows))
-    ids, starts = np.full((batch, length), pad, np.int32), np.full((batch,), length, np.int32)
-    for i, row in enumerate(rows):
-        ids[i, length - len(row) :] = row
-        starts[i] = length - len(row)
-    return ids, starts
-
-
-def pad_source(rows: Sequence[np.ndarray], batch: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """An encoder's `rows`, right-padded: ids `[B, M]` int32 and mask `[B, M]` bool."""
-    ids, mask = np.zeros((batch, length), np.int32), np.zeros((batch, length), bool)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)], mask[i, : len(row)] = row, True
-    mask[len(rows) :, 0] = True  # rows that only fill the bucket: attention needs something to see
-    return ids, mask
+def _filled(value: Any, batch: int) -> list:
+    """A value for each row of the bucket: those that only fill it get the first one."""
+    values = list(value) if isinstance(value, tuple) else [value]
+    return [*values, *[values[0]] * (batch - len(values))]

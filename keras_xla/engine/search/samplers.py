@@ -4,6 +4,8 @@ Every parameter is a tensor, and a filter that is off costs nothing at run time,
 serves all of them. Thresholds are found by bisection: XLA sorts a vocabulary slowly on CPU.
 """
 
+from typing import Any, NamedTuple
+
 from keras import ops
 
 from keras_xla.backend import float_bits
@@ -19,24 +21,48 @@ def greedy(logits):
     return ops.cast(ops.argmax(logits, axis=-1), "int32")
 
 
-def filter_logits(logits, temperature, top_k, top_p, min_p, least=1):
+class Filters(NamedTuple):
+    """What tokens are drawn among: a value for all rows, or `[B, 1]`, one each."""
+
+    temperature: Any  # float32 above 0
+    top_k: Any  # int32; 0 is off
+    top_p: Any  # float32; 1 is off
+    min_p: Any  # float32; 0 is off
+    typical_p: Any  # float32; 1 is off
+    epsilon_cutoff: Any  # float32; 0 is off
+    eta_cutoff: Any  # float32; 0 is off
+
+
+def filter_logits(logits, filters: Filters, least=1, room: int = 1):
     """Divide by the temperature, and turn off what the filters drop, in the order that Hugging Face does.
 
     Args:
         logits: `[B, V]` float32.
-        temperature: Scalar float32 above 0.
-        top_k: Scalar int32; 0 is off.
-        top_p: Scalar float32; 1 is off.
-        min_p: Scalar float32; 0 is off.
+        filters: What to keep.
         least: Scalar int32, tokens that every filter keeps (beams need one that does not end).
+        room: The most that `least` may be.
 
     Returns:
         `[B, V]` float32.
     """
-    x = ops.where(logits > OFF / 2, logits / temperature, OFF)
-    x = ops.cond(top_k > 0, lambda: keep_top_k(x, ops.maximum(top_k, least)), lambda: x)
-    y = ops.cond(top_p < 1, lambda: keep_top_p(x, top_p, least), lambda: x)
-    return ops.cond(min_p > 0, lambda: keep_min_p(y, min_p, least), lambda: y)
+
+    def likeliest(x):
+        """Which tokens every filter keeps, `[B, V]` bool."""
+        if _is_one(least):
+            return x >= ops.max(x, axis=-1, keepdims=True)
+        return x >= ops.take(ops.top_k(x, min(room, x.shape[-1]))[0], least - 1, axis=-1)[:, None]
+
+    def apply(x, wanted, keep):
+        return ops.cond(ops.any(wanted), lambda: ops.where(wanted, keep(x), x), lambda: x)
+
+    f = filters
+    x = ops.where(logits > OFF / 2, logits / f.temperature, OFF)
+    x = apply(x, f.top_k > 0, lambda x: keep_top_k(x, ops.maximum(f.top_k, least)))
+    x = apply(x, f.top_p < 1, lambda x: keep_top_p(x, f.top_p, least))
+    x = apply(x, f.min_p > 0, lambda x: keep_min_p(x, f.min_p, likeliest(x)))
+    x = apply(x, f.typical_p < 1, lambda x: keep_typical(x, f.typical_p, least))
+    x = apply(x, f.epsilon_cutoff > 0, lambda x: keep_above_epsilon(x, f.epsilon_cutoff, likeliest(x)))
+    return apply(x, f.eta_cutoff > 0, lambda x: keep_above_eta(x, f.eta_cutoff, likeliest(x)))
 
 
 def weights(x):
@@ -46,11 +72,53 @@ def weights(x):
 
 def keep_top_k(x, k):
     """`[B, V]` with all but the `k` largest values of each row (and ties with the last) off."""
-    return _keep_largest(x, lambda above: _count(above) >= k)
+    return _keep_largest(x, x, lambda above: _count(above) >= k)
 
 
 def keep_top_p(x, p, least=1):
     """`[B, V]` with all but the fewest largest logits that hold probability `p` off (Holtzman et al., 2020)."""
+    return _keep_mass(x, x, p, least)
+
+
+def keep_typical(x, p, least=1):
+    """`[B, V]` with all off but the fewest that hold probability `p` and are nearest to the expected surprise.
+
+    Meister et al., "Locally typical sampling", 2022.
+    """
+    logprobs, entropy = _logprobs(x)
+    return _keep_mass(x, ops.where(x > OFF / 2, -ops.abs(-logprobs - entropy), OFF), p, least)
+
+
+def keep_min_p(x, p, sure):
+    """`[B, V]` with all off that are less than `p` times as likely as the most likely, but for the `sure` ones."""
+    return ops.where(ops.logical_or(weights(x) >= p, sure), x, OFF)
+
+
+def keep_above_epsilon(x, epsilon, sure):
+    """`[B, V]` with all off that are less likely than `epsilon`, but for the `sure` ones (Hewitt et al., 2022)."""
+    return ops.where(ops.logical_or(_logprobs(x)[0] >= ops.log(epsilon), sure), x, OFF)
+
+
+def keep_above_eta(x, epsilon, sure):
+    """`[B, V]` with all off that are less likely than `epsilon`, and than a bound that falls with the entropy.
+
+    Hewitt et al., "Truncation sampling as language model desmoothing", 2022.
+    """
+    logprobs, entropy = _logprobs(x)
+    bound = ops.minimum(ops.log(epsilon), 0.5 * ops.log(epsilon) - entropy)
+    return ops.where(ops.logical_or(logprobs >= bound, sure), x, OFF)
+
+
+def _logprobs(x):
+    """Log-probabilities `[B, V]`, OFF where `x` is, and the entropy `[B, 1]` in nats."""
+    w = weights(x)
+    total = ops.sum(w, axis=-1, keepdims=True)
+    logprobs = ops.where(x > OFF / 2, x - ops.max(x, axis=-1, keepdims=True) - ops.log(total), OFF)
+    return logprobs, -ops.sum(ops.where(w > 0, logprobs, 0.0) * w, axis=-1, keepdims=True) / total
+
+
+def _keep_mass(x, order, p, least):
+    """Turn all off but the fewest that hold probability `p`, those first that are first in an order `[B, V]`."""
     w = weights(x)
     wanted = ops.maximum(p * ops.sum(w, axis=-1, keepdims=True), 1e-30)
 
@@ -58,16 +126,7 @@ def keep_top_p(x, p, least=1):
         mass = ops.sum(ops.where(above, w, 0.0), axis=-1, keepdims=True)
         return mass >= wanted if _is_one(least) else ops.logical_and(mass >= wanted, _count(above) >= least)
 
-    return _keep_largest(x, enough)
-
-
-def keep_min_p(x, p, least=1):
-    """`[B, V]` with all that are less than `p` times as likely as the most likely off."""
-    likely = weights(x) >= p
-    kept = ops.where(likely, x, OFF)
-    if _is_one(least):
-        return kept  # the most likely one is always among them
-    return ops.where(_count(likely) >= least, kept, keep_top_k(x, least))
+    return _keep_largest(x, order, enough)
 
 
 def _count(which):
@@ -109,12 +168,12 @@ def _invert(weights, uniform):
     return index, ops.clip(rest, 0.0, below_one)
 
 
-def _keep_largest(x, enough):
-    """Turn off what is below the largest threshold at which `enough(above [B, V] bool)` still holds.
+def _keep_largest(x, order, enough):
+    """Turn off what is below the largest threshold of `order [B, V]` at which `enough(above [B, V] bool)` still holds.
 
     `above` is what is not below it. The threshold is found bit by bit, so that no two values are too close.
     """
-    order = _order(x)
+    order = _order(order)
 
     def set_bit(i, threshold):
         higher = threshold + ops.left_shift(_int(1), 31 - i)  # the first addition wraps: from the least number to 0

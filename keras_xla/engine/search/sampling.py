@@ -75,10 +75,11 @@ class Sampling:
         chosen = ops.take_along_axis(scores, token[:, None], axis=-1)[:, 0]
         logprob = chosen - ops.logsumexp(scores, axis=-1)
         done, at = state.done, (0, request.prompt_end + step)
+        last = ops.logical_or(ops.take(self._is_eos, token), step + 1 >= request.max_new_tokens)
         token = ops.where(done, request.pad, token)
         state = SamplingState(
             tokens=ops.slice_update(state.tokens, at, token[:, None]),
-            done=ops.logical_or(done, ops.take(self._is_eos, token)),
+            done=ops.logical_or(done, last),
             lengths=ops.where(done, state.lengths, step + 1),
             logprobs=ops.slice_update(state.logprobs, at, logprob[:, None]),
         )
@@ -93,7 +94,6 @@ class Sampling:
         return Progress(state.tokens, state.lengths, state.done)
 
     def _draw(self, scores, step):
-        r = self._request
-        kept = samplers.filter_logits(scores, r.temperature, r.top_k, r.top_p, r.min_p)
-        uniform = random.uniform(r.seed, r.first_row + ops.arange(r.starts.shape[0], dtype="int32"), step)
+        kept = samplers.filter_logits(scores, self._request.filters())
+        uniform = random.uniform(self._request.seeds, self._request.rows, step)
         return samplers.draw(samplers.weights(kept), uniform)

@@ -1,15 +1,16 @@
 """What a layer with a speech model has beside its generator: from clips or features to transcripts or tokens."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_xla.config import GenerationOptions
+from keras_xla.config import CONSTRAINTS, GenerationOptions
 from keras_xla.engine.buckets import CACHE_BUCKETS, make
-from keras_xla.engine.checks import check_options
+from keras_xla.engine.checks import check_options, check_speech
 from keras_xla.engine.generator import Generator
+from keras_xla.engine.search.own_processors import check_processor_options, own_processors
 from keras_xla.engine.search.processors import PROCESSORS
 from keras_xla.generation.defaults import split_speech
 from keras_xla.generation.speech import audio
@@ -37,26 +38,26 @@ def generator_for(
     batch_buckets: Sequence[int] | None,
     cache_buckets: Sequence[int] | None,
     source_buckets: Sequence[int] | None,
-    on_recompile: str,
-    name: str,
+    logits_processors: Sequence[Callable],
+    **more: Any,
 ) -> Generator:
-    """The generator of a model for text, or of one for speech with these special `tokens`."""
+    """The generator of a model for text, or of one for speech with these special `tokens`; `more` are its arguments."""
     kwargs: dict[str, Any] = dict(
         batch=make("batch", batch_buckets, 1),
         cache=make("cache", CACHE_BUCKETS if cache_buckets is None else cache_buckets, 1),
         source=make("source", source_buckets, 32),
-        on_recompile=on_recompile,
-        name=name,
+        **more,
         refresh=functools.partial(refresh, model),
     )
+    processors = {**PROCESSORS, **own_processors(logits_processors)}
     if tokens is None:
-        return Generator(model, **kwargs)
+        return Generator(model, **kwargs, processors=processors)
     limits = (tokens.no_timestamps, tokens.eos, tokens.max_initial_timestamp_index)
     rules = timestamps_processor(tokens.first_timestamp, *limits)
     return Generator(
         model,
         **kwargs,
-        processors={**PROCESSORS, "timestamps": rules},
+        processors={**processors, "timestamps": rules},
         processed_scores=True,
     )
 
@@ -165,5 +166,9 @@ class SpeechPipeline:
                 f"Received stop_strings={list(options.stop_strings)} and max_time={options.max_time} with speech; "
                 "expected neither: a transcript ends with its clip."
             )
+        if asked := [*options.per_row, *(name for name in CONSTRAINTS if getattr(options, name) is not None)]:
+            raise ValueError(f"Received {', '.join(asked)} with speech; expected that, or lists, with text only.")
         check_options(self.generator.model, options)  # the generator would, but after the encoder has run
+        check_speech(options)
+        check_processor_options(self.generator.processors, options, self.generator.model.vocab_size)
         return self.defaults.replace(**speech), options

@@ -119,6 +119,21 @@ def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, num_beams=0), ValueError, "num_beams=0"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, num_beams=99), ValueError, "num_beams=99"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, tempo=2), TypeError, "'tempo'"),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, stop_strings="a"), ValueError, "ends with its clip"),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, regex="a"), ValueError, "regex with speech"),
+        (
+            np.zeros((RATE,), "float32"),
+            dict(sampling_rate=RATE, seed=[1], do_sample=True),
+            ValueError,
+            "with text only",
+        ),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, output_logprobs=True), ValueError, "output_logprobs"),
+        (
+            np.zeros((RATE,), "float32"),
+            dict(sampling_rate=RATE, encoder_no_repeat_ngram_size=2),
+            ValueError,
+            "no tokens",
+        ),
     ],
 )
 def test_bad_audio_and_options_raise_before_anything_compiles(inputs, options, error, text, layer, new_events):

@@ -1,0 +1,361 @@
+"""Generation options: frozen, checked once, before anything compiles. Standard library only."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from keras_xla.config.values import (
+    all_values,
+    as_biases,
+    as_constraint,
+    as_decay,
+    as_each,
+    as_integer,
+    as_number,
+    as_stop_strings,
+    as_tokens,
+    as_words,
+    is_per_row,
+)
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "seed")
+"""Options that mean nothing without `do_sample`."""
+BEAMS = ("length_penalty", "early_stopping")
+"""Options that mean nothing without `num_beams`."""
+PER_ROW = ("max_new_tokens", *SAMPLING)
+"""Options that may have a value for each prompt, beside `stop_strings` and `CONSTRAINTS`."""
+CONSTRAINTS = ("json_schema", "regex", "grammar")
+"""Options that say which answers are possible; at most one of them."""
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """Options of one generation, named as in Hugging Face's `GenerationConfig`.
+
+    A list in place of one value has a value for each prompt of a call. Only the options of `PER_ROW` and `CONSTRAINTS`,
+    and `stop_strings`, may be such lists.
+
+    Attributes:
+        max_new_tokens: Tokens to make at most; at least 1.
+        min_new_tokens: Tokens before which no end-of-sequence token is made.
+        min_length: The same, counted with the prompt (an encoder-decoder's prompt is its start token).
+        num_beams: Width of the beam search; 1 is no beam search.
+        length_penalty: A beam's score is its log-probability divided by its length to this power.
+        early_stopping: When a beam search ends: True, as soon as there are `num_beams` finished beams; False, when
+            no better one is likely; `"never"`, when no better one is possible.
+        do_sample: Draw from the distribution, rather than take the most likely token (greedy).
+        temperature: Divides the logits; above 0.
+        top_k: Draw among this many most likely tokens; 0 for all.
+        top_p: Draw among the fewest most likely tokens that have this much probability together.
+        min_p: Draw among tokens at least this fraction as likely as the most likely one.
+        typical_p: Draw among the fewest tokens that have this much probability together, those first whose surprise is
+            nearest to what is expected (Meister et al., 2022); 1 for all.
+        epsilon_cutoff: Draw among tokens at least this likely (Hewitt et al., 2022); 0 is off.
+        eta_cutoff: The same with a bound that is lower where many tokens are likely (Hewitt et al., 2022); 0 is off.
+        seed: For equal draws in every call, on every backend and at every batch size; None draws one. In graphs, such
+            as in `predict`, each batch draws on from the one before, for as long as the layer lives.
+        num_return_sequences: Completions a prompt; more than 1 needs `do_sample`, or as many `num_beams`.
+        repetition_penalty: Divides the positive and multiplies the negative logits of tokens in prompt or completion.
+        presence_penalty: Subtracted from the logits of tokens that are in the completion, as in OpenAI's interface.
+        frequency_penalty: The same, once for each time that a token is there.
+        encoder_repetition_penalty: Above 1, tokens of what an encoder reads (without one, of the prompt) are more
+            likely; below 1 less.
+        sequence_bias: Added to the logit of a sequence's last token where the others have just been made: a dict of
+            tuples of tokens to numbers, or pairs of a list and a number.
+        exponential_decay_length_penalty: A pair: after how many new tokens ends become more likely, and how quickly (a
+            factor, to the power of the tokens since).
+        renormalize_logits: Whether a beam's log-probabilities are of what processors and filters have left.
+        no_repeat_ngram_size: No sequence of this many tokens occurs twice; 0 is off.
+        encoder_no_repeat_ngram_size: No sequence of this many tokens of what an encoder reads (without one, of the
+            prompt) is completed; 0 is off.
+        bad_words_ids: Token sequences that are never completed.
+        forced_bos_token_id: The token after a prompt of one token (an encoder-decoder's start token).
+        forced_eos_token_id: Token, or several, one of which is the last of `max_new_tokens`.
+        suppress_tokens: Tokens that are never made.
+        begin_suppress_tokens: Tokens that are not made first.
+        processor_options: Tensors of the layer's own `logits_processors`, by the names of processor and tensor; None
+            instead of them switches a processor off.
+        decoder_start_token_id: An encoder-decoder's prompt; the checkpoint's by default.
+        stop_strings: Texts that end a completion, which includes them: it ends with the token that completes one.
+        json_schema: A schema, as a dict or a string of JSON, that answers follow. Needs the package llguidance.
+        regex: A regular expression that answers match as a whole.
+        grammar: A grammar in Lark's language, as llguidance reads it, that answers follow.
+        max_time: Seconds after which a call makes no more tokens; it returns those that there are.
+        eos_token_id: Token, or several, that end a sequence; None for no end but `max_new_tokens`.
+        pad_token_id: Fills the rest of a finished row; None takes the first `eos_token_id`, or 0.
+
+    Raises:
+        ValueError: for a value out of range, naming the option, the value and the range.
+        TypeError: for a value of the wrong type.
+    """
+
+    max_new_tokens: int | tuple[int, ...] = 64
+    min_new_tokens: int = 0
+    min_length: int = 0
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    do_sample: bool = False
+    temperature: float | tuple[float, ...] = 1.0
+    top_k: int | tuple[int, ...] = 50
+    top_p: float | tuple[float, ...] = 1.0
+    min_p: float | tuple[float, ...] = 0.0
+    typical_p: float | tuple[float, ...] = 1.0
+    epsilon_cutoff: float | tuple[float, ...] = 0.0
+    eta_cutoff: float | tuple[float, ...] = 0.0
+    seed: int | tuple[int, ...] | None = None
+    num_return_sequences: int = 1
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    encoder_repetition_penalty: float = 1.0
+    sequence_bias: tuple[tuple[tuple[int, ...], float], ...] = ()
+    exponential_decay_length_penalty: tuple[int, float] | None = None
+    renormalize_logits: bool = False
+    no_repeat_ngram_size: int = 0
+    encoder_no_repeat_ngram_size: int = 0
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: tuple[int, ...] = ()
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
+    eos_token_id: tuple[int, ...] = ()
+    pad_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    stop_strings: tuple[str, ...] | tuple[tuple[str, ...], ...] = ()
+    json_schema: Any = None
+    regex: Any = None
+    grammar: Any = None
+    max_time: float | None = None
+    processor_options: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+
+    def __post_init__(self):
+        def put(name, value):
+            object.__setattr__(self, name, value)
+
+        for name in ("do_sample", "renormalize_logits"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"Received {name}={getattr(self, name)!r}; expected True or False.")
+        if self.early_stopping not in (True, False, "never"):
+            raise ValueError(f'Received early_stopping={self.early_stopping!r}; expected True, False or "never".')
+        for name, off in _OFF.items():
+            if getattr(self, name) is None:
+                put(name, off)
+        for name, low in _INTEGERS.items():
+            put(name, self._each(name, lambda value, name=name, low=low: as_integer(name, value, low)))
+        for name, *limits in _NUMBERS:
+            put(name, self._each(name, lambda value, name=name, by=limits: as_number(name, value, *by)))
+        if self.seed is not None:
+            put("seed", self._each("seed", lambda value: as_integer("seed", value, 0, 2**63 - 1)))
+        for name in _TOKENS:
+            put(name, as_tokens(name, getattr(self, name)))
+        for name in _TOKEN:
+            if getattr(self, name) is not None:
+                put(name, as_integer(name, getattr(self, name), 0))
+        put("bad_words_ids", as_words(self.bad_words_ids))
+        put("sequence_bias", as_biases(self.sequence_bias))
+        if self.exponential_decay_length_penalty is not None:
+            put("exponential_decay_length_penalty", as_decay(self.exponential_decay_length_penalty))
+        put("stop_strings", as_stop_strings(self.stop_strings))
+        if self.max_time is not None:
+            put("max_time", as_number("max_time", self.max_time, lambda v: v > 0, "above 0, in seconds"))
+        for name in CONSTRAINTS:
+            put(name, as_constraint(name, getattr(self, name)))
+        if not isinstance(self.processor_options, Mapping) or not all(
+            each is None or isinstance(each, Mapping) for each in self.processor_options.values()
+        ):
+            raise TypeError(
+                f"Received processor_options={self.processor_options!r}; expected a dict from the name of a logits "
+                "processor to a dict of its tensors, or to None."
+            )
+        self._check_together()
+
+    def _each(self, name: str, check: Callable[[Any], Any]) -> Any:
+        """The checked value of an option, or one for each prompt where it may have them."""
+        value = getattr(self, name)
+        return as_each(name, value, check, _OFF.get(name)) if name in PER_ROW else check(value)
+
+    def _check_together(self):
+        least = min(all_values(self.max_new_tokens))
+        if self.min_new_tokens > least:
+            raise ValueError(
+                f"Received min_new_tokens={self.min_new_tokens}, which is more than max_new_tokens={least}. Raise the "
+                "latter, or lower the former."
+            )
+        if len(asked := [name for name in CONSTRAINTS if getattr(self, name) is not None]) > 1:
+            raise ValueError(f"Received {' and '.join(asked)}; expected at most one of them.")
+        if asked and self.num_beams > 1:
+            raise ValueError(
+                f"Received {asked[0]} with num_beams={self.num_beams}; it leads answers without beams only. Pass "
+                "num_beams=1, or leave it out."
+            )
+        if self.stop_strings and self.num_beams > 1:
+            raise ValueError(
+                f"Received stop_strings={list(self.stop_strings)} with num_beams={self.num_beams}; they end "
+                "completions without beams only. Pass num_beams=1, or leave them out."
+            )
+        copies = self.num_return_sequences
+        if self.num_beams > 1 and copies > self.num_beams:
+            raise ValueError(
+                f"Received num_return_sequences={copies} with num_beams={self.num_beams}: a beam search has "
+                f"num_beams answers. Pass num_beams={copies} or more."
+            )
+        if copies > 1 and self.num_beams == 1 and not self.do_sample:
+            raise ValueError(
+                f"Received num_return_sequences={copies} with do_sample=False: greedy search has one answer a prompt. "
+                f"Pass do_sample=True, or num_beams={copies}."
+            )
+
+    @property
+    def most_new_tokens(self) -> int:
+        """The largest `max_new_tokens` of all prompts."""
+        return max(all_values(self.max_new_tokens))
+
+    @property
+    def per_row(self) -> dict[str, int]:
+        """For how many prompts there are values, by the name of the option that has a list of them."""
+        names = (*PER_ROW, *CONSTRAINTS)
+        lists = {name: getattr(self, name) for name in names if isinstance(getattr(self, name), tuple)}
+        if is_per_row(self.stop_strings):
+            lists["stop_strings"] = self.stop_strings
+        return {name: len(values) for name, values in lists.items()}
+
+    def of_rows(self, rows: Sequence[int]) -> "GenerationOptions":
+        """The options of the prompts with these numbers, in this order."""
+        chosen = {name: tuple(getattr(self, name)[row] for row in rows) for name in self.per_row}
+        return dataclasses.replace(self, **chosen) if chosen else self
+
+    def stop_strings_of(self, row: int) -> tuple[str, ...]:
+        """What ends the completions of one prompt."""
+        return self.stop_strings[row] if is_per_row(self.stop_strings) else self.stop_strings
+
+    @property
+    def constrained(self) -> bool:
+        """Whether there is one of `CONSTRAINTS`."""
+        return any(getattr(self, name) is not None for name in CONSTRAINTS)
+
+    def constraint_of(self, row: int) -> tuple[str, Any] | None:
+        """Which of `CONSTRAINTS` the answers of one prompt follow, and its value."""
+        for name in CONSTRAINTS:
+            value = getattr(self, name)
+            value = value[row] if isinstance(value, tuple) else value
+            if value is not None:
+                return name, value
+        return None
+
+    @property
+    def fill(self) -> int:
+        """The token that fills finished rows."""
+        return (*self.eos_token_id, 0)[0] if self.pad_token_id is None else self.pad_token_id
+
+    def replace(self, **overrides: Any) -> "GenerationOptions":
+        """These options with some of them changed.
+
+        Raises:
+            TypeError: for an unknown option, naming the nearest known one.
+            ValueError: for a sampling option without `do_sample=True`, and as the class does.
+        """
+        known = [f.name for f in dataclasses.fields(self)]
+        for name in overrides:
+            if name not in known:
+                raise TypeError(f"Received the unknown generation option {name!r}.{_hint(name, known)}")
+        changed = dataclasses.replace(self, **overrides)
+        for names, used, fix in (
+            (SAMPLING, changed.do_sample, "do_sample=True"),
+            (BEAMS, changed.num_beams > 1, "num_beams=2 or more"),
+        ):
+            idle = [name for name in names if overrides.get(name) is not None]
+            if idle and not used:
+                without = "do_sample=False" if names is SAMPLING else "num_beams=1"
+                raise ValueError(
+                    f"Received {', '.join(f'{n}={overrides[n]!r}' for n in idle)} with {without}, which would ignore "
+                    f"that. Pass {fix}, or leave it out."
+                )
+        return changed
+
+
+def without_idle(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without those that the others make meaningless: many checkpoints tune modes that are off."""
+    idle = () if options.get("do_sample") else SAMPLING
+    idle += () if (options.get("num_beams") or 1) > 1 else BEAMS
+    return {name: value for name, value in options.items() if name not in idle}
+
+
+def checkpoint_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split a `generation_config.json` into the options known here and what would change the output but is not.
+
+    Returns:
+        The known options, and `{name: value}` of those that are set but have no counterpart.
+    """
+    known = {f.name for f in dataclasses.fields(GenerationOptions)}
+    harmless = {"bos_token_id", "transformers_version", "use_cache", "max_length"}
+    harmless |= {"cache_implementation", "output_attentions", "output_hidden_states", "return_dict_in_generate"}
+    harmless |= {"output_scores", "output_logits"}
+    off = {"num_beam_groups": 1, "diversity_penalty": 0.0, "guidance_scale": 1.0}
+    options = {name: value for name, value in values.items() if name in known and value is not None}
+    unknown = {
+        name: value
+        for name, value in values.items()
+        if name not in known | harmless and not name.startswith("_") and value not in (None, 0, False, off.get(name))
+    }
+    return options, unknown
+
+
+_OFF = {  # what None means, as generation_config.json writes it
+    "min_new_tokens": 0,
+    "min_length": 0,
+    "num_beams": 1,
+    "length_penalty": 1.0,
+    "early_stopping": False,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "encoder_repetition_penalty": 1.0,
+    "sequence_bias": (),
+    "renormalize_logits": False,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "bad_words_ids": (),
+    "stop_strings": (),
+}
+_INTEGERS = {  # smallest values
+    "max_new_tokens": 1,
+    "min_new_tokens": 0,
+    "min_length": 0,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "top_k": 0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+}
+_NUMBERS = (
+    ("temperature", lambda v: v > 0, "above 0"),
+    ("top_p", lambda v: 0 < v <= 1, "above 0 and at most 1"),
+    ("min_p", lambda v: 0 <= v < 1, "at least 0 and below 1"),
+    ("typical_p", lambda v: 0 < v <= 1, "above 0 and at most 1"),
+    ("epsilon_cutoff", lambda v: 0 <= v < 1, "at least 0 and below 1"),
+    ("eta_cutoff", lambda v: 0 <= v < 1, "at least 0 and below 1"),
+    ("repetition_penalty", lambda v: v > 0, "above 0"),
+    ("encoder_repetition_penalty", lambda v: v > 0, "above 0"),
+    ("presence_penalty", math.isfinite, "that is finite"),
+    ("frequency_penalty", math.isfinite, "that is finite"),
+    ("length_penalty", math.isfinite, "that is finite"),
+)
+_TOKENS = ("eos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
+_TOKEN = ("pad_token_id", "forced_bos_token_id", "decoder_start_token_id")
+
+
+def _hint(name: str, known: list[str]) -> str:
+    if name == "max_length":
+        return " Use max_new_tokens: it does not count the prompt."
+    near = difflib.get_close_matches(name, known, 1)
+    return f" Did you mean {near[0]!r}?" if near else f" The known ones: {', '.join(known)}."

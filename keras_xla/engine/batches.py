@@ -1,0 +1,86 @@
+"""Which prompts of a call run together, and where their answers belong."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_xla.config import GenerationOptions
+from keras_xla.engine.buckets import Buckets
+
+MOST_ROWS = 64  # that run at once where no batch buckets are given
+
+
+@dataclass(frozen=True)
+class Part:
+    """Prompts that run together.
+
+    Attributes:
+        prompts: `(n,)` ints, their numbers in the call.
+        options: Theirs.
+        copies: How many rows each of them takes.
+        room: Rows of the largest part of the call: the last, smaller one takes its batch bucket, and compiles nothing.
+    """
+
+    prompts: np.ndarray
+    options: GenerationOptions
+    copies: int
+    room: int
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The numbers of their rows, `(n * copies,)`."""
+        return numbers(self.prompts, self.copies)
+
+    @property
+    def answers(self) -> np.ndarray:
+        """The numbers of their answers, `(n * num_return_sequences,)`."""
+        return numbers(self.prompts, self.options.num_return_sequences)
+
+    def of(self, values: Sequence) -> list:
+        """Those of a list with one for each prompt of the call that belong to these."""
+        return [values[i] for i in self.prompts]
+
+    def of_rows(self, values: Sequence) -> list:
+        """Those of a list with one for each row of the call, if there are any, that belong to these rows."""
+        return [values[i] for i in self.rows] if values else []
+
+
+def split(lengths: Sequence[int], options: GenerationOptions, most: int) -> list[Part]:
+    """All prompts in parts of at most `most` rows. Where there are several, prompts of like size run together.
+
+    Args:
+        lengths: Of each prompt, or of what an encoder reads.
+        options: Of the call.
+        most: Rows.
+    """
+    copies, order = copies_of(options), np.arange(len(lengths))
+    size = max(most // copies, 1)
+    if len(lengths) > size:
+        new = options.max_new_tokens
+        new = new if isinstance(new, tuple) and len(new) == len(lengths) else [0] * len(lengths)
+        order = np.lexsort((-np.asarray(lengths), -np.asarray(new)))  # the longest first: what is too large fails early
+    parts = [order[first : first + size] for first in range(0, len(order), size)]
+    return [Part(part, options.of_rows(part), copies, len(parts[0]) * copies) for part in parts]
+
+
+def most_rows(buckets: Buckets, row_bytes: int, limit: int) -> int:
+    """How many rows may run at once: of a batch bucket whose caches hold at most `limit` bytes, or of the smallest.
+
+    Args:
+        buckets: Of the batch size.
+        row_bytes: Of a row's cache.
+        limit: Bytes of all caches of a batch.
+    """
+    sizes = buckets.sizes or [1 << power for power in range(MOST_ROWS.bit_length())]
+    return max([size for size in sizes if size * row_bytes <= limit], default=sizes[0])
+
+
+def copies_of(options: GenerationOptions) -> int:
+    """How many rows a prompt takes: a beam search finds its answers in one."""
+    return options.num_return_sequences if options.num_beams == 1 else 1
+
+
+def numbers(prompts: np.ndarray, copies: int) -> np.ndarray:
+    """Of each prompt's copies, `(n * copies,)`."""
+    return (prompts[:, None] * copies + np.arange(copies)).reshape(-1)

@@ -1,0 +1,143 @@
+"""Prompts, and what an encoder reads, on their way into a state on the device."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_xla.backend import DeviceState
+from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.executables import EncodeKey, Executables, PrefillKey, RememberKey, ScoreKey
+from keras_xla.engine.generation import StateKey
+from keras_xla.engine.padding import chunk_size, chunks, pad_left, pad_source
+from keras_xla.engine.programs import Programs
+from keras_xla.engine.prompt_cache import Beginning, PromptCache, SavedPrompt
+from keras_xla.engine.state_pool import StatePool
+from keras_xla.models.interface import Decoder, EncoderDecoder
+
+# B batch, L length of the prompts, M length of what an encoder reads
+
+Rows = Sequence[np.ndarray]
+
+
+class PromptRunner:
+    """Runs the prompts of one model.
+
+    Args:
+        model: A `Decoder` or an `EncoderDecoder`.
+        programs: What is compiled for it.
+        executables: Of these programs.
+        pool: Of states.
+        batch: Buckets of the batch size.
+        cache: Buckets of the cache.
+        source: Buckets of the length of what an encoder-decoder reads.
+        refresh: Called before each run: gives the model the weights that count now.
+    """
+
+    def __init__(
+        self,
+        model: Decoder | EncoderDecoder,
+        programs: Programs,
+        executables: Executables,
+        pool: StatePool,
+        batch: Buckets,
+        cache: Buckets,
+        source: Buckets | None,
+        refresh: Callable[[], None],
+    ):
+        self._model, self._programs, self._executables, self._pool = model, programs, executables, pool
+        self._batch, self._cache, self._source, self.refresh = batch, cache, source, refresh
+
+    def encode(self, features: np.ndarray) -> Any:
+        """An encoder's hidden states `(batch bucket, length, hidden)` of speech `features (rows, mel, frames)`."""
+        batch = self._batch.fit(len(features))
+        filled = np.zeros((batch, *features.shape[1:]), np.float32)
+        filled[: len(features)] = features
+        self.refresh()
+        return self._executables(EncodeKey(batch, features.shape[1:]), ops.convert_to_tensor(filled))
+
+    def logits(self, prompts: Rows, hidden: Any) -> np.ndarray:
+        """Logits `(rows, vocab_size)` of the token after each decoder prompt; `hidden` is what `encode` returned."""
+        self.refresh()
+        ids, starts = pad_left(prompts, hidden.shape[0], 0)
+        key = StateKey(hidden.shape[0], self._cache.fit(ids.shape[1] + 1), 1, hidden.shape[1])
+        weights = self._executables.read_weights()
+        key, state, _ = self.state(key, [hidden], ids, starts, None, weights)
+        self.prefill(key, state, ids, starts, weights=weights)
+        inputs = map(ops.convert_to_tensor, (ids[:, -1], np.int32(ids.shape[1] - 1), starts))
+        scores = self._executables(ScoreKey(key.batch, key.cache, key.source), state, *inputs, weights=weights)
+        self._pool.give(key, state)
+        return ops.convert_to_numpy(scores)[: len(prompts)]
+
+    def source_length(self, reads: Rows | None, hidden: Any) -> int:
+        """What is read is padded to: ids, or what `encode` returned; 0 without an encoder."""
+        if not self._programs.has_encoder:
+            return 0
+        if hidden is not None:
+            return hidden.shape[1]
+        length, limit = self._source.fit(max(map(len, reads))), self._model.max_source
+        return length if limit is None else min(length, limit)
+
+    def sources(self, reads: Rows | None, hidden: Any, copies: int, batch: int) -> list:
+        """What `state` takes: ids and their mask `[B, M]`, or hidden states; nothing without an encoder."""
+        if not self._programs.has_encoder:
+            return []
+        if reads is None:
+            return [_repeat(hidden, copies, batch)]
+        reads = [row for row in reads for _ in range(copies)]
+        return list(pad_source(reads, batch, self.source_length(reads, None)))
+
+    def state(
+        self,
+        key: StateKey,
+        sources: list,
+        ids: np.ndarray,
+        starts: np.ndarray,
+        reuse: PromptCache | SavedPrompt | None,
+        weights: list,
+    ) -> tuple[StateKey, DeviceState, int]:
+        """A state with what the decoder needs of its source in it.
+
+        Returns:
+            Its key, the state, and how many slots of its cache hold the prompts already.
+        """
+        begun = None if reuse is None else reuse.take(key, chunk_size(key.cache), ids, starts)
+        if begun is not None:
+            return self._begun(key, begun)
+        sources = [ops.convert_to_tensor(x) for x in sources]
+        if sources:
+            self._programs.remember_specs(key, sources)
+        state = self._pool.take(key)
+        if sources:
+            self._executables(RememberKey(key.batch, key.source, len(sources) == 1), state, *sources, weights=weights)
+        return key, state, 0
+
+    def _begun(self, key: StateKey, begun: Beginning) -> tuple[StateKey, DeviceState, int]:
+        """A state with the beginnings of the prompts in it, and at least the room that `key` has."""
+        kept = begun.kept
+        if begun.free and begun.still and kept.key.cache >= key.cache:
+            return kept.key, kept.state, begun.slots
+        state = self._pool.take(key)
+        state.copy_rows("cache", kept.state, self._programs.slot_axes, begun.rows, begun.shifts, kept.key.batch)
+        if begun.free:
+            self._pool.give(kept.key, kept.state)
+        return key, state, begun.slots
+
+    def prefill(
+        self, key: StateKey, state, ids: np.ndarray, starts: np.ndarray, known: int = 0, weights: list | None = None
+    ) -> None:
+        """Run prompts `ids [B, L]` from the slot `known` on, but for their last tokens, which `advance` runs."""
+        name = PrefillKey(key.batch, key.cache, chunk_size(key.cache), key.source)
+        starts = ops.convert_to_tensor(starts)
+        for chunk, slot in chunks(ids[:, :-1], name.chunk, key.cache, known):
+            inputs = ops.convert_to_tensor(chunk), starts, ops.convert_to_tensor(slot)
+            self._executables(name, state, *inputs, weights=weights)
+
+
+def _repeat(hidden, copies: int, batch: int):
+    """Each row of `hidden` `copies` times, `batch` rows in all."""
+    if copies == 1 and hidden.shape[0] == batch:
+        return hidden
+    rows = np.minimum(np.arange(batch) // copies, hidden.shape[0] - 1)
+    return ops.take(hidden, rows.astype("int32"), axis=0)

@@ -1,0 +1,143 @@
+"""Log-probabilities of tokens that are given, not made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from keras import ops
+
+from keras_xla.config import GenerationOptions
+from keras_xla.engine.batches import Part
+from keras_xla.engine.checks import check
+from keras_xla.engine.executables import LogprobKey
+from keras_xla.engine.generation import StateKey
+from keras_xla.engine.generator import Generator, Rows
+from keras_xla.engine.padding import chunk_size, chunks, pad_left
+
+# B batch, C chunk, L length of the rows, N likeliest tokens, V vocabulary
+
+LOGITS = 2**24  # of a chunk at most: 64 MB in float32
+FEW = 8  # tokens that are worth a chunk size of their own
+MOST_TOP = 20  # likeliest tokens
+
+
+@dataclass(frozen=True)
+class Logprobs:
+    """Of the tokens of one row.
+
+    Attributes:
+        tokens: `(n,)` int32.
+        logprobs: `(n,)` float32: of each token behind all that stand before it, in nats.
+        top_tokens: `(n, N)` int32, the likeliest tokens at each place, likeliest first.
+        top_logprobs: `(n, N)` float32, theirs.
+    """
+
+    tokens: np.ndarray
+    logprobs: np.ndarray
+    top_tokens: np.ndarray
+    top_logprobs: np.ndarray
+
+    @classmethod
+    def none(cls, top: int) -> "Logprobs":
+        """Of no tokens, each with `top` likeliest ones."""
+        ids, numbers = np.zeros((0, top), np.int32), np.zeros((0, top), np.float32)
+        return cls(ids[:, :0].reshape(-1), numbers[:, :0].reshape(-1), ids, numbers)
+
+
+class Scorer:
+    """Runs rows through a generator's model.
+
+    Args:
+        generator: Whose model runs prompts in chunks.
+    """
+
+    def __init__(self, generator: Generator):
+        self._generator = generator
+
+    def check(self) -> None:
+        """Raise ValueError for a model that cannot be asked."""
+        if not self._generator.chunked:
+            raise ValueError(
+                "Received a model with a cache of its own, which tells the logits of the last token only; expected a "
+                "model of keras_xla's for log-probabilities."
+            )
+
+    def __call__(
+        self,
+        rows: Rows,
+        first: Sequence[int],
+        reads: Rows | None = None,
+        top: int = 0,
+        numbers: Sequence[int] | None = None,
+    ) -> list[Logprobs]:
+        """Of the tokens of each row from its `first` on.
+
+        Args:
+            rows: 1-D int32 arrays.
+            first: Of each row, how many tokens only stand before; at least 1.
+            reads: What an encoder-decoder reads for each row.
+            top: N, at most 20.
+            numbers: By which errors call the rows; from 0 on by default.
+
+        Raises:
+            ValueError: for ids outside of the vocabulary, rows that are too long, and models without chunks; before
+                anything compiles.
+        """
+        self.check()
+        generator, options = self._generator, GenerationOptions(max_new_tokens=1)
+        if top > generator.model.vocab_size:
+            raise ValueError(f"Received top_logprobs={top} for a vocabulary of {generator.model.vocab_size} tokens.")
+        runs = [row[:-1] if len(row) > 1 else row for row in rows]  # nothing is asked behind a last token
+        check(generator.model, runs, options, reads)
+        check(generator.model, [row[-1:] for row in rows], options)
+        made: list[Logprobs | None] = [None] * len(rows)
+        for part in generator.parts(runs if reads is None else reads, options):
+            outputs = self._part(part, part.of(rows), part.of(first), None if reads is None else part.of(reads), top)
+            for i, each in zip(part.prompts, outputs, strict=True):
+                made[i] = each
+        numbers = range(len(rows)) if numbers is None else numbers
+        bad = [number for number, each in zip(numbers, made, strict=True) if np.isnan(each.logprobs).any()]
+        if bad:
+            raise ValueError(
+                f"The model's logits are NaN for rows {sorted(set(bad))}; its weights hold NaN or infinity, or its "
+                "dtype overflows. Check the weights."
+            )
+        return made
+
+    def _part(self, part: Part, rows: Rows, first: Sequence[int], reads: Rows | None, top: int) -> list[Logprobs]:
+        generator, runner = self._generator, self._generator.prompt_runner
+        vocab, batch = generator.model.vocab_size, generator.batch_buckets.fit(part.room)
+        runner.refresh()
+        weights = generator.executables.read_weights()
+        ids, starts = pad_left(rows, batch, 0)
+        length = ids.shape[1]
+        key = StateKey(batch, generator.cache_buckets.fit(length), 1, runner.source_length(reads, None))
+        key, state, _ = runner.state(key, runner.sources(reads, None, 1, batch), ids, starts, None, weights)
+        begin = max(int(min(start + n for start, n in zip(starts, first, strict=False))) - 1, 0)
+        runner.prefill(key, state, ids[:, : begin + 1], starts, weights=weights)
+        room = max(LOGITS // (batch * vocab), 1)
+        chunk = min(1 << (room.bit_length() - 1), chunk_size(key.cache))
+        if length - 1 - begin <= FEW:  # short answers to long prompts
+            chunk = min(chunk, FEW)
+        most = min(MOST_TOP, vocab) if top else 0
+        name = LogprobKey(batch, key.cache, chunk, key.source, most)
+        logprobs = np.zeros((batch, length), np.float32)
+        tokens, likely = np.zeros((batch, length, top), np.int32), np.zeros((batch, length, top), np.float32)
+        device_starts = ops.convert_to_tensor(starts)
+        for inputs, slot in chunks(ids[:, :-1], chunk, key.cache, begin):
+            targets = ids[:, slot + 1 : slot + 1 + chunk]
+            behind = targets.shape[1]
+            targets = np.pad(targets, ((0, 0), (0, chunk - behind)))
+            arguments = map(ops.convert_to_tensor, (inputs, targets, slot))
+            made = generator.executables(name, state, *arguments, device_starts, weights=weights)
+            made = [ops.convert_to_numpy(x)[:, :behind] for x in made]
+            at = slice(slot + 1, slot + 1 + behind)
+            logprobs[:, at] = made[0]
+            if top:
+                tokens[:, at], likely[:, at] = made[1][..., :top], made[2][..., :top]
+        generator.pool.give(key, state)
+        each = []
+        for i, (row, n) in enumerate(zip(rows, first, strict=True)):
+            at = slice(starts[i] + n, None)
+            each.append(Logprobs(row[n:], logprobs[i, at], tokens[i, at], likely[i, at]))
+        return each

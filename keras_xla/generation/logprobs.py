@@ -1,0 +1,79 @@
+"""Log-probabilities beside text: of what was made, and of what was given."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from keras_xla.engine.scorer import MOST_TOP, Logprobs
+
+
+class ScoredText(str):
+    """A completion with the log-probabilities of its tokens.
+
+    Attributes:
+        scored: `keras_xla.engine.scorer.Logprobs`: tokens, log-probabilities in nats, and the likeliest tokens.
+    """
+
+    scored: Logprobs
+
+    def __new__(cls, text: str, scored: Logprobs):
+        made = super().__new__(cls, text)
+        made.scored = scored
+        return made
+
+    def __getnewargs__(self):
+        return str(self), self.scored
+
+
+def perplexity(scored: Sequence[Logprobs]) -> float:
+    """E to the power of minus the mean log-probability of all tokens of what `XLAGenerationLayer.score` returned.
+
+    Raises:
+        ValueError: where there is no token.
+
+    Example:
+    ```python
+    perplexity(layer.score(["The sky is blue.", "The grass is green."]))
+    ```
+    """
+    count = sum(len(each.logprobs) for each in scored)
+    if not count:
+        raise ValueError("Received no tokens; expected at least one with others before it.")
+    return math.exp(-sum(each.logprobs.sum(dtype=np.float64) for each in scored) / count)
+
+
+def joined(parts: Sequence[Logprobs]) -> Logprobs:
+    """One after the other."""
+    fields = ("tokens", "logprobs", "top_tokens", "top_logprobs")
+    return Logprobs(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
+
+
+def check_top(top: int) -> None:
+    """Raise for a number of likeliest tokens that no executable tells."""
+    if isinstance(top, bool) or not isinstance(top, int):
+        raise TypeError(f"Received top_logprobs={top!r}; expected an int.")
+    if not 0 <= top <= MOST_TOP:
+        raise ValueError(f"Received top_logprobs={top}; expected an int from 0 to {MOST_TOP}.")
+
+
+def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """Parts of a text of `length` tokens in which each but the first is scored once, behind as many as there is room.
+
+    As in Hugging Face's guide to the perplexity of models of a fixed length.
+
+    Args:
+        length: Tokens of the text.
+        window: Tokens of a part at most; above `stride`.
+        stride: By how many tokens a part begins behind the one before.
+
+    Returns:
+        Where each begins and ends, and the first token that is scored in it, counted from its beginning.
+    """
+    scored = 1
+    for begin in range(0, length, stride):
+        end = min(begin + window, length)
+        yield begin, end, scored - begin
+        scored = end
+        if end == length:
+            return

@@ -1,0 +1,52 @@
+"""Which prompts run together: each once, few at a time, of like size."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_xla.config import GenerationOptions
+from keras_xla.engine.batches import most_rows, split
+from keras_xla.engine.buckets import Buckets
+
+lengths = st.lists(st.integers(1, 50), min_size=1, max_size=40)
+
+
+@given(lengths=lengths, most=st.integers(1, 16), copies=st.integers(1, 4))
+def test_every_prompt_runs_once_in_parts_of_at_most_so_many_rows(lengths, most, copies):
+    options = GenerationOptions(do_sample=True, num_return_sequences=copies)
+    parts = split(lengths, options, most)
+    assert sorted(i for part in parts for i in part.prompts) == list(range(len(lengths)))
+    assert sorted(i for part in parts for i in part.answers) == list(range(len(lengths) * copies))
+    assert all(len(part.rows) <= max(most, copies) for part in parts)
+    if len(parts) > 1:  # the longest first
+        ordered = [lengths[i] for part in parts for i in part.prompts]
+        assert ordered == sorted(lengths, reverse=True)
+    else:
+        assert parts[0].prompts.tolist() == list(range(len(lengths)))
+
+
+@given(lengths=lengths, most=st.integers(1, 16), data=st.data())
+def test_options_of_each_prompt_stay_with_it(lengths, most, data):
+    new = data.draw(st.lists(st.integers(1, 9), min_size=len(lengths), max_size=len(lengths)))
+    seeds = tuple(range(len(lengths)))
+    options = GenerationOptions(do_sample=True, max_new_tokens=tuple(new), seed=seeds)
+    parts = split(lengths, options, most)
+    for part in parts:
+        assert part.options.seed == tuple(part.prompts)
+        assert part.options.max_new_tokens == tuple(new[i] for i in part.prompts)
+    if len(parts) > 1:  # answers of like length end together
+        assert [n for part in parts for n in part.options.max_new_tokens] == sorted(new, reverse=True)
+
+
+def test_copies_of_a_prompt_stand_together():
+    part = split([3, 3], GenerationOptions(do_sample=True, num_return_sequences=3), 64)[0]
+    assert part.rows.tolist() == part.answers.tolist() == [0, 1, 2, 3, 4, 5]
+    part = split([3, 3], GenerationOptions(num_beams=4, num_return_sequences=2), 64)[0]
+    assert (part.rows.tolist(), part.answers.tolist()) == ([0, 1], [0, 1, 2, 3])
+    assert part.of(["a", "b"]) == ["a", "b"] and np.array_equal(part.prompts, [0, 1])
+
+
+def test_caches_hold_no_more_than_they_may():
+    powers, given = Buckets("batch"), Buckets("batch", (2, 5, 9))
+    assert [most_rows(powers, n, 100) for n in (0, 1, 2, 3, 30, 1000)] == [64, 64, 32, 32, 2, 1]
+    assert [most_rows(given, n, 100) for n in (0, 20, 21, 1000)] == [9, 5, 2, 2]

@@ -1,0 +1,153 @@
+"""Answers follow their JSON schema, regular expression or grammar, whatever the model would say."""
+
+import functools
+import json
+import re
+import sys
+
+import jsonschema
+import llguidance
+import pytest
+from llguidance import hf
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.generation.grammar import GrammarGuide
+from keras_xla.models.registry import load_model
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests.tokenizers import tiny
+
+letters = functools.partial(tiny, without="^`")  # so that there are braces
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b", "c"]}, "maxItems": 3},
+        "extra": {"anyOf": [{"type": "null"}, {"type": "boolean"}]},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+REGEXES = [r"[a-c]{3}", r"(yes|no)", r"\d{4}-\d\d-\d\d", r"x*yz"]
+GRAMMAR = r"""start: "go" ("left" | "right") /[0-9]{1,2}/ """
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint):
+    return load_model(open_checkpoint(checkpoint("llama-tied-gqa")))
+
+
+@pytest.fixture(scope="module")
+def layer(model):
+    """A model of random weights over a tokenizer of single characters."""
+    options = dict(max_new_tokens=120, eos_token_id=2, pad_token_id=0, generation_config={})
+    return XLAGenerationLayer(model, letters(), cache_buckets=(256,), **options)
+
+
+def valid(text, schema):
+    jsonschema.validate(json.loads(text), schema)
+    return True
+
+
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_json_is_valid(layer, temperature):
+    options = dict(do_sample=True, seed=1, num_return_sequences=4)
+    texts = layer.generate(["a", "b c"], json_schema=PERSON, temperature=temperature, **options)
+    assert all(valid(text, PERSON) for text in texts)
+    assert len(set(texts)) > 1
+
+
+@pytest.mark.parametrize("regex", REGEXES)
+def test_whole_answers_match_a_regular_expression(layer, regex):
+    texts = layer.generate(["a", "b c"], regex=regex, do_sample=True, seed=3, num_return_sequences=3, temperature=2.0)
+    assert all(re.fullmatch(regex, text) for text in texts)
+
+
+def test_a_grammar_in_larks_language(layer):
+    texts = layer.generate(["a"] * 4, grammar=GRAMMAR, do_sample=True, seed=3)
+    assert all(re.fullmatch(r"go(left|right)\d{1,2}", text) for text in texts)
+
+
+def test_each_prompt_has_its_own(layer):
+    first, second, third = layer.generate(
+        ["a", "b", "c"], regex=[r"[a-c]{5}", None, r"\d\dx"], max_new_tokens=[9, 6, 9]
+    )
+    assert re.fullmatch(r"[a-c]{5}", first) and re.fullmatch(r"\d\dx", third)
+    assert second == layer.generate("b", max_new_tokens=6)[0]
+
+
+def test_streams_and_ids_follow_too(layer):
+    assert re.fullmatch(REGEXES[2], "".join(layer.stream("a", regex=REGEXES[2])))
+    out = layer.generate([[5, 6, 7]], regex=r"[a-c]{3}")
+    assert re.fullmatch(r"[a-c]{3}", layer.tokenizer.decode(out["sequences"][0, :3].tolist()))
+
+
+def test_answers_without_an_end_token_end_with_the_grammar(model):
+    layer = XLAGenerationLayer(
+        model, letters(), max_new_tokens=20, generation_config={}, pad_token_id=0, cache_buckets=(256,)
+    )
+    out = layer.generate([[5, 6, 7], [8]], regex=r"[a-c]{3}")
+    assert set(out["lengths"].tolist()) <= {3, 4}
+
+
+def test_nothing_compiles_for_it(layer):
+    layer.generate(["a", "b"])
+    before = layer.trace_count
+    layer.generate(["a", "b"], regex=r"[a-c]{3}")
+    layer.generate(["a", "b"], json_schema=PERSON)
+    assert layer.trace_count == before
+    plain = layer.generate(["a", "b"])
+    assert plain == layer.generate(["a", "b"]) and layer.trace_count == before
+
+
+def test_what_is_cut_off_is_said(layer):
+    with pytest.warns(UserWarning, match=r"answers \[0\] ended before"):
+        layer.generate(["a"], regex=r"[a-c]{30}", max_new_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        (dict(json_schema="{"), ValueError, "json_schema='{'"),
+        (dict(json_schema={"type": "nonsense"}), ValueError, "nonsense"),
+        (dict(json_schema=3), TypeError, "a dict or a string"),
+        (dict(regex="("), ValueError, "regex="),
+        (dict(grammar="start: nothing"), ValueError, "grammar="),
+        (dict(regex="a", grammar="start: /a/"), ValueError, "at most one"),
+        (dict(regex="a", num_beams=2), ValueError, "without beams"),
+        (dict(regex=["a", "b"]), ValueError, "regex with 2 values for 1 prompts"),
+        (dict(regex="[ab]", suppress_tokens=list(range(3, 97))), ValueError, "Does another option forbid"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_bad_ones(layer, options, error, text):
+    with pytest.raises(error, match=text):
+        layer.generate(["a"], **options)
+
+
+def test_without_the_package(layer, monkeypatch, model):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    other = XLAGenerationLayer(model, letters(), max_new_tokens=4)
+    with pytest.raises(ImportError, match=r"keras-xla\[grammar\]"):
+        other.generate("a", regex="a")
+
+
+def test_without_a_tokenizer(model):
+    with pytest.raises(ValueError, match="no tokenizer"):
+        XLAGenerationLayer(model, max_new_tokens=4).generate([[5]], regex="a")
+
+
+def test_tokens_beyond_the_tokenizers_are_never_made(layer):
+    """Nor special ones, although a model of random weights likes them as much as others."""
+    out = layer.generate([[5]] * 3, regex=r"[^q]{20}", do_sample=True, temperature=50.0, top_k=0, seed=1)
+    assert (out["sequences"][:, :20] >= 5).all() and out["sequences"].max() < len(letters())
+
+
+def test_a_grammar_that_grows_too_large_is_an_error():
+    """And no answer that looks complete: llguidance calls such a matcher stopped."""
+    limits = llguidance.LLParserLimits(step_max_items=1)
+    lark = llguidance.LLMatcher.grammar_from_lark('start: x+\nx: "a" x "b" | "c"')
+    matcher = llguidance.LLMatcher(hf.from_tokenizer(letters(), n_vocab=97), lark, limits=limits, log_level=0)
+    with pytest.raises(ValueError, match=r"could not go on .*Too many items"):
+        GrammarGuide(matcher, 4).allowed()

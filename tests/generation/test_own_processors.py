@@ -1,0 +1,147 @@
+"""A user's own functions on logits: compiled in once, tensors changed between calls, equal to PyTorch's generate."""
+
+import keras
+import numpy as np
+import pytest
+import torch
+import transformers
+from keras import ops
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.models.registry import load_model
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests import reference
+
+VARIANT, VOCAB, NEW = "llama-tied-gqa", 97, 8
+ROWS = [[5, 6, 7], [8, 9, 10, 11, 12]]
+ZEROS = np.zeros((VOCAB,), "float32")
+
+
+def bias(tokens, logits, step, *, values=ZEROS, strength=1.0):
+    return logits + strength * values
+
+
+@keras.saving.register_keras_serializable("tests")
+def not_twice(tokens, logits, step):
+    """Nothing of a row comes again, prompt included."""
+    seen = ops.any(tokens[:, :, None] == ops.arange(logits.shape[-1], dtype="int32"), axis=1)
+    return ops.where(seen, -float("inf"), logits)
+
+
+def third_is_five(tokens, logits, step):
+    five = ops.arange(logits.shape[-1]) == 5
+    return ops.where(ops.logical_and(step == 2, ops.logical_not(five)[None]), -1e9, logits)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint):
+    return load_model(open_checkpoint(checkpoint(VARIANT)))
+
+
+def layer_of(model, *functions):
+    return XLAGenerationLayer(
+        model,
+        max_new_tokens=NEW,
+        generation_config={},
+        pad_token_id=0,
+        cache_buckets=(32,),
+        logits_processors=functions,
+    )
+
+
+@pytest.fixture(scope="module")
+def layer(model):
+    return layer_of(model, bias, not_twice)
+
+
+class Theirs(transformers.LogitsProcessor):
+    def __init__(self, values, twice):
+        self.values, self.twice = values, twice
+
+    def __call__(self, input_ids, scores):
+        scores = scores + torch.tensor(self.values)
+        return scores if self.twice else scores.scatter(1, input_ids, -float("inf"))
+
+
+def expected(row, values, twice, **options):
+    processors = transformers.LogitsProcessorList([Theirs(values, twice)])
+    return reference.generate(VARIANT, row, max_new_tokens=NEW, logits_processor=processors, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.5}], ids=str)
+@pytest.mark.parametrize("twice", [False, True])
+def test_tokens_are_those_of_the_same_processor_in_pytorch(layer, options, twice):
+    values = np.random.default_rng(0).normal(0, 3, VOCAB).astype("float32")
+    ours = {"bias": {"values": values}, **({"not_twice": None} if twice else {})}
+    out = layer.generate(ROWS, processor_options=ours, **options)["sequences"].tolist()
+    assert out == [expected(row, values, twice, **options) for row in ROWS]
+
+
+def test_other_tensors_compile_nothing(layer):
+    layer.generate(ROWS)
+    before, plain = layer.trace_count, layer.generate(ROWS)["sequences"].tolist()
+    values = np.eye(1, VOCAB, 50, dtype="float32")[0] * 1000
+    made = layer.generate(ROWS, processor_options={"bias": {"values": values}, "not_twice": None})
+    assert (made["sequences"] == 50).all()
+    for off in ({"bias": {"values": values, "strength": 0}}, {"bias": None}):
+        assert layer.generate(ROWS, processor_options=off)["sequences"].tolist() == plain
+    assert layer.trace_count == before
+
+
+def test_steps_count_new_tokens(model):
+    made = layer_of(model, third_is_five).generate(ROWS)["sequences"]
+    assert (made[:, 2] == 5).all() and not (made[:, [0, 1, 3]] == 5).all()
+
+
+def test_processors_are_saved_with_the_layer(model, tmp_path):
+    inputs = keras.Input((None,), dtype="int32")
+    layer = layer_of(model, not_twice)
+    pipeline = keras.Model(inputs, layer(inputs))
+    ids = np.array([[5, 6, 7]], "int32")
+    before = pipeline.predict(ids, verbose=0)["sequences"]
+    assert len(set(before[0].tolist()) | {5, 6, 7}) == NEW + 3
+    pipeline.save(tmp_path / "p.keras")
+    again = keras.saving.load_model(tmp_path / "p.keras")
+    np.testing.assert_array_equal(again.predict(ids, verbose=0)["sequences"], before)
+
+
+def wrong_shape(tokens, logits, step):
+    return logits[:, :5]
+
+
+@pytest.mark.parametrize(
+    ("functions", "error", "text"),
+    [
+        ([3], TypeError, "logits processor 3"),
+        ([lambda tokens, logits: logits], TypeError, r"expected a function \(tokens, logits, step\)"),
+        ([lambda tokens, logits, step, *, scale: logits], TypeError, "with defaults"),
+        ([bias, bias], ValueError, "two logits processors called 'bias'"),
+        ([lambda tokens, logits, step, *, name="x": logits], TypeError, "an array of numbers"),
+    ],
+    ids=["no function", "two arguments", "no default", "twice", "no number"],
+)
+def test_bad_functions(model, functions, error, text):
+    with pytest.raises(error, match=text):
+        layer_of(model, *functions)
+
+
+def test_a_processor_that_changes_the_shape(model):
+    with pytest.raises(ValueError, match=r"'wrong_shape' returned the shape \(1, 5\)"):
+        layer_of(model, wrong_shape).generate([[5, 6]])
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"biass": {}}, ValueError, "the layer's logits_processors: bias, not_twice"),
+        ({"bias": {"value": 1}}, ValueError, "its tensors: values, strength"),
+        ({"bias": {"values": np.zeros(3)}}, ValueError, r"shape \(3,\)"),
+        ({"bias": 3}, TypeError, "processor_options"),
+        ({"bias": {"strength": "much"}}, TypeError, "bias.strength"),
+    ],
+)
+def test_bad_options(layer, given, error, text):
+    before = layer.trace_count
+    with pytest.raises(error, match=text):
+        layer.generate(ROWS, processor_options=given)
+    assert layer.trace_count == before
