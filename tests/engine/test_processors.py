@@ -44,8 +44,7 @@ def theirs(scores, prompts, made, options, source=None):
     for row, prompt, tokens, read in zip(scores, prompts, made, sources, strict=True):
         o, chain = options, reference.LogitsProcessorList()
         if o.sequence_bias:
-            pairs = [[list(tokens), bias] for tokens, bias in o.sequence_bias]
-            chain.append(reference.SequenceBiasLogitsProcessor(pairs))
+            chain.append(reference.SequenceBiasLogitsProcessor(dict(o.sequence_bias)))
         if o.encoder_repetition_penalty != 1:
             ids = torch.tensor([read])
             chain.append(reference.EncoderRepetitionPenaltyLogitsProcessor(o.encoder_repetition_penalty, ids))

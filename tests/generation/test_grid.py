@@ -19,7 +19,7 @@ MODES = {
     "ends": dict(eos_token_id=list(range(40, 97))),
     "words": dict(bad_words_ids=[[7], [30, 31], [50]], suppress_tokens=[11, 60, 61]),
     "biases": dict(
-        sequence_bias=[[[7], -4.0], [[30, 31], 5.0]],
+        sequence_bias={(7,): -4.0, (30, 31): 5.0},
         exponential_decay_length_penalty=(5, 1.5),
         eos_token_id=list(range(40, 97)),
     ),
