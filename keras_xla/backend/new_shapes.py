@@ -29,6 +29,7 @@ class StepProfile:
     unsafe: tuple[str, ...]  # types of those whose effects a trial could not undo, or that XLA computes otherwise
     device: str  # `"CPU"`, `"GPU"` or `"TPU"`
     fingerprint: str  # equal for graphs that cost the same, in every process; another one for all others
+    fingerprint_seconds: float  # that it took to make it, which tells how fast this machine is at the moment
 
     @property
     def tower(self) -> int:

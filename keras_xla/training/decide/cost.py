@@ -1,7 +1,5 @@
 """What a try of XLA costs, and what may be hoped from it, before it was tried."""
 
-import os
-
 from keras_xla.backend.new_shapes import StepProfile
 
 # Processor seconds of the first step through XLA, fitted to 22 train steps of 370 to 12,000 operations (dense,
@@ -10,6 +8,7 @@ SECONDS_AT_LEAST = 1.0
 SECONDS_AN_OPERATION = 0.001
 SECONDS_A_LOOP = 0.25  # its gradient is traced again for XLA
 SECONDS_A_CONVOLUTION = 0.1  # each cuts the step into parts, which are compiled one by one
+SECONDS_A_FINGERPRINTED_OPERATION = 26e-6  # on the same machine with nobody else at work: the scale of those above
 
 STEPS_OF_A_TRIAL = 10  # in both ways together, where a step is slow; of quick ones there are more, which cost nothing
 
@@ -18,9 +17,9 @@ LEAST_SHARE_WITHOUT_CONVOLUTIONS = 0.25  # that may be hoped for where nearly al
 
 
 def estimated_compile(facts: StepProfile) -> float:
-    """Seconds that a compilation will take, roughly, on this machine as busy as it is."""
+    """Seconds that a compilation will take, roughly, on this machine as fast and as busy as it is."""
     seconds = SECONDS_AT_LEAST + SECONDS_AN_OPERATION * facts.ops
-    return _slowed_down_by() * (seconds + SECONDS_A_LOOP * facts.loops + SECONDS_A_CONVOLUTION * facts.tower)
+    return _slowed_down_by(facts) * (seconds + SECONDS_A_LOOP * facts.loops + SECONDS_A_CONVOLUTION * facts.tower)
 
 
 def estimated_cost(facts: StepProfile, graph: float) -> float:
@@ -34,8 +33,6 @@ def gain_hoped(facts: StepProfile) -> float:
     return HOPED_SHARE_SAVED * max(rest, LEAST_SHARE_WITHOUT_CONVOLUTIONS)
 
 
-def _slowed_down_by() -> float:
-    """How many times longer work takes because others use the processors; steps are timed with that, so this counts."""
-    if not hasattr(os, "getloadavg"):
-        return 1.0
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+def _slowed_down_by(facts: StepProfile) -> float:
+    """How many times longer work takes here and now: a slower machine, or others at work on it, on whatever system."""
+    return max(1.0, facts.fingerprint_seconds / (SECONDS_A_FINGERPRINTED_OPERATION * facts.ops))

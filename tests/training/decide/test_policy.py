@@ -15,13 +15,12 @@ from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
 from tests.training.helpers import classifier
 
-DENSE = StepProfile(400, 0, 8, 0, 0, (), (), "CPU", "f00d")
+DENSE = StepProfile(400, 0, 8, 0, 0, (), (), "CPU", "f00d", 0.001)
 
 
 @pytest.fixture
-def make(tmp_path, monkeypatch):
+def make(tmp_path):
     """`make(steps)`: a policy for a fit of so many steps."""
-    monkeypatch.setattr(cost.os, "getloadavg", lambda: (0.0, 0.0, 0.0))  # nobody else is at work
 
     def build(steps=100_000, jit_compile="auto", kind="train"):
         pace = Session(kind, steps=steps)
@@ -279,10 +278,9 @@ def test_slow_steps_are_not_tried_where_the_trial_itself_takes_what_could_be_gai
     assert set(bench.tried) == {"graph"}
 
 
-def test_the_estimate_grows_with_the_graph_and_with_the_work_of_others(monkeypatch):
-    monkeypatch.setattr(cost.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+def test_the_estimate_grows_with_the_graph_and_with_the_work_of_others():
     quiet = cost.estimated_compile(DENSE)
     more = [dataclasses.replace(DENSE, **{name: 900}) for name in ("ops", "loops", "convolutions")]
     assert all(cost.estimated_compile(each) > quiet for each in more)
-    monkeypatch.setattr(cost.os, "getloadavg", lambda: (4.0 * cost.os.cpu_count(), 0.0, 0.0))
-    assert cost.estimated_compile(DENSE) == pytest.approx(4 * quiet)
+    slow = 4 * cost.SECONDS_A_FINGERPRINTED_OPERATION * DENSE.ops
+    assert cost.estimated_compile(dataclasses.replace(DENSE, fingerprint_seconds=slow)) == pytest.approx(4 * quiet)

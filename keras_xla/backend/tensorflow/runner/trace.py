@@ -1,6 +1,7 @@
 """A step traced once, for batches of one structure, and what is in it."""
 
 import functools
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +48,9 @@ class Traced:
     def facts(self) -> StepProfile:
         """What it is made of."""
         kinds = Counter(op.type for op in operations(self.concrete.graph))
+        start = time.perf_counter()
+        found = fingerprint(self.concrete)
+        seconds = time.perf_counter() - start
 
         def count(beginnings):
             return sum(n for kind, n in kinds.items() if kind.startswith(beginnings))
@@ -60,7 +64,8 @@ class Traced:
             blocked=tuple(sorted({blocker.op for blocker in self.blockers})),
             unsafe=self._effects.lasting,
             device="GPU" if on_gpu() else "CPU",
-            fingerprint=fingerprint(self.concrete),
+            fingerprint=found,
+            fingerprint_seconds=seconds,
         )
 
 
