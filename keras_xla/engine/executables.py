@@ -52,21 +52,13 @@ class ScoreKey:
 
 
 @dataclass(frozen=True)
-class LogprobKey:
+class LogprobKey(PrefillKey):
     """What changes the graph of the log-probabilities of given tokens.
 
     Attributes:
-        batch: Batch bucket.
-        cache: Cache bucket.
-        chunk: Tokens a row at once.
-        source: Length of what an encoder-decoder reads; 0 without.
         top: How many of the likeliest tokens come with them.
     """
 
-    batch: int
-    cache: int
-    chunk: int
-    source: int = 0
     top: int = 0
 
     def __str__(self):
@@ -134,7 +126,7 @@ class RememberKey:
         return f"remember, batch {self.batch}, source {self.source}"
 
 
-def _shown(key: PrefillKey | AdvanceKey | ScoreKey | LogprobKey) -> list[str]:
+def _shown(key: PrefillKey | AdvanceKey | ScoreKey) -> list[str]:
     return [f"batch {key.batch}", f"cache {key.cache}", *([f"source {key.source}"] if key.source else [])]
 
 

@@ -13,7 +13,7 @@ from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import AdvanceKey, Executables
-from keras_xla.engine.search.request import Request
+from keras_xla.engine.search.request import ROW_INTEGERS, Request
 from keras_xla.engine.state_pool import StatePool
 
 CALL_SECONDS = 0.5  # that a call of several tokens takes: Python's part of it is below 1 %, and Ctrl-C waits no longer
@@ -121,6 +121,11 @@ class Generation:
         self._more = step < options.most_new_tokens
         self._progress, self.weights = progress, weights
         self._stopped: dict[int, int] = {}
+
+    @property
+    def starts(self) -> np.ndarray:
+        """`[B]` int32, each row's first real slot."""
+        return ops.convert_to_numpy(self._request.row_integers)[ROW_INTEGERS.index("starts")]
 
     @property
     def batch(self) -> int:

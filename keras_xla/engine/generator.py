@@ -257,8 +257,7 @@ class Generator:
             raise ValueError(
                 f"Received {len(rows)} prompts to save; expected at most {len(parts[0].prompts)}, one batch."
             )
-        run, (_, starts) = self.start(rows, options), pad_left(rows, self.batch_buckets.fit(len(rows)), 0)
-        kept = Kept.of(run.generation, starts, run.generation.weights)
+        kept = Kept.of(self.start(rows, options).generation)
         return SavedPrompt(kept, self.pool, self.model.variables)
 
     def encode(self, features: np.ndarray) -> Any:
@@ -304,7 +303,7 @@ class Generator:
         read = np.where(sources[1], sources[0], -1) if len(sources) == 2 else None
         key, state, known = self.prompt_runner.state(key, sources, ids, starts, reuse, weights)
         request = make_request(
-            starts, length, eos_room(options), options, self.processors, self.model.vocab_size, drawn_by, read, may
+            starts, length, eos_room(options), options, self.processors, self.model.vocab_size, drawn_by, may, read
         )
         rooms = [request.extras[name].shape for name in ("words", "sequences") if name in request.extras]
         words = tuple(size for shape in rooms for size in shape)
@@ -337,7 +336,7 @@ class Generator:
             progress,
             weights,
         )
-        close = Generation.close if reuse is None else reuse.closing(starts, weights)
+        close = Generation.close if reuse is None else reuse.close
         return Run(generation, options, busy, numbers, self._words, close)
 
 

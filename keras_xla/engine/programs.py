@@ -54,10 +54,10 @@ class Programs:
             return (lambda features: self._model.encode(features, None)), None
         if isinstance(key, RememberKey):
             return (lambda values, *inputs: ({"memory": self._memory(*inputs)}, ())), ("memory",)
-        if isinstance(key, PrefillKey):
-            return functools.partial(self._prefill_chunk, key), model
         if isinstance(key, LogprobKey):
             return functools.partial(self._logprobs, key), model
+        if isinstance(key, PrefillKey):
+            return functools.partial(self._prefill_chunk, key), model
         if isinstance(key, ScoreKey):
             return self._score, model
         advance = self._prefill_whole if isinstance(key, WholeKey) else self._advance

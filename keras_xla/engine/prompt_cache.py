@@ -1,7 +1,7 @@
 """Prompts that stand in a cache already, for others that begin as they do."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import keras
@@ -34,8 +34,9 @@ class Kept:
     weights: list
 
     @classmethod
-    def of(cls, generation: Generation, starts: np.ndarray, weights: list) -> "Kept":
+    def of(cls, generation: Generation) -> "Kept":
         """The state of a generation that nobody advances any more."""
+        starts, weights = generation.starts, generation.weights
         real = starts < generation.prompt_end  # the others only fill the bucket
         key, state, tokens = generation.release()
         return cls(key, state, np.where(real[:, None], tokens, -1), starts, weights)
@@ -120,9 +121,9 @@ class SavedPrompt:
             return None
         return self._kept.begins(key, chunk, ids, starts, free=False)
 
-    def closing(self, starts: np.ndarray, weights: list) -> Callable[[Generation], None]:
-        """See `PromptCache.closing`: what a call made is not kept."""
-        return Generation.close
+    def close(self, generation: Generation) -> None:
+        """See `PromptCache.close`: what a call made is not kept."""
+        generation.close()
 
 
 class PromptCache:
@@ -177,25 +178,16 @@ class PromptCache:
             self._pool.give(kept.key, kept.state)
         return begun
 
-    def closing(self, starts: np.ndarray, weights: list) -> Callable[[Generation], None]:
-        """What to do with a generation that has ended, instead of `generation.close()`: take over its state.
-
-        Args:
-            starts: `[B]` int32, each row's first real slot.
-            weights: Those that it ran with.
-        """
-
-        def close(generation: Generation) -> None:
-            kept = Kept.of(generation, starts, weights)
-            if kept.key.beams > 1:  # beams have slots of their own
-                self._pool.give(kept.key, kept.state)
-                return
-            with self._lock:
-                before, self._kept = self._kept, kept
-            if before is not None:
-                self._pool.give(before.key, before.state)
-
-        return close
+    def close(self, generation: Generation) -> None:
+        """Take over the state of a generation that has ended, instead of `generation.close()`."""
+        kept = Kept.of(generation)
+        if kept.key.beams > 1:  # beams have slots of their own
+            self._pool.give(kept.key, kept.state)
+            return
+        with self._lock:
+            before, self._kept = self._kept, kept
+        if before is not None:
+            self._pool.give(before.key, before.state)
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:

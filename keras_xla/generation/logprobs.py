@@ -27,7 +27,7 @@ class ScoredText(str):
 
 
 def perplexity(scored: Sequence[Logprobs]) -> float:
-    """E to the power of minus the mean log-probability of all tokens of what `XLAGenerationLayer.score` returned.
+    """The exponential of minus the mean log-probability of all tokens of what `XLAGenerationLayer.score` returned.
 
     Raises:
         ValueError: where there is no token.

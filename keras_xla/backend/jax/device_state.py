@@ -54,17 +54,7 @@ class DeviceState:
     def copy_rows(
         self, name: str, other: "DeviceState", axes: Sequence[int | None], rows: Any, shifts: Any, batch: int
     ) -> None:
-        """Take over arrays of another state, whose rows may stand elsewhere and whose slots may be others.
-
-        Args:
-            name: Of the arrays.
-            other: The state, which stays as it is.
-            axes: Of each array, the axis that counts the slots; None for none.
-            rows: `[B]` int32, the row of the other state that each of mine becomes.
-            shifts: `[B]` int32, by how many slots each moves towards the end. What then stands in a slot that was not
-                there is of no meaning.
-            batch: Rows of the other state. The first axis is a multiple of it.
-        """
+        """Take over arrays of another state; see `backend.tensorflow.device_state` for the arguments."""
         mine, structure = jax.tree.flatten(self.values[name])
         theirs = jax.tree.leaves(other.values[name])
         self.values[name] = structure.unflatten(

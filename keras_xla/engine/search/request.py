@@ -13,7 +13,7 @@ from keras_xla.engine.search.samplers import Filters
 # B batch, E room for end-of-sequence ids, K beams, M length of what an encoder reads
 
 _INTEGERS = ("prompt_end", "min_new_tokens", "min_length", "pad", "early_stopping", "do_sample", "renormalize_logits")
-_ROW_INTEGERS = ("starts", "rows", "max_new_tokens", "top_k")
+ROW_INTEGERS = ("starts", "rows", "max_new_tokens", "top_k")
 _ROW_FLOATS = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "length_penalty")
 
 
@@ -23,7 +23,7 @@ class Request(NamedTuple):
     eos: Any  # [E] int32, unused -1
     seeds: Any  # [2, B] uint32
     integers: Any  # those of `_INTEGERS`, int32
-    row_integers: Any  # those of `_ROW_INTEGERS`, `[B]` int32 each
+    row_integers: Any  # those of `ROW_INTEGERS`, `[B]` int32 each
     row_floats: Any  # those of `_ROW_FLOATS`, `[B]` float32 each
     active: Any  # [number of processors] bool, in the order of their table
     extras: dict  # the processors' tensors, by name
@@ -74,17 +74,17 @@ class Request(NamedTuple):
     @property
     def starts(self):
         """`[B]` int32, each row's first real slot; `prompt_end` marks a row that only fills the bucket."""
-        return self.row_integers[_ROW_INTEGERS.index("starts")]
+        return self.row_integers[ROW_INTEGERS.index("starts")]
 
     @property
     def rows(self):
         """`[B]` int32, the numbers of the rows, on which what is drawn for them depends."""
-        return self.row_integers[_ROW_INTEGERS.index("rows")]
+        return self.row_integers[ROW_INTEGERS.index("rows")]
 
     @property
     def max_new_tokens(self):
         """`[B]` int32."""
-        return self.row_integers[_ROW_INTEGERS.index("max_new_tokens")]
+        return self.row_integers[ROW_INTEGERS.index("max_new_tokens")]
 
     @property
     def length_penalty(self):
@@ -93,7 +93,7 @@ class Request(NamedTuple):
 
     def filters(self, width: int = 1) -> Filters:
         """What tokens are drawn among, `[B K, 1]` each for a `width` of K."""
-        known = dict(zip((*_ROW_INTEGERS, *_ROW_FLOATS), (*self.row_integers, *self.row_floats), strict=True))
+        known = dict(zip((*ROW_INTEGERS, *_ROW_FLOATS), (*self.row_integers, *self.row_floats), strict=True))
 
         def column(x):
             return (x if width == 1 else ops.repeat(x, width))[:, None]
@@ -109,8 +109,8 @@ def make_request(
     processors: Mapping[str, Processor],
     vocab_size: int,
     rows: np.ndarray,
+    allowed: np.ndarray,
     source: np.ndarray | None = None,
-    allowed: np.ndarray | None = None,
 ) -> Request:
     """The request for rows that begin at the slots `starts [B]` and whose prompts end before `prompt_end`.
 
@@ -122,8 +122,8 @@ def make_request(
         processors: The logits processors there are, by name.
         vocab_size: Of the model.
         rows: See `Request`.
+        allowed: `[B, V / 32]` int32, a bit for each token that may come next.
         source: `[B, M]` int32, the tokens that an encoder reads, padding -1; None where it reads none.
-        allowed: `[B, V / 32]` int32, a bit for each token that may come next; all by default.
     """
     eos = np.full((eos_room,), -1, np.int32)
     eos[: len(options.eos_token_id)] = options.eos_token_id
@@ -134,10 +134,9 @@ def make_request(
         "early_stopping": 2 if options.early_stopping == "never" else int(options.early_stopping),
     }
     batch = len(starts)
-    wanted = {name: _filled(getattr(options, name), batch) for name in (*_ROW_INTEGERS[2:], *_ROW_FLOATS)}
-    integers = [starts, rows, *(wanted[name] for name in _ROW_INTEGERS[2:])]
-    words = -(-vocab_size // 32)
-    extras = {"allowed": np.full((batch, words), -1, np.int32) if allowed is None else allowed}
+    wanted = {name: _filled(getattr(options, name), batch) for name in (*ROW_INTEGERS[2:], *_ROW_FLOATS)}
+    integers = [starts, rows, *(wanted[name] for name in ROW_INTEGERS[2:])]
+    extras = {"allowed": allowed}
     extras |= {} if source is None else {"source": source}
     for processor in processors.values():
         extras |= dict(zip(processor.names, processor.tensors(options, vocab_size), strict=True))
