@@ -62,7 +62,12 @@ def check_options(model: Any, options: GenerationOptions) -> None:
 
 
 def check_speech(options: GenerationOptions) -> None:
-    """Raise for options about tokens that an encoder reads."""
+    """Raise for options about tokens that an encoder reads, and for guesses."""
+    if options.prompt_lookup_num_tokens:
+        raise ValueError(
+            f"Received prompt_lookup_num_tokens={options.prompt_lookup_num_tokens} with speech; expected it with text "
+            "only."
+        )
     if options.encoder_repetition_penalty != 1 or options.encoder_no_repeat_ngram_size:
         raise ValueError(
             "Received encoder_repetition_penalty or encoder_no_repeat_ngram_size with speech, which has no tokens; "

@@ -90,6 +90,20 @@ class AdvanceKey:
 
 
 @dataclass(frozen=True)
+class SpeculateKey(AdvanceKey):
+    """What changes the graph of a loop over new tokens that checks guesses.
+
+    Attributes:
+        guesses: Tokens a row that are guessed at once.
+    """
+
+    guesses: int = 0
+
+    def __str__(self):
+        return f"{super().__str__()}, {self.guesses} guesses"
+
+
+@dataclass(frozen=True)
 class WholeKey(AdvanceKey):
     """What changes the graph that runs prompts whole, where they cannot come in chunks, and chooses the first token.
 

@@ -39,10 +39,10 @@ class StateKey:
 
 
 class Pace:
-    """How many tokens one call of an executable makes."""
+    """How often one call of an executable runs the model."""
 
     def __init__(self):
-        self._seconds: float | None = None  # of a token
+        self._seconds: float | None = None  # of a run
 
     def count(self, most: float = CALL_SECONDS) -> int:
         """For the next call, which shall take at most so many seconds."""
@@ -50,9 +50,9 @@ class Pace:
             return FIRST_COUNT if most == CALL_SECONDS else 1
         return max(1, int(most / self._seconds))
 
-    def took(self, seconds: float, tokens: int) -> None:
+    def took(self, seconds: float, runs: int) -> None:
         """Learn from a call that compiled nothing."""
-        self._seconds = seconds / max(tokens, 1)
+        self._seconds = seconds / max(runs, 1)
 
 
 @dataclass(frozen=True)
@@ -141,17 +141,22 @@ class Generation:
         return any(not over and row not in self._stopped for row, over in enumerate(done))
 
     def advance(self, count: int | None = None, seconds: float = CALL_SECONDS) -> None:
-        """Make `count` more tokens; by default as many as are worth a call, which takes at most so many `seconds`."""
+        """Run the model `count` times, for a token a row each; by default as often as fits into `seconds`."""
         count = self._pace.count(seconds) if count is None else count
-        if self.step >= self._room:
+        if self._furthest >= self._room:
             self._grow()
-        key = self._executable(self._key)
-        traces, start, before = self._executables.trace_count, time.perf_counter(), self.step
+        traces, start = self._executables.trace_count, time.perf_counter()
+        runs = self._run(self._executable(self._key), count)
+        if self._executables.trace_count == traces:
+            self._pace.took(time.perf_counter() - start, runs)
+
+    def _run(self, key: AdvanceKey, count: int) -> int:
+        """Call the executable of a key for at most `count` runs of the model; how many it made."""
+        before = self.step
         limits = ops.convert_to_tensor(np.array([self.step, min(count, self._room - self.step)], np.int32))
         step, more, self._progress = self._executables(key, self._state, self._request, limits, weights=self.weights)
         self.step, self._more = int(step), bool(more)
-        if self._executables.trace_count == traces:
-            self._pace.took(time.perf_counter() - start, self.step - before)
+        return self.step - before
 
     def rows(self) -> list[tuple[np.ndarray, bool]]:
         """Of each row the new tokens so far, and whether there will be no others; not for beams."""
@@ -214,6 +219,11 @@ class Generation:
         # The newest token has been chosen, but not run.
         run = self.prompt_end - 1 + (self.step if key.beams == 1 else 0)
         return key, state, ops.convert_to_numpy(shown)[:, :run]
+
+    @property
+    def _furthest(self) -> int:
+        """Tokens of the unfinished row that has the most."""
+        return self.step
 
     @property
     def _room(self) -> int:

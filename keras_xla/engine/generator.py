@@ -13,7 +13,7 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part, copies_of, most_rows, split
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check, check_speech, decoder_prompts
-from keras_xla.engine.executables import AdvanceKey, Executables, WholeKey
+from keras_xla.engine.executables import AdvanceKey, Executables, SpeculateKey, WholeKey
 from keras_xla.engine.generation import Generation, Pace, StateKey
 from keras_xla.engine.padding import pad_left, pad_more, padded
 from keras_xla.engine.programs import Programs
@@ -23,6 +23,7 @@ from keras_xla.engine.run import Guide, Run, Stop, allowed, nothing
 from keras_xla.engine.search import processors as logits
 from keras_xla.engine.search.own_processors import check_processor_options
 from keras_xla.engine.search.request import eos_room, make_request
+from keras_xla.engine.speculation import RunTimes, Speculation
 from keras_xla.engine.state_pool import StatePool
 from keras_xla.engine.watch import Watch
 from keras_xla.models.interface import Decoder, EncoderDecoder
@@ -74,6 +75,7 @@ class Generator:
             model, self._programs, self.executables, self.pool, batch, cache, source, refresh
         )
         self._paces: dict[AdvanceKey, Pace] = {}
+        self._run_times: dict[AdvanceKey, RunTimes] = {}
         self._numbering, self._numbered = threading.Lock(), 0
 
     def __call__(
@@ -151,6 +153,11 @@ class Generator:
             What the decoder begins with, and what the encoder reads if there is one that has to.
         """
         prompts = self.decoder_prompts(rows, options, prompts)
+        if options.prompt_lookup_num_tokens and not self.chunked:
+            raise ValueError(
+                f"Received prompt_lookup_num_tokens={options.prompt_lookup_num_tokens} for a model with a cache of its "
+                "own, which runs one token at a time; expected it with a model of keras_xla's."
+            )
         check_processor_options(self.processors, options, self.model.vocab_size)
         reads = rows if self.has_encoder and hidden is None else None
         check(self.model, [p for p in prompts if len(p) or hidden is None], options, reads)
@@ -309,8 +316,11 @@ class Generator:
         words = tuple(size for shape in rooms for size in shape)
         request = keras.tree.map_structure(ops.convert_to_tensor, request)
 
+        guesses = options.prompt_lookup_num_tokens
+
         def executable(key: StateKey) -> AdvanceKey:
-            return AdvanceKey(key.batch, key.cache, key.source, key.beams, request.eos.shape[0], words)
+            sizes = key.batch, key.cache, key.source, key.beams, request.eos.shape[0], words
+            return SpeculateKey(*sizes, min(guesses, key.cache - 1)) if guesses else AdvanceKey(*sizes)
 
         state.assign("tokens", np.pad(ids, ((0, 0), (0, key.cache - length))))
         progress = None
@@ -321,20 +331,24 @@ class Generator:
         else:
             whole = WholeKey(**dataclasses.asdict(executable(key)), prompt=length)
             progress = self.executables(whole, state, request, ops.convert_to_tensor(ids), weights=weights) or None
-        generation = Generation(
-            self.executables,
-            self.pool,
-            self.cache_buckets if chunked else None,
-            key,
-            state,
-            request,
-            executable,
-            length,
-            options,
-            0 if chunked else 1,
-            self._paces.setdefault(executable(key), Pace()),
-            progress,
-            weights,
+        kind, times = Generation, {}
+        if guesses:
+            kind, times = Speculation, {"times": self._run_times.setdefault(executable(key), RunTimes())}
+        generation = kind(
+            executables=self.executables,
+            pool=self.pool,
+            caches=self.cache_buckets if chunked else None,
+            key=key,
+            state=state,
+            request=request,
+            executable=executable,
+            prompt_end=length,
+            options=options,
+            step=0 if chunked else 1,
+            pace=self._paces.setdefault(executable(key), Pace()),
+            progress=progress,
+            weights=weights,
+            **times,
         )
         close = Generation.close if reuse is None else reuse.close
         return Run(generation, options, busy, numbers, self._words, close)

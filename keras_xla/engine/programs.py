@@ -10,9 +10,18 @@ import numpy as np
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.engine.executables import AdvanceKey, EncodeKey, LogprobKey, PrefillKey, RememberKey, ScoreKey, WholeKey
+from keras_xla.engine.executables import (
+    AdvanceKey,
+    EncodeKey,
+    LogprobKey,
+    PrefillKey,
+    RememberKey,
+    ScoreKey,
+    SpeculateKey,
+    WholeKey,
+)
 from keras_xla.engine.generation import StateKey
-from keras_xla.engine.search import decode, processors
+from keras_xla.engine.search import decode, processors, speculate
 from keras_xla.engine.search.beam_cache import is_chunked, kind_of_cache, rows_of_cache
 from keras_xla.engine.search.beam_search import BeamSearch
 from keras_xla.engine.search.request import Request
@@ -60,7 +69,7 @@ class Programs:
             return functools.partial(self._prefill_chunk, key), model
         if isinstance(key, ScoreKey):
             return self._score, model
-        advance = self._prefill_whole if isinstance(key, WholeKey) else self._advance
+        advance = {WholeKey: self._prefill_whole, SpeculateKey: self._speculate}.get(type(key), self._advance)
         return functools.partial(advance, key), (*model, *_SEARCHED)
 
     def remember_specs(self, key: StateKey, sources: list) -> None:
@@ -145,6 +154,12 @@ class Programs:
         request = request.unpacked()
         search = self._search(key, request)
         return decode.advance(self._decoder(values), values, request, search, limits[0], limits[1])
+
+    def _speculate(self, key: SpeculateKey, values, request: Request, limits, budget):
+        """Limits `[2]` int32: how many tokens there are, and how often to run; budget: see `speculate.advance`."""
+        request = request.unpacked()
+        decoder, search = self._decoder(values), self._search(key, request)
+        return speculate.advance(decoder, values, request, search, *ops.unstack(limits), budget, key.guesses)
 
     def _search(self, key: AdvanceKey, request: Request) -> decode.Search:
         is_eos = processors.eos_mask(request.eos, self._model.vocab_size)

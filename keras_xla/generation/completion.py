@@ -226,9 +226,11 @@ class Completion:
         def tell():
             nonlocal shown
             rows = [ids for ids, _ in run.rows()]
-            for step in range(shown, max(map(len, rows))):
+            longest = max(map(len, rows))
+            known = min((len(ids) for ids, over in run.rows() if not over), default=longest)
+            for step in range(shown, known):
                 streamer.put(np.array([ids[step] if step < len(ids) else fill for ids in rows], np.int64))
-            shown = max(map(len, rows))
+            shown = known
 
         for _ in run.advance(watch, self._stops(), guides, seconds=PIECE_SECONDS):
             tell()

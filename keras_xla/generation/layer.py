@@ -52,7 +52,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         source_buckets: For an encoder-decoder, lengths to pad what it reads to; powers of two from 32 by default.
         logits_processors: Functions `(tokens, logits, step) -> logits` of `keras.ops` that are compiled in, behind all
             others and before the temperature. `tokens (rows, slots)` int32 are prompts and completions, -1 elsewhere;
-            `logits (rows, vocab_size)` float32, for beams log-probabilities; `step` is an int32 scalar, 0 for the first
+            `logits (rows, vocab_size)` float32, for beams log-probabilities; `step (rows, 1)` int32 is 0 for the first
             new token. Keyword-only arguments are tensors, as their defaults are, which `processor_options` of a call
             changes without a compilation.
         cache_bytes: That the caches of the prompts which run at once may hold, 2 GiB by default; of decoder-only

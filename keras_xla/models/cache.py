@@ -17,11 +17,18 @@ def empty(rows: int, slots: int, head_dim: int, dtype: str):
 
 
 def write(cache, keys, values, slot):
-    """Put `keys` and `values [N, S, D]` at `slot`; one slice update each for the whole batch."""
-    return (
-        ops.slice_update(cache[0], (0, slot, 0), keys),
-        ops.slice_update(cache[1], (0, slot, 0), values),
-    )
+    """Put `keys` and `values [N, S, D]` at `slot`: one slice update each for the whole batch, or for each of `[B]`."""
+    return _write(cache[0], keys, slot), _write(cache[1], values, slot)
+
+
+def _write(old, new, slot):
+    if not len(getattr(slot, "shape", ())):
+        return ops.slice_update(old, (0, slot, 0), new)
+    heads = new.shape[0] // slot.shape[0]
+    for row in range(slot.shape[0]):
+        first = row * heads
+        old = ops.slice_update(old, (first, slot[row], 0), new[first : first + heads])
+    return old
 
 
 def within(view: View, window: int | None):

@@ -60,16 +60,16 @@ class View(NamedTuple):
         """The view of `length` tokens a row at the slots from `first` on: each sees the real ones up to itself.
 
         Args:
-            first: Scalar int32.
+            first: Int32, a scalar or `[B]`.
             length: S.
             slots: T.
             starts: `[B]` int32, each row's first real slot.
         """
-        queries = first + ops.arange(length, dtype="int32")
+        queries = ops.reshape(first, (-1, 1)) + ops.arange(length, dtype="int32")  # [1 or B, S]
         slot = ops.arange(slots, dtype="int32")
-        past = slot[None, None, :] <= queries[None, :, None]
+        past = slot[None, None, :] <= queries[:, :, None]
         real = slot[None, None, :] >= starts[:, None, None]
-        return cls(queries[None] - starts[:, None], slot[None] - starts[:, None], ops.logical_and(past, real))
+        return cls(queries - starts[:, None], slot[None] - starts[:, None], ops.logical_and(past, real))
 
 
 class ChunkDecoder(Decoder, Protocol):
@@ -89,7 +89,7 @@ class ChunkDecoder(Decoder, Protocol):
 
         Args:
             tokens: `(batch, new)` int32.
-            slot: Scalar int32.
+            slot: Int32: a scalar, or `[batch]`, one for each row.
             view: What each of them sees.
             cache: With room for them.
 

@@ -76,9 +76,7 @@ def advance(
     beams = kind(model, request.starts, request.prompt_end, slots, search.width)
     most = ops.max(request.max_new_tokens)
     until = ops.minimum(step + count, most)
-    known = values["search"]
-    begun = search.begin(values["tokens"])
-    state = keras.tree.map_structure(lambda new, old: ops.where(step == 0, new, old), begun, known)
+    state = state_at(step, search, values)
     initial = (values["chosen"], values["parents"], state, values["cache"], values["table"])
 
     def more(step, *flat):
@@ -94,6 +92,12 @@ def advance(
     values = {**values, "cache": cache, "table": table, "chosen": chosen, "parents": parents, "search": state}
     unfinished = ops.logical_and(step < most, search.unfinished(state))
     return values, (step, unfinished, search.progress(state))
+
+
+def state_at(step: Any, search: Search, values: dict) -> Any:
+    """The search's state: that of the `values`, or a new one before the first token."""
+    begun = search.begin(values["tokens"])
+    return keras.tree.map_structure(lambda new, old: ops.where(step == 0, new, old), begun, values["search"])
 
 
 def _like(structure: Any, flat: Any) -> Any:

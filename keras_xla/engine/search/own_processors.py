@@ -65,7 +65,8 @@ def _processor(name: str, function: Callable) -> Processor:
 
     def apply(scores: Any, context: Context, extras: dict[str, Any]) -> Any:
         tokens = ops.where(is_real(context), context.tokens, -1)
-        processed = function(tokens, scores, context.step, **{key: extras[f"{name}.{key}"] for key in defaults})
+        step = ops.broadcast_to(context.step, (scores.shape[0], 1))
+        processed = function(tokens, scores, step, **{key: extras[f"{name}.{key}"] for key in defaults})
         processed = ops.cast(processed, scores.dtype)
         if tuple(processed.shape) != tuple(scores.shape):
             raise ValueError(

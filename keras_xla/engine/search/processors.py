@@ -25,7 +25,7 @@ class Context(NamedTuple):
     tokens: Any  # [R, T] int32, the token in each slot, of which those before `end` are made
     starts: Any  # [R] int32, each row's first real slot
     prompt_end: Any  # int32, the slot of the first new token
-    step: Any  # int32, of the token to choose
+    step: Any  # int32, of the token to choose: a scalar, or [R, 1]
     is_eos: Any  # [V] bool, the tokens that end a sequence
     max_new_tokens: Any  # [R, 1] int32
     min_new_tokens: Any  # int32
@@ -34,8 +34,15 @@ class Context(NamedTuple):
 
     @property
     def end(self):
-        """The slot of the token to choose."""
+        """The slot of the token to choose: a scalar, or `[R, 1]`."""
         return self.prompt_end + self.step
+
+    def at(self, slots):
+        """The tokens `[R, n]` in slots `[n]` or `[R, n]`, of which those below 0 count as 0."""
+        slots = ops.maximum(slots, 0)
+        return (
+            ops.take(self.tokens, slots, axis=1) if len(slots.shape) < 2 else ops.take_along_axis(self.tokens, slots, 1)
+        )
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ def _followers(sequence, real, context, size):
     def compare(back, carry):
         matches, shifted, known = carry
         shifted, known = before(shifted, 0), before(known, False)  # what stands `back` places before each
-        last = ops.take(context.tokens, ops.maximum(end - back, 0), axis=1)[:, None]
+        last = context.at(ops.reshape(end - back, (-1, *end.shape[1:])))  # [R, 1]
         before_start = end - back < context.starts[:, None]
         same = ops.logical_and(shifted == last, ops.logical_not(before_start))
         return ops.logical_and(matches, ops.logical_and(known, same)), shifted, known
@@ -166,10 +173,9 @@ def _forbid_words(scores, context, extras):
 
 def _completed(context, words, lengths):
     """Of which `words [W, S]` (right-aligned, `lengths [W]`, unused 0) all tokens but the last are there: `[R, W]`."""
-    tokens, end, size = context.tokens, context.end, words.shape[1]
-    slots = end - size + 1 + ops.arange(size - 1, dtype="int32")  # the slots of the last S - 1 tokens
-    recent = ops.take(tokens, ops.maximum(slots, 0), axis=1)  # [R, S - 1]
-    known = slots[None] >= context.starts[:, None]
+    size = words.shape[1]
+    slots = context.end - size + 1 + ops.arange(size - 1, dtype="int32")  # the slots of the last S - 1 tokens
+    recent, known = context.at(slots), slots >= context.starts[:, None]  # [R, S - 1]
     same = ops.logical_and(recent == words[:, None, :-1], known[None])  # [W, R, S - 1]
     outside = ops.arange(size - 1, dtype="int32")[None] < size - lengths[:, None]  # [W, S - 1]
     complete = ops.all(ops.logical_or(same, outside[:, None]), axis=-1)  # [W, R]

@@ -67,23 +67,40 @@ class Sampling:
         )
 
     def advance(self, scores, step, state: SamplingState):
-        """See `decode.Search`."""
+        """See `decode.Search`; of the `step` there may be one for each row, `[B]`."""
         scores, request = scores[:, 0], self._request
-        processed = self._process(scores, state.tokens, step)
+        processed = self._process(scores, state.tokens, step[:, None] if len(step.shape) else step)
         token = ops.cond(request.do_sample, lambda: self._draw(processed, step), lambda: samplers.greedy(processed))
         scores = processed if self._processed_scores else scores
         chosen = ops.take_along_axis(scores, token[:, None], axis=-1)[:, 0]
         logprob = chosen - ops.logsumexp(scores, axis=-1)
-        done, at = state.done, (0, request.prompt_end + step)
+        done, at = state.done, request.prompt_end + step
         last = ops.logical_or(ops.take(self._is_eos, token), step + 1 >= request.max_new_tokens)
         token = ops.where(done, request.pad, token)
         state = SamplingState(
-            tokens=ops.slice_update(state.tokens, at, token[:, None]),
+            tokens=_put(state.tokens, at, token),
             done=ops.logical_or(done, last),
             lengths=ops.where(done, state.lengths, step + 1),
-            logprobs=ops.slice_update(state.logprobs, at, logprob[:, None]),
+            logprobs=_put(state.logprobs, at, logprob),
         )
         return token[:, None], ops.zeros_like(token[:, None]), state
+
+    def advance_rows(self, scores, rows, chosen, state: SamplingState) -> tuple[Any, SamplingState]:
+        """Another token of some rows, each at its own step.
+
+        Args:
+            scores: `[B, V]`.
+            rows: `[B]` bool, which of them.
+            chosen: `[B, 1]` int32, each row's last token.
+            state: Whose lengths are the steps.
+
+        Returns:
+            The tokens that are each row's last ones now, and the state.
+        """
+        held = state._replace(done=ops.logical_or(state.done, ops.logical_not(rows)))
+        token, _, new = self.advance(scores[:, None], state.lengths, held)
+        done = ops.where(rows, new.done, state.done)
+        return ops.where(rows[:, None], token, chosen), new._replace(done=done)
 
     def unfinished(self, state: SamplingState):
         """See `decode.Search`."""
@@ -97,3 +114,10 @@ class Sampling:
         kept = samplers.filter_logits(scores, self._request.filters())
         uniform = random.uniform(self._request.seeds, self._request.rows, step)
         return samplers.draw(samplers.weights(kept), uniform)
+
+
+def _put(array, slot, values):
+    """`array [B, T]` with the `values [B]` in a slot, or in one for each row `[B]`; slots from T on take nothing."""
+    if not len(slot.shape):
+        return ops.slice_update(array, (0, slot), values[:, None])
+    return ops.where(ops.arange(array.shape[1], dtype="int32")[None] == slot[:, None], values[:, None], array)

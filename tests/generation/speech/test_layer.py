@@ -128,6 +128,7 @@ def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
             "with text only",
         ),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, output_logprobs=True), ValueError, "output_logprobs"),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, prompt_lookup_num_tokens=4), ValueError, "with speech"),
         (
             np.zeros((RATE,), "float32"),
             dict(sampling_rate=RATE, encoder_no_repeat_ngram_size=2),

@@ -1,0 +1,216 @@
+"""Guesses: where they come from, that they change nothing but the number of runs, and what they may cost at most."""
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_xla.config import GenerationOptions
+from keras_xla.engine import speculation
+from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.generator import Generator
+from keras_xla.engine.search.prompt_lookup import LONGEST, look_up
+from keras_xla.engine.search.speculate import SLACK
+from keras_xla.engine.speculation import FREE_CHECKS, PRICE, RunTimes
+from keras_xla.engine.watch import Watch
+from tests.engine.fake import EOS, Follow, Recall, decode, encode
+
+
+def new_generator(sharpness=10.0):
+    return Generator(Recall(sharpness, None), Buckets("batch", (1, 4)), Buckets("cache", (16, 32, 64, 256)))
+
+
+generator = functools.cache(new_generator)
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """What looks like a guess is checked, whatever it costs."""
+    monkeypatch.setattr(speculation, "FREE_CHECKS", 1e6)
+    monkeypatch.setattr(RunTimes, "price", 0.01)
+
+
+def generate(texts, guesses, count=None, gen=None, **options):
+    """The outputs, and how often the model ran: without guesses, and with them."""
+    options = {"max_new_tokens": 20, "eos_token_id": EOS, "pad_token_id": 0, **options}
+    run = (gen or generator()).start([encode(text) for text in texts], GenerationOptions(**options | guesses))
+    for _ in run.advance(Watch(), count=count):
+        pass
+    runs, outputs = getattr(run.generation, "runs", None), run.outputs()
+    run.close()
+    return outputs, runs
+
+
+def looked_up(texts, ends=None, source=None, count=4):
+    """What is guessed behind each text, and how many letters were alike."""
+    ids = np.array([encode(text) for text in texts])
+    starts = np.array([len(text) - len(text.lstrip("_")) for text in texts], np.int32)
+    ends = np.array([len(text) for text in texts] if ends is None else ends, np.int32)
+    source = None if source is None else ops.convert_to_tensor(np.array(source, np.int32))
+    made = look_up(*map(ops.convert_to_tensor, (ids, starts, ends)), source, count)
+    return [decode(row) for row in ops.convert_to_numpy(made.tokens)], ops.convert_to_numpy(made.matched).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "guess", "matched"),
+    [
+        ("abcdefab", "cdef", 2),
+        ("abcabdab", "dabd", 2),  # the last of two
+        ("dabcfabgdab", "cfab", 3),  # the longer before the later one
+        ("gabcdehabcd", "ehab", LONGEST),
+        ("abab", "abab", 2),  # on and on
+        ("aaa", "aaaa", 2),
+        ("abcd", None, 0),
+        ("a", None, 0),
+    ],
+)
+def test_a_text_goes_on_as_it_did_where_it_was_the_same(text, guess, matched):
+    tokens, found = looked_up([text])
+    assert found == [matched] and guess in (tokens[0], None)
+
+
+def test_rows_are_looked_up_each_for_itself_up_to_its_end():
+    tokens, found = looked_up(["__cdeacd", "abcdabgh"], ends=[8, 6])
+    assert tokens == ["eacd", "cdab"] and found == [2, 2]
+
+
+def test_padding_is_no_text():
+    assert looked_up(["____ab"])[1] == [0]
+
+
+def test_what_an_encoder_reads_is_text_too():
+    source = [[*encode("bcdefg"), -1, -1]]
+    tokens, found = looked_up(["hbc"], source=source)
+    assert found == [2] and tokens == ["defg"]
+    assert looked_up(["bcabc"], source=source)[0] == ["abca"]  # what was made comes first
+
+
+@pytest.mark.quick_on_jax
+@settings(max_examples=60, deadline=None)
+@given(st.text("abc", min_size=1, max_size=14), st.integers(0, 3), st.integers(0, 3))
+def test_the_place_is_the_last_of_those_with_the_most_tokens_alike(text, before, behind):
+    def alike(place):
+        return next((n for n in range(LONGEST) if n > place or text[place - n] != text[len(text) - 1 - n]), LONGEST)
+
+    best = max(((alike(place), place) for place in range(len(text) - 1)), default=(0, 0))
+    tokens, found = looked_up(["_" * before + text + "g" * behind], ends=[before + len(text)])
+    assert found == [best[0]]
+    if best[0]:
+        expected = text[best[1] + 1 :]
+        assert tokens == [(expected * 4)[:4]]
+
+
+PROMPTS = st.lists(
+    st.builds(lambda word, n: word * n, st.text("abcdefgh", min_size=1, max_size=5), st.integers(1, 3)),
+    min_size=1,
+    max_size=4,
+)
+OPTIONS = {
+    "greedy": {},
+    "without end": dict(eos_token_id=None),
+    "sampled": dict(do_sample=True, temperature=3.0, seed=5),
+    "penalty": dict(repetition_penalty=1.5, sequence_bias={(1, 2): 4.0}),
+    "no repeated pairs": dict(no_repeat_ngram_size=2),
+    "words": dict(bad_words_ids=[[3], [4, 5]], min_new_tokens=5, frequency_penalty=0.4),
+    "ends": dict(eos_token_id=[2, 5, 8], exponential_decay_length_penalty=(3, 1.3)),
+    "long": dict(max_new_tokens=45),
+}
+
+
+@pytest.mark.quick_on_jax
+@settings(max_examples=25, deadline=None, suppress_health_check=["function_scoped_fixture"])
+@given(PROMPTS, st.sampled_from(sorted(OPTIONS)), st.sampled_from([1, 5]), st.sampled_from([None, 1, 3]))
+def test_what_is_made_is_what_is_made_without_guesses(always, texts, name, guesses, count):
+    plain, _ = generate(texts, {}, **OPTIONS[name])
+    made, _ = generate(texts, dict(prompt_lookup_num_tokens=guesses), count, **OPTIONS[name])
+    for key in ("sequences", "lengths"):
+        np.testing.assert_array_equal(made[key], plain[key])
+    np.testing.assert_allclose(made["scores"], plain["scores"], rtol=1e-5, atol=1e-5)
+
+
+def test_rows_have_lengths_of_their_own(always):
+    texts, most = ["abcdabcd", "a", "hgf", "eeee"], (3, 20, 1, 40)
+    plain, _ = generate(texts, {}, max_new_tokens=most, eos_token_id=None)
+    made, _ = generate(texts, dict(prompt_lookup_num_tokens=5), max_new_tokens=most, eos_token_id=None)
+    np.testing.assert_array_equal(made["sequences"], plain["sequences"])
+    assert made["lengths"].tolist() == list(most)
+
+
+def test_a_text_that_repeats_takes_a_fraction_of_the_runs(always):
+    out, runs = generate(["abcabc"], dict(prompt_lookup_num_tokens=5), max_new_tokens=200, eos_token_id=None)
+    assert out["lengths"].tolist() == [200]
+    assert runs[1] > 0 and runs.sum() < 200 / 3
+
+
+def test_rows_come_on_at_their_own_speed(always):
+    """Four rows need hardly more runs than the slowest of them alone."""
+    texts = ["abcabc", "hgfedcba", "bbbb", "cdcd"]
+    options = dict(max_new_tokens=120, eos_token_id=None)
+    alone = [generate([text], dict(prompt_lookup_num_tokens=5), **options)[1].sum() for text in texts]
+    together = generate(texts, dict(prompt_lookup_num_tokens=5), **options)[1].sum()
+    assert together <= max(alone) + 3
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_guesses_that_are_wrong_cost_no_more_than_agreed(seed):
+    """Draws at random: two letters have always been there before, and hardly ever with the same letter behind them.
+
+    The generator is a new one, which goes by the price that holds while none was measured.
+    """
+    options = dict(max_new_tokens=200, eos_token_id=None, do_sample=True, seed=seed, gen=new_generator(0.0))
+    out, (plain, checked) = generate(["abcdefgh"], dict(prompt_lookup_num_tokens=5), count=200, **options)
+    assert out["lengths"].tolist() == [200] and checked >= FREE_CHECKS
+    agreed = 200 + FREE_CHECKS * PRICE + SLACK * plain
+    assert plain + checked * (1 + PRICE) <= agreed + 1e-3
+
+
+def test_a_price_is_measured_in_runs_without_guesses():
+    times = RunTimes()
+    assert times.price == PRICE and not times.wanting
+    times.took(None, 0, 3)  # compiled
+    assert times.price == PRICE and times.wanting
+    times.took(1.0, 0, 1)  # nothing to compare with
+    assert times.price == PRICE and times.wanting
+    times.took(4.0, 4, 0)
+    assert not times.wanting
+    times.took(2.0 + 3 * 2.5, 2, 3)
+    assert times.price == pytest.approx(1.5)
+    times.took(0.5, 0, 1)  # as quick as that it cannot be
+    times.took(0.1, 0, 1)
+    assert 0 < times.price < 0.5
+
+
+def test_a_price_that_forbids_all_checks_does_not_hold_for_ever():
+    times = RunTimes()
+    times.took(None, 4, 0)
+    times.took(4.0, 4, 0)
+    times.took(100.0, 0, 1)  # somebody else was at work
+    assert times.price > 50
+    for _ in range(50):
+        times.took(10.0, 10, 0)
+    assert times.price == PRICE
+
+
+def test_options_compile_nothing_and_a_number_of_guesses_once(new_events):
+    gen = Generator(Recall(), Buckets("batch", (4,)), Buckets("cache", (64,)))
+    for n in range(1, 5):
+        options = dict(do_sample=n > 2, max_new_tokens=4 * n, repetition_penalty=float(n), eos_token_id=EOS)
+        gen([encode("abcabc")] * n, GenerationOptions(**options, prompt_lookup_num_tokens=3))
+    assert [event.cause for event in new_events("generate")] == ["first call"] * 2  # the prompt, and the loop
+
+
+def test_more_guesses_than_a_cache_has_room_for():
+    gen = Generator(Recall(), Buckets("batch", (1,)), Buckets("cache", (16,)))
+    options = dict(max_new_tokens=8, eos_token_id=None)
+    made = gen([encode("abcabc")], GenerationOptions(**options, prompt_lookup_num_tokens=64))
+    np.testing.assert_array_equal(made["sequences"], gen([encode("abcabc")], GenerationOptions(**options))["sequences"])
+
+
+def test_a_model_with_a_cache_of_its_own_is_refused(new_events):
+    gen = Generator(Follow(), Buckets("batch"), Buckets("cache", None, 64))
+    with pytest.raises(ValueError, match="prompt_lookup_num_tokens=4 for a model with a cache of its own"):
+        gen([encode("ab")], GenerationOptions(max_new_tokens=4, prompt_lookup_num_tokens=4))
+    assert not new_events()

@@ -1,0 +1,155 @@
+"""`prompt_lookup_num_tokens` of a layer: every family's tokens stay the same, in calls, streams and chats."""
+
+import numpy as np
+import pytest
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.engine import speculation
+from keras_xla.models.registry import load_model
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests import reference
+from tests.tokenizers import tiny
+
+SEQ2SEQ = ["t5", "t5-gated", "bart", "mbart", "marian"]
+ROWS = [[5, 6, 7], [8, 9, 10, 11] * 3, list(range(20, 40)) * 2]
+NEW = 40  # the third row's cache grows on the way
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """What looks like a guess is checked, whatever it costs."""
+    monkeypatch.setattr(speculation, "FREE_CHECKS", 1e6)
+    monkeypatch.setattr(speculation.RunTimes, "price", 0.01)
+
+
+def layer_of(checkpoint, variant, **options):
+    start = dict(decoder_start_token_id=3) if variant in SEQ2SEQ else {}
+    options = {"max_new_tokens": NEW, "generation_config": {}, "pad_token_id": 0, **start, **options}
+    model = load_model(open_checkpoint(checkpoint(variant)))
+    return XLAGenerationLayer(model, tiny(), cache_buckets=(32, 64, 128), **options)
+
+
+@pytest.fixture(scope="module")
+def layer(checkpoint):
+    return layer_of(checkpoint, "llama-tied-gqa")
+
+
+def same(made, plain):
+    for name in ("sequences", "lengths"):
+        np.testing.assert_array_equal(made[name], plain[name])
+    np.testing.assert_allclose(made["scores"], plain["scores"], rtol=1e-4)
+
+
+MODES = {"greedy": {}, "sampled": dict(do_sample=True, temperature=0.4, seed=1), "ends": dict(eos_token_id=[5, 50, 60])}
+
+
+@pytest.mark.quick("llama-tied-gqa", "mistral", "t5-greedy")
+@pytest.mark.quick_on_jax("llama-tied-gqa")
+@pytest.mark.parametrize("variant", [*reference.VARIANTS, *SEQ2SEQ])
+def test_tokens_of_every_family_stay_the_same(checkpoint, variant):
+    layer = layer_of(checkpoint, variant)
+    for options in MODES.values():
+        same(layer.generate(ROWS, prompt_lookup_num_tokens=5, **options), layer.generate(ROWS, **options))
+
+
+def test_int8_too(checkpoint):
+    layer = layer_of(checkpoint, "llama-tied-gqa", quantization="int8")
+    same(layer.generate(ROWS, prompt_lookup_num_tokens=5), layer.generate(ROWS))
+
+
+def test_streams_and_texts(layer):
+    prompts, guess = ["abcabcabc", "So it goes so it goes", "x"], dict(prompt_lookup_num_tokens=4)
+    plain = layer.generate(prompts)
+    assert layer.generate(prompts, **guess) == plain
+    assert "".join(layer.stream(prompts[0], **guess)) == plain[0]
+    joined = [""] * 3
+    for row, piece in layer.stream(prompts, **guess):
+        joined[row] += piece
+    assert joined == plain
+    stop = plain[1][3:5]
+    assert layer.generate(prompts, stop_strings=stop, **guess) == layer.generate(prompts, stop_strings=stop)
+
+
+class Told:
+    """A streamer that keeps what it is told."""
+
+    def __init__(self):
+        self.put_, self.ended = [], False
+
+    def put(self, ids):
+        self.put_.append(np.array(ids))
+
+    def end(self):
+        self.ended = True
+
+
+@pytest.mark.parametrize("ends", [[], [5, 50, 60, 70]])
+def test_a_streamer_is_told_a_step_after_the_other(layer, ends):
+    """Although rows come on at their own speed."""
+    told, plain = Told(), Told()
+    layer.generate(ROWS, streamer=told, prompt_lookup_num_tokens=4, eos_token_id=ends)
+    layer.generate(ROWS, streamer=plain, eos_token_id=ends)
+    assert told.ended
+    np.testing.assert_array_equal(np.stack(told.put_[1:]), np.stack(plain.put_[1:]))
+
+
+def test_what_a_call_leaves_in_the_cache_serves_the_next(layer):
+    """Rows of different lengths, and wrong guesses behind each."""
+    guess = dict(prompt_lookup_num_tokens=4, eos_token_id=[5, 50, 60, 70])
+    first = layer.generate(ROWS, reuse_prompt=True, max_new_tokens=12, **guess)
+    longer = [
+        [*row, *new[:n].tolist(), 7, 8] for row, new, n in zip(ROWS, first["sequences"], first["lengths"], strict=True)
+    ]
+    same(
+        layer.generate(longer, reuse_prompt=True, max_new_tokens=12, **guess),
+        layer.generate(longer, max_new_tokens=12, eos_token_id=guess["eos_token_id"]),
+    )
+
+
+def test_a_saved_prompt_and_a_chat(layer):
+    saved = layer.save_prompt("abcabc abcabc")
+    options = dict(max_new_tokens=12)
+    plain = layer.generate("abcabc abcabc abc", **options)
+    assert layer.generate("abcabc abcabc abc", reuse_prompt=saved, prompt_lookup_num_tokens=4, **options) == plain
+
+    def said(**guess):
+        chat = layer.chat(**options, **guess)
+        return [chat.send(text) for text in ("abcabc", "again abcabc", "abcabc")]
+
+    assert said(prompt_lookup_num_tokens=4) == said()
+
+
+def test_inside_a_keras_model(layer, checkpoint):
+    import keras
+    import tensorflow as tf
+
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("string inputs need TensorFlow")
+    guessing = layer_of(checkpoint, "llama-tied-gqa", max_new_tokens=12, prompt_lookup_num_tokens=4)
+    model = keras.Sequential([keras.Input((), dtype="string"), guessing])
+    prompts = ["abcabc", "So it goes", "x"]
+    made = model.predict(tf.constant(prompts), batch_size=2, verbose=0)
+    assert [text.decode() for text in made] == layer.generate(prompts, max_new_tokens=12)
+
+
+def test_nothing_compiles_after_a_warmup(checkpoint):
+    layer = layer_of(checkpoint, "llama-tied-gqa", on_recompile="raise")
+    layer.warmup(batch_sizes=(1, 3), prompt_lengths=40, prompt_lookup_num_tokens=5)
+    before = layer.trace_count
+    layer.generate(ROWS, prompt_lookup_num_tokens=5)
+    layer.generate(ROWS[2:], prompt_lookup_num_tokens=5, do_sample=True, seed=1)
+    assert layer.trace_count == before
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (dict(num_beams=2), "prompt_lookup_num_tokens=4 with num_beams=2"),
+        (dict(regex="[ab]+"), "prompt_lookup_num_tokens=4 with regex"),
+        (dict(prompt_lookup_num_tokens=65), "prompt_lookup_num_tokens=65; expected an int of at most 64"),
+        (dict(prompt_lookup_num_tokens=-1), "at least 0"),
+    ],
+)
+def test_what_guesses_do_not_go_with_is_refused(layer, options, text):
+    with pytest.raises(ValueError, match=text):
+        layer.generate("abc", **{"prompt_lookup_num_tokens": 4, **options})
