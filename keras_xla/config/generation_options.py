@@ -27,7 +27,7 @@ BEAMS = ("length_penalty", "early_stopping")
 """Options that mean nothing without `num_beams`."""
 PER_ROW = ("max_new_tokens", *SAMPLING)
 """Options that may have a value for each prompt, beside `stop_strings` and `CONSTRAINTS`."""
-MOST_GUESSES = 64  # of `prompt_lookup_num_tokens`
+MOST_GUESSES = 64
 CONSTRAINTS = ("json_schema", "regex", "grammar")
 """Options that say which answers are possible; at most one of them."""
 
@@ -82,8 +82,9 @@ class GenerationOptions:
         decoder_start_token_id: An encoder-decoder's prompt; the checkpoint's by default.
         stop_strings: Texts that end a completion, which includes them: it ends with the token that completes one.
         prompt_lookup_num_tokens: Tokens that are guessed at once, from what followed the same tokens earlier; at most
-            64, usually 8, 0 is off. What is made stays the same. It takes less time where completions repeat their
-            prompt or themselves, and hardly more where they do not.
+            64, usually 8, 0 is off. What is made stays the same, but for rounding: the model runs several tokens at
+            once. It takes less time where completions repeat their prompt or themselves, and hardly more where not.
+        num_assistant_tokens: Tokens that an `assistant` guesses at once, 1 to 64.
         json_schema: A schema, as a dict or a string of JSON, that answers follow. Needs the package llguidance.
         regex: A regular expression that answers match as a whole.
         grammar: A grammar in Lark's language, as llguidance reads it, that answers follow.
@@ -131,6 +132,7 @@ class GenerationOptions:
     decoder_start_token_id: int | None = None
     stop_strings: tuple[str, ...] | tuple[tuple[str, ...], ...] = ()
     prompt_lookup_num_tokens: int = 0
+    num_assistant_tokens: int = 5
     json_schema: Any = None
     regex: Any = None
     grammar: Any = None
@@ -151,8 +153,8 @@ class GenerationOptions:
                 put(name, off)
         for name, low in _INTEGERS.items():
             put(name, self._each(name, lambda value, name=name, low=low: as_integer(name, value, low)))
-        guesses = as_integer("prompt_lookup_num_tokens", self.prompt_lookup_num_tokens, 0, MOST_GUESSES)
-        put("prompt_lookup_num_tokens", guesses)
+        for name, low in (("prompt_lookup_num_tokens", 0), ("num_assistant_tokens", 1)):
+            put(name, as_integer(name, getattr(self, name), low, MOST_GUESSES))
         for name, *limits in _NUMBERS:
             put(name, self._each(name, lambda value, name=name, by=limits: as_number(name, value, *by)))
         if self.seed is not None:
@@ -279,6 +281,9 @@ class GenerationOptions:
         for name in overrides:
             if name not in known:
                 raise TypeError(f"Received the unknown generation option {name!r}.{_hint(name, known)}")
+        alone = (overrides.get("num_beams") or 1) > 1 or any(overrides.get(name) is not None for name in CONSTRAINTS)
+        if alone and "prompt_lookup_num_tokens" not in overrides:  # nobody has asked for it in this call
+            overrides["prompt_lookup_num_tokens"] = 0
         changed = dataclasses.replace(self, **overrides)
         for names, used, fix in (
             (SAMPLING, changed.do_sample, "do_sample=True"),
@@ -310,7 +315,10 @@ def checkpoint_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     known = {f.name for f in dataclasses.fields(GenerationOptions)}
     harmless = {"bos_token_id", "transformers_version", "use_cache", "max_length"}
     harmless |= {"cache_implementation", "output_attentions", "output_hidden_states", "return_dict_in_generate"}
-    harmless |= {"output_scores", "output_logits", "max_matching_ngram_size"}
+    harmless |= {"output_scores", "output_logits"}
+    guesses = {"prompt_lookup_num_tokens", "max_matching_ngram_size", "num_assistant_tokens", "assistant_lookbehind"}
+    guesses |= {"num_assistant_tokens_schedule", "assistant_confidence_threshold", "target_lookbehind"}
+    known, harmless = known - guesses, harmless | guesses  # they change no completion
     off = {"num_beam_groups": 1, "diversity_penalty": 0.0, "guidance_scale": 1.0}
     options = {name: value for name, value in values.items() if name in known and value is not None}
     unknown = {

@@ -75,6 +75,23 @@ def check_speech(options: GenerationOptions) -> None:
         )
 
 
+def check_assisted(generator: Any, assistant: Any, options: GenerationOptions) -> None:
+    """Raise where the generator of a smaller model cannot guess for another generator.
+
+    Raises:
+        ValueError: for models that are not decoders of keras_xla's, and options that do not go with guesses.
+    """
+    for each, who in ((generator, "a model"), (assistant, "an assistant")):
+        if not each.keeps_prompts:
+            kind = "an encoder-decoder" if each.has_encoder else "a model with a cache of its own"
+            raise ValueError(f"Received an assistant, and {kind} as {who}; expected decoder-only ones of keras_xla's.")
+    asked = [name for name in ("json_schema", "regex", "grammar") if getattr(options, name) is not None]
+    asked += ["num_beams"] if options.num_beams > 1 else []
+    asked += ["prompt_lookup_num_tokens"] if options.prompt_lookup_num_tokens else []
+    if asked:
+        raise ValueError(f"Received an assistant with {asked[0]}; expected one of them. Leave the other out.")
+
+
 def decoder_prompts(rows: Rows, options: GenerationOptions, prompts: Rows | None) -> Rows:
     """What an encoder-decoder's completions begin with: the prompts for it, or its start token.
 

@@ -95,12 +95,28 @@ class SpeculateKey(AdvanceKey):
 
     Attributes:
         guesses: Tokens a row that are guessed at once.
+        assistant: The number of the smaller model that guesses; 0 for none.
     """
 
     guesses: int = 0
+    assistant: int = 0
 
     def __str__(self):
-        return f"{super().__str__()}, {self.guesses} guesses"
+        return f"{super().__str__()}, {self.guesses} guesses{' of an assistant' if self.assistant else ''}"
+
+
+@dataclass(frozen=True)
+class AssistantKey(PrefillKey):
+    """What changes the graph in which an assistant reads the prompts.
+
+    Attributes:
+        assistant: Its number.
+    """
+
+    assistant: int = 0
+
+    def __str__(self):
+        return f"assistant's {super().__str__()}"
 
 
 @dataclass(frozen=True)
@@ -156,14 +172,22 @@ class Executables:
             The function takes tensors. Where there are names it takes those values of a `backend.DeviceState` before
             them, and returns these and its outputs.
         variables: What those functions read.
+        more_variables: From a key to what else its function reads.
         on_recompile: `"log"`, or `"raise"`: once one key of a kind is compiled, a new one is a `RecompileError`.
     """
 
-    def __init__(self, name: str, build: Callable, variables: Sequence, on_recompile: str = "log"):
+    def __init__(
+        self,
+        name: str,
+        build: Callable,
+        variables: Sequence,
+        on_recompile: str = "log",
+        more_variables: Callable[[Any], Sequence] = lambda key: (),
+    ):
         if on_recompile not in ("log", "raise"):
             raise ValueError(f'Received on_recompile={on_recompile!r}; expected "log" or "raise".')
         self.name, self.on_recompile = name, on_recompile
-        self._build, self._variables = build, variables
+        self._build, self._variables, self._more_variables = build, variables, more_variables
         self._compiled: dict[Any, Callable] = {}
         self._lock = threading.Lock()
         self._warming = threading.local()
@@ -173,7 +197,8 @@ class Executables:
     def __call__(self, key: Any, *args, weights: list | None = None):
         """Run the executable of `key`, compiling it if it is new.
 
-        `weights` are what `read_weights` returned; by default those of now.
+        `weights` are what `read_weights` returned, and the values of `more_variables` if there are any; by default
+        those of now.
         """
         if self.run_eagerly:
             return self._run_eagerly(key, *args)
@@ -215,10 +240,11 @@ class Executables:
                 cause, before = self._cause(key), self.trace_count
                 function, names = self._build(key)
                 function = self._counted(function)
+                variables = [*self._variables, *self._more_variables(key)]
                 if names is None:
-                    compiled = backend.jit(function, self._variables)
+                    compiled = backend.jit(function, variables)
                 else:
-                    compiled = backend.jit_on_state(function, self._variables, names)
+                    compiled = backend.jit_on_state(function, variables, names)
                 start = time.perf_counter()
                 result = compiled(*args, weights=weights)
                 self._compiled[key] = compiled

@@ -16,9 +16,9 @@ from keras_xla.engine.executables import AdvanceKey, Executables
 from keras_xla.engine.search.request import ROW_INTEGERS, Request
 from keras_xla.engine.state_pool import StatePool
 
-CALL_SECONDS = 0.5  # that a call of several tokens takes: Python's part of it is below 1 %, and Ctrl-C waits no longer
+CALL_SECONDS = 0.5  # that a call of several runs takes: Python's part of it is below 1 %, and Ctrl-C waits no longer
 _NO_BEAM, _NO_LOGITS = -1e8, -1e20  # log-probabilities below: of a beam that is not there; after logits that were NaN
-FIRST_COUNT = 8  # tokens of a call while nobody knows how long one takes
+FIRST_COUNT = 8  # runs of a call while nobody knows how long one takes
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,14 @@ class StateKey:
         cache: Cache bucket.
         beams: Beams.
         source: Length of what an encoder-decoder reads; 0 without.
+        assistant: The number of the smaller model that guesses; 0 for none.
     """
 
     batch: int
     cache: int
     beams: int = 1
     source: int = 0
+    assistant: int = 0
 
 
 class Pace:

@@ -13,9 +13,9 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part, copies_of, most_rows, split
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check, check_speech, decoder_prompts
-from keras_xla.engine.executables import AdvanceKey, Executables, SpeculateKey, WholeKey
+from keras_xla.engine.executables import AdvanceKey, AssistantKey, Executables, SpeculateKey, WholeKey
 from keras_xla.engine.generation import Generation, Pace, StateKey
-from keras_xla.engine.padding import pad_left, pad_more, padded
+from keras_xla.engine.padding import chunk_size, pad_left, pad_more, padded
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.prompt_cache import Kept, PromptCache, SavedPrompt
 from keras_xla.engine.prompt_runner import PromptRunner
@@ -69,7 +69,8 @@ class Generator:
         self._programs = Programs(model, self.processors, processed_scores)
         self.has_encoder, self.chunked = self._programs.has_encoder, self._programs.chunked
         self.batch_buckets, self.cache_buckets, self._cache_bytes = batch, cache, cache_bytes
-        self.executables = Executables(name, self._programs.function, model.variables, on_recompile)
+        programs = self._programs
+        self.executables = Executables(name, programs.function, model.variables, on_recompile, programs.more_variables)
         self.pool = StatePool(self._programs.new_state)
         self.prompt_runner = PromptRunner(
             model, self._programs, self.executables, self.pool, batch, cache, source, refresh
@@ -91,6 +92,7 @@ class Generator:
         reuse: PromptCache | SavedPrompt | None = None,
         first_row: int = 0,
         report: Callable[[int], None] = lambda rows: None,
+        assistant: "Generator | None" = None,
     ) -> dict[str, np.ndarray]:
         """Complete each row.
 
@@ -105,6 +107,7 @@ class Generator:
             reuse: Where the prompts' beginnings may stand already, and where they are put.
             first_row: The number of the first row, on which what is drawn for it depends.
             report: Called with how many rows have just been finished.
+            assistant: Of a smaller model, which guesses tokens; a decoder with the same vocabulary.
 
         Returns:
             `sequences (rows * num_return_sequences, max_new_tokens)` int32, new tokens only,
@@ -127,6 +130,7 @@ class Generator:
                 begun = None if prompts is None else part.of(prompts)
                 led = part.of_rows(guides)
                 more = dict(guides=led, reuse=reuse, numbers=part.rows, first_row=first_row, room=part.room)
+                more |= dict(assistant=assistant)
                 run = self.start(part.of(rows), part.options, begun, **more)
                 outputs = self._outputs(run, watch, part.of_rows(stops), led, options)
             made.append(outputs)
@@ -186,6 +190,7 @@ class Generator:
         numbers: np.ndarray | None = None,
         first_row: int = 0,
         room: int = 0,
+        assistant: "Generator | None" = None,
     ) -> Run:
         """Run the prompts of one batch; arguments and errors as for `__call__`.
 
@@ -205,19 +210,27 @@ class Generator:
         drawn_by = np.pad(drawn_by, (0, batch - len(drawn_by)))
         key = StateKey(batch, 0, options.num_beams, self.prompt_runner.source_length(reads, hidden))
         may = allowed(guides, batch, self._words)
-        return self._begun(prompts, options, key, sources, reuse, drawn_by, may, numbers)
+        return self._begun(prompts, options, key, sources, reuse, drawn_by, may, numbers, assistant)
 
-    def warmup(self, rows: Rows, options: GenerationOptions, prompts: Rows | None = None, hidden: Any = None) -> None:
+    def warmup(
+        self,
+        rows: Rows,
+        options: GenerationOptions,
+        prompts: Rows | None = None,
+        hidden: Any = None,
+        assistant: "Generator | None" = None,
+    ) -> None:
         """Compile what a call with arguments of this size needs, for `max_new_tokens`."""
         if hidden is None:
             for part in self.parts(rows, options):
-                self._warm(part.of(rows), part.options, None if prompts is None else part.of(prompts), None)
+                begun = None if prompts is None else part.of(prompts)
+                self._warm(part.of(rows), part.options, begun, None, assistant)
         else:
             self._warm(rows, options, prompts, hidden)
 
-    def _warm(self, rows: Rows, options: GenerationOptions, prompts: Rows | None, hidden: Any) -> None:
+    def _warm(self, rows, options: GenerationOptions, prompts, hidden, assistant=None) -> None:
         with self.executables.warming():
-            run = self.start(rows, options, prompts, hidden)
+            run = self.start(rows, options, prompts, hidden, assistant=assistant)
             ids, starts = np.zeros((run.generation.batch, 2), np.int32), np.zeros((run.generation.batch,), np.int32)
             run.generation.warm(
                 lambda key, state: self.has_encoder or self.prompt_runner.prefill(key, state, ids, starts)
@@ -295,17 +308,20 @@ class Generator:
         run.close()
         return outputs
 
-    def _begun(self, prompts, options, key: StateKey, sources: list, reuse, drawn_by, may, numbers) -> Run:
+    def _begun(self, prompts, options, key: StateKey, sources: list, reuse, drawn_by, may, numbers, assistant) -> Run:
         """A generation with the prompts in its cache."""
         chunked, batch = self.chunked, key.batch
+        guesses = options.prompt_lookup_num_tokens if assistant is None else options.num_assistant_tokens
         busy = np.array([len(prompt) > 0 for prompt in prompts])
         ids, starts = pad_left(prompts, batch, options.fill)
         if chunked:
-            slots = ids.shape[1] + options.num_beams * min(options.most_new_tokens, AHEAD)
+            slots = ids.shape[1] + options.num_beams * min(options.most_new_tokens, max(AHEAD, 2 * guesses))
         else:  # its cache cannot grow, and takes prompts whole
             ids, starts = pad_more(ids, starts, options.fill)
             slots = ids.shape[1] + options.most_new_tokens
-        key, length = dataclasses.replace(key, cache=self.cache_buckets.fit(slots)), ids.shape[1]
+        number = 0 if assistant is None else self._programs.number_of(assistant.model)
+        key = dataclasses.replace(key, cache=self.cache_buckets.fit(slots), assistant=number)
+        length = ids.shape[1]
         weights = self.executables.read_weights()
         read = np.where(sources[1], sources[0], -1) if len(sources) == 2 else None
         key, state, known = self.prompt_runner.state(key, sources, ids, starts, reuse, weights)
@@ -316,11 +332,9 @@ class Generator:
         words = tuple(size for shape in rooms for size in shape)
         request = keras.tree.map_structure(ops.convert_to_tensor, request)
 
-        guesses = options.prompt_lookup_num_tokens
-
         def executable(key: StateKey) -> AdvanceKey:
             sizes = key.batch, key.cache, key.source, key.beams, request.eos.shape[0], words
-            return SpeculateKey(*sizes, min(guesses, key.cache - 1)) if guesses else AdvanceKey(*sizes)
+            return SpeculateKey(*sizes, min(guesses, key.cache - 1), key.assistant) if guesses else AdvanceKey(*sizes)
 
         state.assign("tokens", np.pad(ids, ((0, 0), (0, key.cache - length))))
         progress = None
@@ -331,9 +345,10 @@ class Generator:
         else:
             whole = WholeKey(**dataclasses.asdict(executable(key)), prompt=length)
             progress = self.executables(whole, state, request, ops.convert_to_tensor(ids), weights=weights) or None
-        kind, times = Generation, {}
+        kind, more = Generation, {}
         if guesses:
-            kind, times = Speculation, {"times": self._run_times.setdefault(executable(key), RunTimes())}
+            its = [] if assistant is None else self._read_by(assistant, key, state, request, weights)
+            kind, more = Speculation, dict(times=self._times, draft_weights=its)
         generation = kind(
             executables=self.executables,
             pool=self.pool,
@@ -348,10 +363,21 @@ class Generator:
             pace=self._paces.setdefault(executable(key), Pace()),
             progress=progress,
             weights=weights,
-            **times,
+            **more,
         )
         close = Generation.close if reuse is None else reuse.close
         return Run(generation, options, busy, numbers, self._words, close)
+
+    def _times(self, key: SpeculateKey) -> RunTimes:
+        return self._run_times.setdefault(key, RunTimes())
+
+    def _read_by(self, assistant: "Generator", key: StateKey, state, request, weights: list) -> list:
+        """The weights of an assistant, which has read the prompts then."""
+        assistant.prompt_runner.refresh()
+        its = assistant.executables.read_weights()
+        name = AssistantKey(key.batch, key.cache, chunk_size(key.cache), key.source, key.assistant)
+        self.executables(name, state, request, weights=[*weights, *its])
+        return its
 
 
 def _slots(prompt: int, new: int, beams: int) -> int:

@@ -12,6 +12,7 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.engine.executables import (
     AdvanceKey,
+    AssistantKey,
     EncodeKey,
     LogprobKey,
     PrefillKey,
@@ -21,12 +22,15 @@ from keras_xla.engine.executables import (
     WholeKey,
 )
 from keras_xla.engine.generation import StateKey
+from keras_xla.engine.padding import chunk_size
 from keras_xla.engine.search import decode, processors, speculate
+from keras_xla.engine.search.assistant import Assistant, Draft
 from keras_xla.engine.search.beam_cache import is_chunked, kind_of_cache, rows_of_cache
 from keras_xla.engine.search.beam_search import BeamSearch
+from keras_xla.engine.search.prompt_lookup import PromptLookup
 from keras_xla.engine.search.request import Request
 from keras_xla.engine.search.sampling import Sampling
-from keras_xla.models.interface import Decoder, EncoderDecoder, View
+from keras_xla.models.interface import ChunkDecoder, Decoder, EncoderDecoder, View
 
 _STORED_AS = {"bfloat16": "float16"}  # as many bytes, for NumPy
 _SEARCHED = ("tokens", "chosen", "parents", "search", "table")  # of a state, beside what the model needs
@@ -55,6 +59,7 @@ class Programs:
         self.has_encoder = hasattr(model, "encode")
         self.chunked = self.has_encoder or is_chunked(model)
         self._memory_specs: dict[tuple[int, int], Any] = {}
+        self._assistants: list[ChunkDecoder] = []
 
     def function(self, key: Any) -> tuple[Callable, tuple[str, ...] | None]:
         """The function of a key, and the parts of a state that it works on; see `Executables`."""
@@ -65,12 +70,28 @@ class Programs:
             return (lambda values, *inputs: ({"memory": self._memory(*inputs)}, ())), ("memory",)
         if isinstance(key, LogprobKey):
             return functools.partial(self._logprobs, key), model
+        if isinstance(key, AssistantKey):
+            return functools.partial(self._read, key), ("tokens", "draft")
         if isinstance(key, PrefillKey):
             return functools.partial(self._prefill_chunk, key), model
         if isinstance(key, ScoreKey):
             return self._score, model
-        advance = {WholeKey: self._prefill_whole, SpeculateKey: self._speculate}.get(type(key), self._advance)
+        if isinstance(key, SpeculateKey):
+            return functools.partial(self._speculate, key), (*model, *_SEARCHED, "draft")
+        advance = self._prefill_whole if isinstance(key, WholeKey) else self._advance
         return functools.partial(advance, key), (*model, *_SEARCHED)
+
+    def number_of(self, assistant: ChunkDecoder) -> int:
+        """A number for an assistant, from 1 on: the same for the same one."""
+        known = [each is assistant for each in self._assistants]
+        if True not in known:
+            self._assistants.append(assistant)
+        return (known.index(True) if True in known else len(known)) + 1
+
+    def more_variables(self, key: Any) -> list:
+        """What a key's function reads beside the model's variables."""
+        number = getattr(key, "assistant", 0)
+        return list(self._assistants[number - 1].variables) if number else []
 
     def remember_specs(self, key: StateKey, sources: list) -> None:
         """Note the shapes of what the decoder keeps of `sources`, the inputs of a `RememberKey`."""
@@ -100,7 +121,12 @@ class Programs:
             "parents": beams,
             "search": search.specs(*sizes),
             "table": table.specs(*sizes),
+            "draft": (),
         }
+        if key.assistant:
+            assistant = self._assistants[key.assistant - 1]
+            cache = backend.output_spec(lambda row: _empty_cache(assistant, key), row)
+            specs["draft"] = Draft.specs(cache, key.batch)
         return backend.DeviceState(specs)
 
     @functools.cached_property
@@ -156,10 +182,23 @@ class Programs:
         return decode.advance(self._decoder(values), values, request, search, limits[0], limits[1])
 
     def _speculate(self, key: SpeculateKey, values, request: Request, limits, budget):
-        """Limits `[2]` int32: how many tokens there are, and how often to run; budget: see `speculate.advance`."""
+        """See `speculate.advance`; limits `[2 + B]` int32: step, count, and for each row whether it is stopped."""
         request = request.unpacked()
-        decoder, search = self._decoder(values), self._search(key, request)
-        return speculate.advance(decoder, values, request, search, *ops.unstack(limits), budget, key.guesses)
+        search, guesser = self._search(key, request), PromptLookup(request, key.guesses)
+        if key.assistant:
+            guesser = self._assistant(key, request, search, key.guesses)
+        decoder, (step, count) = self._decoder(values), ops.unstack(limits[:2])
+        return speculate.advance(decoder, values, request, search, guesser, step, count, limits[2:] > 0, budget)
+
+    def _read(self, key: AssistantKey, values, request: Request):
+        draft = self._assistant(key, request.unpacked()).read(values["tokens"], values["draft"])
+        return {**values, "draft": draft}, ()
+
+    def _assistant(
+        self, key: SpeculateKey | AssistantKey, request: Request, search: Sampling | None = None, count: int = 0
+    ) -> Assistant:
+        model = self._assistants[key.assistant - 1]
+        return Assistant(model, request, search, self._model.vocab_size, key.cache, chunk_size(key.cache), count)
 
     def _search(self, key: AdvanceKey, request: Request) -> decode.Search:
         is_eos = processors.eos_mask(request.eos, self._model.vocab_size)

@@ -116,7 +116,7 @@ class PromptRunner:
     def _begun(self, key: StateKey, begun: Beginning) -> tuple[StateKey, DeviceState, int]:
         """A state with the beginnings of the prompts in it, and at least the room that `key` has."""
         kept = begun.kept
-        if begun.free and begun.still and kept.key.cache >= key.cache:
+        if begun.free and begun.still and kept.key.cache >= key.cache and kept.key.assistant == key.assistant:
             return kept.key, kept.state, begun.slots
         state = self._pool.take(key)
         state.copy_rows("cache", kept.state, self._programs.slot_axes, begun.rows, begun.shifts, kept.key.batch)

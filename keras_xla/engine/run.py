@@ -69,7 +69,7 @@ class Run:
             watch: Ends the call before.
             stops: What ends each row before.
             guides: What leads each row; then each call makes one token.
-            count: Tokens a call of the executable; by default as many as are worth one.
+            count: Runs of the model a call of the executable; by default as many as are worth one.
             seconds: That such a call takes at most, if it makes more than one token; less than the default comes back
                 after the first token.
         """

@@ -1,87 +1,109 @@
 """A generation that guesses: what guesses cost is measured, and they are paid for with what they have saved."""
 
+import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 from keras import ops
 
+from keras_xla.engine.executables import SpeculateKey
 from keras_xla.engine.generation import Generation
+from keras_xla.engine.search.speculate import FREE_CHECKS
 
 PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made anyway, while nobody has measured it
 LEAST_PRICE = 0.05  # that can be told from noise
-FREE_CHECKS = 2  # before anything was saved
 PLAIN_RUNS = 4  # that tell how long a run without guesses takes
+PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured again
+QUICKER = 0.8  # times what it should have taken is too quick to be true
 NEVER = -1e9  # steps saved: too few for any check
-NEWEST = 0.5  # share of the newest time in an average
-FORGOTTEN_AFTER = 400  # runs without a check: what a busy machine made look too dear gets another chance
 
 
 class RunTimes:
-    """How long runs of one model take without guesses, and with them; shared by the generations of one executable."""
+    """How long runs of one executable take without guesses, and with them. Threads may share it."""
 
     def __init__(self):
-        self._called, self._plain, self._checked = False, None, None
-        self._since_check = 0
+        self._lock, self._called = threading.Lock(), False
+        self._plain = self._checked = None  # seconds a run
+        self._since_plain = self._since_check = 0  # runs
 
     @property
     def wanting(self) -> bool:
         """Whether the next call should make no guesses, so that there is something to compare with."""
-        return self._called and self._plain is None
+        with self._lock:
+            return self._called and (self._plain is None or self._since_plain >= PLAIN_EVERY)
 
     @property
     def price(self) -> float:
         """Steps that it takes to check guesses, beside the one that is made anyway."""
-        if self._plain is None or self._checked is None:
-            return PRICE
-        return max(self._checked / self._plain - 1, LEAST_PRICE)
+        with self._lock:
+            if self._plain is None or self._checked is None:
+                return PRICE
+            return max(self._checked / self._plain - 1, LEAST_PRICE)
 
     def took(self, seconds: float | None, plain: int, checked: int) -> None:
         """Learn from a call of so many runs of each kind; `seconds` are None where it compiled."""
-        self._called = True
-        if seconds is None:
-            return
-        self._since_check = 0 if checked else self._since_check + plain
-        if self._since_check > FORGOTTEN_AFTER:
-            self._checked = None
-        if not checked and plain:
-            self._plain = _averaged(self._plain, seconds / plain)
-        elif checked and self._plain is not None:
-            self._checked = _averaged(self._checked, max(seconds - plain * self._plain, 0.0) / checked)
+        with self._lock:
+            self._called = True
+            if seconds is None or not plain + checked:
+                return
+            self._since_plain += plain + checked
+            self._since_check = 0 if checked else self._since_check + plain
+            if self._since_check > PLAIN_EVERY:
+                self._checked = None  # what looked too dear gets another chance
+            if not checked:
+                self._since_plain = 0
+                self._plain = seconds / plain if self._plain is None else (self._plain + seconds / plain) / 2
+            elif self._plain is not None and seconds < QUICKER * (plain + checked) * self._plain:
+                self._plain = self._checked = None  # a check takes no less than a run: the machine was busy then
+            elif self._plain is not None:
+                before = (1 + PRICE) * self._plain if self._checked is None else self._checked
+                share = checked / (plain + checked)  # what is left of many runs without guesses is mostly noise
+                self._checked = (1 - share) * before + share * (seconds - plain * self._plain) / checked
 
 
 class Speculation(Generation):
     """A generation whose executable checks guesses. Its rows may have different numbers of tokens.
 
     Args:
-        times: Of its executable.
+        times: From the key of an executable to its times.
+        draft_weights: Values of an assistant's variables.
         **generation: See `Generation`.
 
     Attributes:
         runs: `(2,)` int32, how often the model has run: without guesses, and with them.
     """
 
-    def __init__(self, *, times: RunTimes, **generation):
+    def __init__(self, *, times: Callable[[SpeculateKey], RunTimes], draft_weights: list, **generation):
         super().__init__(**generation)
-        self._times, self._saved, self._tokens = times, FREE_CHECKS * times.price, 0
+        self._times, self._draft_weights = times, draft_weights
+        self._saved: np.ndarray | None = None  # [2], see `speculate.advance`
+        self._tokens = 0
         self.runs = np.zeros((2,), np.int32)
 
     @property
     def _furthest(self) -> int:
         return self._tokens
 
-    def _run(self, key, count: int) -> int:
-        count, saved = (min(count, PLAIN_RUNS), NEVER) if self._times.wanting else (count, self._saved)
-        budget = np.array([saved, self._times.price], np.float32)
-        inputs = map(ops.convert_to_tensor, (np.array([self.step, count], np.int32), budget))
+    def _run(self, key: SpeculateKey, count: int) -> int:
+        times = self._times(key)
+        price = times.price
+        saved = np.array(FREE_CHECKS) * price if self._saved is None else self._saved
+        wanting = times.wanting
+        count = min(count, PLAIN_RUNS) if wanting else count
+        # A row that a stop string ended would go on guessing.
+        stopped = [row in self._stopped for row in range(self.batch)]
+        limits = np.array([self.step, count, *stopped], np.int32)
+        budget = np.array([*(saved + (NEVER if wanting else 0)), price], np.float32)
+        inputs = map(ops.convert_to_tensor, (limits, budget))
         traces, start = self._executables.trace_count, time.perf_counter()
-        outputs = self._executables(key, self._state, self._request, *inputs, weights=self.weights)
-        step, more, self._progress, told, saved = outputs
+        weights = [*self.weights, *self._draft_weights]
+        outputs = self._executables(key, self._state, self._request, *inputs, weights=weights)
+        step, more, self._progress, told, left = outputs
         self.step, self._more = int(step), bool(more)
         self._tokens, *runs = ops.convert_to_numpy(told).tolist()
-        seconds = time.perf_counter() - start if self._executables.trace_count == traces else None
-        self._times.took(seconds, *runs)
-        if budget[0] > NEVER:
-            self._saved = float(saved)
+        times.took(time.perf_counter() - start if self._executables.trace_count == traces else None, *runs)
+        self._saved = saved if wanting else ops.convert_to_numpy(left)
         self.runs += runs
         return sum(runs)
 
@@ -93,7 +115,3 @@ class Speculation(Generation):
             run = self.prompt_end - 1 + ops.convert_to_numpy(progress.lengths)  # the newest token was not
             tokens = np.where(np.arange(tokens.shape[1]) < run[:, None], tokens, -1)
         return key, state, tokens
-
-
-def _averaged(before: float | None, newest: float) -> float:
-    return newest if before is None else (1 - NEWEST) * before + NEWEST * newest

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part, copies_of
-from keras_xla.engine.checks import check_lists
+from keras_xla.engine.checks import check_assisted, check_lists
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.padding import pad_left
 from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
@@ -46,6 +46,7 @@ class Completion:
         top_logprobs: How many of the likeliest tokens are told beside each.
         grammars: A function that returns the `Grammars` for the tokens that end an answer.
         verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
+        assistant: The generator of a smaller model, which guesses tokens.
 
     Raises:
         ValueError: for stop strings without a tokenizer.
@@ -65,6 +66,7 @@ class Completion:
     top_logprobs: int = 0
     grammars: Callable[[tuple[int, ...]], Grammars] | None = None
     verbose: int | str = 0
+    assistant: Generator | None = None
 
     def __post_init__(self):
         check_lists(self.options, len(self.rows))
@@ -84,6 +86,8 @@ class Completion:
                     "Received json_schema, regex or grammar, but the layer has no tokenizer. Pass tokenizer=... to it."
                 )
             self._guides()  # what cannot be read is told here
+        if self.assistant is not None:
+            check_assisted(self.generator, self.assistant, self.options)
         if self.cancel is not None and not hasattr(self.cancel, "is_set"):
             raise TypeError(f"Received cancel={self.cancel!r}; expected a threading.Event.")
         if self.text is not None and self.text.return_prompt and self.generator.has_encoder:
@@ -122,6 +126,7 @@ class Completion:
             reuse=self.reuse,
             first_row=self._first_row(),
             report=self._report(),
+            assistant=self.assistant,
         )
         self._warn_of_cut_off(guides, _cut(outputs))
         return outputs
@@ -223,18 +228,19 @@ class Completion:
         guides, shown = self._guides(), 0
         run = self._start(part, guides)
 
-        def tell():
+        def tell(all_rows=False):
+            """Of the steps that each row has made, or of those that any has."""
             nonlocal shown
-            rows = [ids for ids, _ in run.rows()]
-            longest = max(map(len, rows))
-            known = min((len(ids) for ids, over in run.rows() if not over), default=longest)
+            rows = run.rows()
+            longest = max(len(ids) for ids, _ in rows)
+            known = min((len(ids) for ids, over in rows if not (over or all_rows)), default=longest)
             for step in range(shown, known):
-                streamer.put(np.array([ids[step] if step < len(ids) else fill for ids in rows], np.int64))
-            shown = known
+                streamer.put(np.array([ids[step] if step < len(ids) else fill for ids, _ in rows], np.int64))
+            shown = max(known, shown)
 
         for _ in run.advance(watch, self._stops(), guides, seconds=PIECE_SECONDS):
             tell()
-        tell()  # what there was without a step
+        tell(all_rows=True)
         streamer.end()
         outputs = run.outputs()
         run.close()
@@ -243,8 +249,8 @@ class Completion:
 
     def _start(self, part: Part, guides: list):
         decoder = None if self.decoder is None else part.of(self.decoder)
-        options = dict(guides=guides, reuse=self.reuse, numbers=part.rows, room=part.room)
-        return self.generator.start(part.of(self.rows), part.options, decoder, **options)
+        more = dict(guides=guides, reuse=self.reuse, numbers=part.rows, room=part.room, assistant=self.assistant)
+        return self.generator.start(part.of(self.rows), part.options, decoder, **more)
 
     def _first_row(self) -> int:
         """The number of the first row, on which what is drawn for it depends."""

@@ -198,6 +198,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         reuse_prompt: bool | SavedPrompt | PromptCache = False,
         output_logprobs: bool = False,
         top_logprobs: int = 0,
+        assistant: "XLAGenerationLayer | None" = None,
         verbose: int | str = "auto",
         **overrides: Any,
     ) -> list[str] | list[Transcript] | dict[str, np.ndarray]:
@@ -213,6 +214,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             output_logprobs: Whether the log-probability of each new token is told: what the model itself says, before
                 any processor or temperature.
             top_logprobs: How many of the likeliest tokens are told beside each, at most 20.
+            assistant: A layer with a smaller model and the same tokenizer. It guesses `num_assistant_tokens` tokens
+                ahead, which this layer's model checks at once; what is made stays the same, but for rounding.
             verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
             **overrides: Generation options, and those of `keras_xla.generation.text_options.TextOptions`. For speech
                 also the fields of `keras_xla.generation.speech.options.SpeechOptions`, `sampling_rate` and
@@ -232,6 +235,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         if self._speech is not None:
             given = dict(streamer=streamer, cancel=cancel, reuse_prompt=reuse_prompt or None)
             given |= dict(output_logprobs=output_logprobs or None, top_logprobs=top_logprobs or None)
+            given |= dict(assistant=assistant)
             if named := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"Received {', '.join(named)} with speech; expected that with text or ids only.")
             if prompts.is_features(inputs):
@@ -240,6 +244,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             return self._speech.transcribe(inputs, self.tokenizer, self.options, **overrides)
         given = dict(reuse_prompt=reuse_prompt, cancel=cancel, verbose=verbose)
         given |= dict(output_logprobs=output_logprobs, top_logprobs=top_logprobs)
+        given |= dict(assistant=self._assistant(assistant))
         made = self._text.completion(inputs, self.tokenizer, self.options, overrides, **given)
         return made.texts(streamer) if prompts.is_text(inputs) else made.outputs(streamer)
 
@@ -256,12 +261,14 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             batch_sizes: How many prompts a call will have.
             prompt_lengths: How long the longest will be; of no meaning for speech.
             verbose: 0 for silence; a progress bar otherwise.
-            **overrides: Generation options that the calls will have; `output_logprobs` and `top_logprobs` for text.
+            **overrides: Generation options that the calls will have; `output_logprobs`, `top_logprobs` and `assistant`
+                for text. With guesses, give the number of them that the calls will have.
 
         Returns:
             How many executables were compiled; the others were there already.
         """
         asked = {name: overrides.pop(name) for name in ("output_logprobs", "top_logprobs") if name in overrides}
+        assistant = self._assistant(overrides.pop("assistant", None))
         options = self.options.replace(**overrides)
         if options.per_row:
             raise ValueError(
@@ -275,7 +282,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             if self._speech is not None:
                 self._speech.warmup(batch, options)
             else:
-                self._text.warmup([np.zeros((length,), np.int32)] * batch, options, **asked)
+                self._text.warmup([np.zeros((length,), np.int32)] * batch, options, assistant=assistant, **asked)
             if bar:
                 bar.update(i + 1, finalize=i + 1 == len(pairs))
         return self.trace_count - before

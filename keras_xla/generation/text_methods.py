@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from keras_xla.engine.generator import Generator
 from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.scorer import Logprobs
 from keras_xla.generation.chat import Chat
@@ -18,6 +19,7 @@ class TextMethods:
         *,
         cancel: threading.Event | None = None,
         reuse_prompt: bool | SavedPrompt | PromptCache = False,
+        assistant: "TextMethods | None" = None,
         **overrides: Any,
     ) -> Iterator[Any]:
         """Generate a token after the other. Closing the iterator ends the generation.
@@ -26,6 +28,7 @@ class TextMethods:
             inputs: See the class; no speech.
             cancel: See `generate`.
             reuse_prompt: See `generate`.
+            assistant: See `generate`.
             **overrides: See `generate`; no beams.
 
         Returns:
@@ -40,8 +43,16 @@ class TextMethods:
         """
         if self._speech is not None:
             raise ValueError("Received speech; only text and token ids come in a stream. Use generate.")
-        call = dict(reuse_prompt=reuse_prompt, cancel=cancel)
+        call = dict(reuse_prompt=reuse_prompt, cancel=cancel, assistant=self._assistant(assistant))
         return self._text.completion(inputs, self.tokenizer, self.options, overrides, **call).stream()
+
+    def _assistant(self, layer: "TextMethods | None") -> Generator | None:
+        """What guesses for this layer."""
+        if layer is None:
+            return None
+        if not isinstance(layer, TextMethods) or layer._speech is not None or self._speech is not None:
+            raise TypeError(f"Received assistant={layer!r}; expected an XLAGenerationLayer of text, for one of text.")
+        return self._text.assisted_by(layer._text, layer.tokenizer, self.tokenizer)
 
     def check(self, inputs: Any, **overrides: Any) -> None:
         """Raise what `generate` would, before it compiles or runs anything.
@@ -52,7 +63,8 @@ class TextMethods:
         """
         if self._speech is not None:
             raise ValueError("Received speech; only text and token ids can be checked.")
-        self._text.completion(inputs, self.tokenizer, self.options, overrides).check()
+        call = dict(assistant=self._assistant(overrides.pop("assistant", None)))
+        self._text.completion(inputs, self.tokenizer, self.options, overrides, **call).check()
 
     def save_prompt(self, inputs: Any, **overrides: Any) -> SavedPrompt:
         """Run prompts that many calls begin with, such as instructions or examples, and keep them in memory.

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_xla.config import GenerationOptions
+from keras_xla.engine.checks import check_assisted
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.scorer import Logprobs, Scorer
@@ -28,6 +29,7 @@ class TextPipeline:
         self.generator, self.return_prompt = generator, return_prompt
         self._last_prompt = generator.prompt_cache()
         self._grammars: tuple[Any, tuple[int, ...], Grammars] | None = None
+        self._assisted: tuple[Any, Any] | None = None
 
     def completion(
         self,
@@ -66,6 +68,22 @@ class TextPipeline:
             decoder = prompts.decoder_rows(decoder, options.decoder_start_token_id)
         return Completion(self.generator, options, prompts.rows(inputs, _padding(options)), decoder, **call)
 
+    def assisted_by(self, pipeline: "TextPipeline", tokenizer: Any, own: Any) -> Generator:
+        """The generator of another pipeline whose model is to guess.
+
+        Raises:
+            ValueError: where its tokenizer knows other tokens than the `own` one.
+        """
+        if tokenizer is not None and own is not None and self._assisted != (tokenizer, own):
+            theirs, ours = tokenizer.get_vocab(), own.get_vocab()
+            if theirs != ours:
+                raise ValueError(
+                    f"Received an assistant whose tokenizer knows {len(theirs)} tokens, which are not the {len(ours)} "
+                    "of the layer's own; expected a smaller model of the same family, with the same tokenizer."
+                )
+            self._assisted = tokenizer, own
+        return pipeline.generator
+
     def save_prompt(
         self, inputs: Any, tokenizer: Any, options: GenerationOptions, overrides: Mapping[str, Any]
     ) -> SavedPrompt:
@@ -76,11 +94,18 @@ class TextPipeline:
         return self.generator.save_prompt(self.completion(inputs, tokenizer, options, overrides).rows)
 
     def warmup(
-        self, rows: Rows, options: GenerationOptions, output_logprobs: bool = False, top_logprobs: int = 0
+        self,
+        rows: Rows,
+        options: GenerationOptions,
+        output_logprobs: bool = False,
+        top_logprobs: int = 0,
+        assistant: Generator | None = None,
     ) -> None:
         """Compile what calls with rows of this length need."""
         check_top(top_logprobs)
-        self.generator.warmup(rows, options)
+        if assistant is not None:
+            check_assisted(self.generator, assistant, options)
+        self.generator.warmup(rows, options, assistant=assistant)
         if output_logprobs:
             begun = self.generator.decoder_prompts(rows, options)
             whole = [np.pad(row, (0, options.most_new_tokens)) for row in begun]

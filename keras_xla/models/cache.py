@@ -8,6 +8,8 @@ from keras import ops
 
 from keras_xla.models.interface import View
 
+FEW_ROWS = 8  # that are written one by one where each has a slot of its own; more would make a large graph
+
 # B batch, N batch times key-value heads, T slots, S new tokens, D head size
 
 
@@ -25,6 +27,11 @@ def _write(old, new, slot):
     if not len(getattr(slot, "shape", ())):
         return ops.slice_update(old, (0, slot, 0), new)
     heads = new.shape[0] // slot.shape[0]
+    if slot.shape[0] > FEW_ROWS:
+        place = ops.arange(old.shape[1], dtype="int32")[None] - ops.repeat(slot, heads)[:, None]  # [N, T]
+        there = ops.logical_and(place >= 0, place < new.shape[1])
+        moved = ops.take_along_axis(new, ops.clip(place, 0, new.shape[1] - 1)[..., None], axis=1)
+        return ops.where(there[..., None], moved, old)
     for row in range(slot.shape[0]):
         first = row * heads
         old = ops.slice_update(old, (first, slot[row], 0), new[first : first + heads])

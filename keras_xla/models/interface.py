@@ -13,9 +13,9 @@ Cache = Any
 class Decoder(Protocol):
     """A causal language model that the decode loop can drive.
 
-    Every row's tokens end at the same slot: prompts are left-padded, so one slice update a layer writes the
-    cache for the whole batch. `starts (batch,) int32` is each row's first real slot; a token in slot `s` has
-    position `s - start`. `max_positions` is None for a model without a limit.
+    Every row's tokens end at the same slot, unless tokens are guessed: prompts are left-padded, so one slice update a
+    layer writes the cache for the whole batch. `starts (batch,) int32` is each row's first real slot; a token in slot
+    `s` has position `s - start`. `max_positions` is None for a model without a limit.
     """
 
     vocab_size: int

@@ -1,10 +1,13 @@
 """`prompt_lookup_num_tokens` of a layer: every family's tokens stay the same, in calls, streams and chats."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.engine import speculation
+from keras_xla.engine.watch import Watch
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
@@ -12,21 +15,22 @@ from tests.tokenizers import tiny
 
 SEQ2SEQ = ["t5", "t5-gated", "bart", "mbart", "marian"]
 ROWS = [[5, 6, 7], [8, 9, 10, 11] * 3, list(range(20, 40)) * 2]
-NEW = 40  # the third row's cache grows on the way
+NEW = 50  # caches grow on the way
 
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """What looks like a guess is checked, whatever it costs."""
-    monkeypatch.setattr(speculation, "FREE_CHECKS", 1e6)
+    monkeypatch.setattr(speculation, "FREE_CHECKS", (1e6, 1e6))
     monkeypatch.setattr(speculation.RunTimes, "price", 0.01)
+    monkeypatch.setattr(speculation.RunTimes, "wanting", False)
 
 
 def layer_of(checkpoint, variant, **options):
     start = dict(decoder_start_token_id=3) if variant in SEQ2SEQ else {}
     options = {"max_new_tokens": NEW, "generation_config": {}, "pad_token_id": 0, **start, **options}
     model = load_model(open_checkpoint(checkpoint(variant)))
-    return XLAGenerationLayer(model, tiny(), cache_buckets=(32, 64, 128), **options)
+    return XLAGenerationLayer(model, tiny(), cache_buckets=(40, 80, 128), **options)
 
 
 @pytest.fixture(scope="module")
@@ -43,20 +47,40 @@ def same(made, plain):
 MODES = {"greedy": {}, "sampled": dict(do_sample=True, temperature=0.4, seed=1), "ends": dict(eos_token_id=[5, 50, 60])}
 
 
-@pytest.mark.quick("llama-tied-gqa", "mistral", "t5-greedy")
+def checks(layer, rows, **options):
+    """How often the model ran to check guesses."""
+    run = layer._generator.start([np.array(row, np.int32) for row in rows], layer.options.replace(**options))
+    for _ in run.advance(Watch()):
+        pass
+    run.close()
+    return run.generation.runs[1]
+
+
+@pytest.mark.quick("llama-tied-gqa")
 @pytest.mark.quick_on_jax("llama-tied-gqa")
 @pytest.mark.parametrize("variant", [*reference.VARIANTS, *SEQ2SEQ])
 def test_tokens_of_every_family_stay_the_same(checkpoint, variant):
     layer = layer_of(checkpoint, variant)
     for options in MODES.values():
         same(layer.generate(ROWS, prompt_lookup_num_tokens=5, **options), layer.generate(ROWS, **options))
+    assert checks(layer, ROWS, prompt_lookup_num_tokens=5) > 0
 
 
-def test_int8_too(checkpoint):
+@pytest.mark.quick("20")
+@pytest.mark.quick_on_jax
+@pytest.mark.parametrize("guesses", [5, 20])
+def test_int8_too(checkpoint, guesses):
+    """Many guesses of several rows are as many rows of a product as int8 multiplies in another way."""
     layer = layer_of(checkpoint, "llama-tied-gqa", quantization="int8")
-    same(layer.generate(ROWS, prompt_lookup_num_tokens=5), layer.generate(ROWS))
+    same(layer.generate(ROWS, prompt_lookup_num_tokens=guesses), layer.generate(ROWS))
 
 
+def test_many_rows_write_their_slots_at_once(layer):
+    rows = [[5 + i, 6, 7] * (1 + i % 4) for i in range(12)]
+    same(layer.generate(rows, prompt_lookup_num_tokens=5), layer.generate(rows))
+
+
+@pytest.mark.quick_on_jax
 def test_streams_and_texts(layer):
     prompts, guess = ["abcabcabc", "So it goes so it goes", "x"], dict(prompt_lookup_num_tokens=4)
     plain = layer.generate(prompts)
@@ -83,6 +107,41 @@ class Told:
         self.ended = True
 
 
+class Cancels(Told):
+    """A streamer that ends the call."""
+
+    def __init__(self, cancel):
+        super().__init__()
+        self.cancel = cancel
+
+    def put(self, ids):
+        super().put(ids)
+        if len(self.put_) > 6:
+            self.cancel.set()
+
+
+def test_a_streamer_is_told_all_that_a_cancelled_call_returns(layer):
+    cancel = threading.Event()
+    told = Cancels(cancel)
+    out = layer.generate(ROWS, streamer=told, cancel=cancel, prompt_lookup_num_tokens=4)
+    longest = out["lengths"].max()
+    assert longest < NEW
+    np.testing.assert_array_equal(np.stack(told.put_[1:], axis=1), out["sequences"][:, :longest])
+
+
+@pytest.mark.quick_on_jax
+def test_a_row_that_a_stop_string_ends_guesses_no_more(layer):
+    """Else it would go ahead of the others, and the cache would grow for it."""
+    text = layer.generate(["abcabcabc"], max_new_tokens=50)[0]
+    options = dict(stop_strings=[text[:2]], prompt_lookup_num_tokens=4)
+    completion = layer._text.completion(["abcabcabc"], layer.tokenizer, layer.options, options)
+    run = layer._generator.start(completion.rows, completion.options)
+    for _ in run.advance(Watch(), completion._stops(), count=1):
+        pass
+    assert run.generation.step < 12
+    run.close()
+
+
 @pytest.mark.parametrize("ends", [[], [5, 50, 60, 70]])
 def test_a_streamer_is_told_a_step_after_the_other(layer, ends):
     """Although rows come on at their own speed."""
@@ -106,6 +165,7 @@ def test_what_a_call_leaves_in_the_cache_serves_the_next(layer):
     )
 
 
+@pytest.mark.quick_on_jax
 def test_a_saved_prompt_and_a_chat(layer):
     saved = layer.save_prompt("abcabc abcabc")
     options = dict(max_new_tokens=12)
@@ -119,6 +179,7 @@ def test_a_saved_prompt_and_a_chat(layer):
     assert said(prompt_lookup_num_tokens=4) == said()
 
 
+@pytest.mark.slow
 def test_inside_a_keras_model(layer, checkpoint):
     import keras
     import tensorflow as tf
@@ -132,6 +193,7 @@ def test_inside_a_keras_model(layer, checkpoint):
     assert [text.decode() for text in made] == layer.generate(prompts, max_new_tokens=12)
 
 
+@pytest.mark.slow
 def test_nothing_compiles_after_a_warmup(checkpoint):
     layer = layer_of(checkpoint, "llama-tied-gqa", on_recompile="raise")
     layer.warmup(batch_sizes=(1, 3), prompt_lengths=40, prompt_lookup_num_tokens=5)
@@ -139,6 +201,18 @@ def test_nothing_compiles_after_a_warmup(checkpoint):
     layer.generate(ROWS, prompt_lookup_num_tokens=5)
     layer.generate(ROWS[2:], prompt_lookup_num_tokens=5, do_sample=True, seed=1)
     assert layer.trace_count == before
+
+
+@pytest.mark.quick_on_jax
+def test_what_a_layer_does_as_a_rule_gives_way_to_what_a_call_asks_for(checkpoint, layer):
+    guessing = layer_of(checkpoint, "llama-tied-gqa", prompt_lookup_num_tokens=4)
+    same(guessing.generate(ROWS, num_beams=2, max_new_tokens=8), layer.generate(ROWS, num_beams=2, max_new_tokens=8))
+
+
+def test_a_checkpoint_does_not_switch_guesses_on(checkpoint, recwarn):
+    stored = dict(prompt_lookup_num_tokens=100, num_assistant_tokens=20, assistant_confidence_threshold=0.4)
+    layer = layer_of(checkpoint, "llama-tied-gqa", generation_config=stored)
+    assert layer.options.prompt_lookup_num_tokens == 0 and not [w for w in recwarn if "generation_config" in str(w)]
 
 
 @pytest.mark.parametrize(

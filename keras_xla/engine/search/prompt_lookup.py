@@ -3,23 +3,40 @@
 Saxena, "Prompt lookup decoding", 2023; Yang et al., "Inference with reference", 2023.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras import ops
+
+from keras_xla.engine.search.request import Request
+from keras_xla.engine.search.sampling import SamplingState
 
 LONGEST = 4  # tokens that are compared
 
 # B batch, T slots, M tokens of a source, L places for tokens (M + T), G guesses
 
 
-class Guesses(NamedTuple):
-    """What may come next, with no promise that it will."""
+class PromptLookup:
+    """Guesses for a request; a `speculate.Guesser`.
 
-    tokens: Any  # [B, G] int32
-    matched: Any  # [B] int32, how many tokens before them are as in the text they come from; 0 where there is none
+    Args:
+        request: The request.
+        count: G.
+    """
+
+    def __init__(self, request: Request, count: int):
+        self._request, self.count = request, count
+
+    def look(self, state: SamplingState) -> tuple[Any, Any]:
+        """See `speculate.Guesser`."""
+        starts, ends = self._request.starts, self._request.prompt_end + state.lengths
+        return look_up(state.tokens, starts, ends, self._request.extras.get("source"), self.count)
+
+    def guess(self, looked, going, chosen, state: SamplingState, draft) -> tuple[Any, Any]:
+        """See `speculate.Guesser`."""
+        return looked, draft
 
 
-def look_up(tokens: Any, starts: Any, ends: Any, source: Any, count: int) -> Guesses:
+def look_up(tokens: Any, starts: Any, ends: Any, source: Any, count: int) -> tuple[Any, Any]:
     """What followed where the text last was as it is at its end.
 
     Of several places that with the most tokens alike counts, and of those the last one.
@@ -30,6 +47,10 @@ def look_up(tokens: Any, starts: Any, ends: Any, source: Any, count: int) -> Gue
         ends: `[B]` int32, the slot behind each row's last token.
         source: `[B, M]` int32, what an encoder reads, padding -1; None where it reads no tokens.
         count: G.
+
+    Returns:
+        `[B, G]` int32, with no promise that it comes; and `[B]` int32, how many tokens before it are as in the text
+        that it comes from, 0 where there is no such text.
     """
     slot = ops.arange(tokens.shape[1], dtype="int32")[None]
     text = ops.where(ops.logical_and(slot >= starts[:, None], slot < ends[:, None]), tokens, -1)
@@ -48,4 +69,4 @@ def look_up(tokens: Any, starts: Any, ends: Any, source: Any, count: int) -> Gue
     # Behind the end it goes on as from there: a text that repeats itself goes round.
     ahead = ops.arange(count, dtype="int32")[None] % ops.maximum(last - found, 1)
     guessed = ops.take_along_axis(text, ops.minimum(found + 1 + ahead, places - 1), axis=1)
-    return Guesses(ops.maximum(guessed, 0), best[:, 0] // places)
+    return ops.maximum(guessed, 0), best[:, 0] // places

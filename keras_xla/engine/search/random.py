@@ -30,7 +30,7 @@ def uniform(seed, rows, step):
     Args:
         seed: `(2,)` uint32, or `(2, rows)`, one for each.
         rows: `(rows,)` int32, their numbers.
-        step: Scalar int32.
+        step: Int32, a scalar or `(rows,)`.
     """
     row = ops.cast(rows, "uint32")
     counter = ops.stack([row, row * _word(0) + ops.cast(step, "uint32")])

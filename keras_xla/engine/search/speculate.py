@@ -8,24 +8,64 @@ Rows come on at their own speed: each has its own next slot. Guesses that were w
 row's last token, which no token sees before they are written anew.
 """
 
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-import keras
 from keras import ops
 
 from keras_xla.engine.search.decode import state_at
-from keras_xla.engine.search.prompt_lookup import LONGEST, look_up
+from keras_xla.engine.search.prompt_lookup import LONGEST
 from keras_xla.engine.search.request import Request
-from keras_xla.engine.search.sampling import Sampling
-from keras_xla.models.interface import ChunkDecoder, View
+from keras_xla.engine.search.sampling import Sampling, SamplingState
+from keras_xla.engine.search.while_loop import while_loop
+from keras_xla.models.interface import Cache, ChunkDecoder, View
 
 # B batch, T cache slots, G guesses, S tokens that run at once (G + 1), V vocabulary
 
-# Guesses are paid for with what earlier ones have saved, counted in steps: so they cannot cost more than they bring.
-SLACK = 0.02  # that each step without guesses adds
-MOST_SAVED = 4  # checks of guesses that can be paid for at most: what was saved long ago says little
+# Guesses are paid for with what earlier ones have saved, counted in steps: they cannot cost much more than they bring.
+# There are two accounts: of the mean row, and of the slowest one, for which a batch waits. Rows get ahead in turns, so
+# the second begins with more.
+FREE_CHECKS = (2.0, 8.0)  # that can be paid for before anything was saved
+MOST_CHECKS = (4.0, 8.0)  # that can be paid for at most: what was saved long ago says little
+SLACK = 0.02  # steps that each run without guesses adds
 WELL_OFF = 2  # checks; with less, guesses have to be good
 SHORTEST = 2  # tokens alike that make a guess worth a check
+
+
+class Guesser(Protocol):
+    """Where guesses come from."""
+
+    count: int  # G
+
+    def look(self, state: SamplingState) -> tuple[Any, Any]:
+        """What can be told in no time: guesses `[B, G]` int32, and how good they are `[B]` int32.
+
+        That is how many tokens before them are as in the text they come from, 0 to `prompt_lookup.LONGEST`.
+        """
+
+    def guess(self, looked: Any, going: Any, chosen: Any, state: SamplingState, draft: Any) -> tuple[Any, Any]:
+        """Guesses `[B, G]` int32 for the rows that are `going [B]`, and the guesser's own values.
+
+        Args:
+            looked: What `look` found.
+            going: `[B]` bool.
+            chosen: `[B, 1]` int32, each row's last token.
+            state: The search's.
+            draft: The guesser's own values, see `advance`.
+        """
+
+
+class _Carry(NamedTuple):
+    """What goes from one run of the model to the next."""
+
+    saved: Any  # [2] float32, steps of the mean row, and of the slowest
+    runs: Any  # [2] int32, without guesses, and with them
+    chosen: Any  # [B, 1] int32, each row's last token, which has not been run
+    state: SamplingState
+    cache: Cache
+    draft: Any  # the guesser's own
+    scores: Any  # [B, S, V], room for the logits of a run
+    looked: Any  # [B, G] int32, what it found
+    check: Any  # bool, whether the next run is to check guesses
 
 
 def advance(
@@ -33,106 +73,148 @@ def advance(
     values: dict,
     request: Request,
     search: Sampling,
+    guesser: Guesser,
     step: Any,
     count: Any,
+    stopped: Any,
     budget: Any,
-    guesses: int,
 ) -> tuple[dict, tuple[Any, ...]]:
     """Run the model up to `count` times, until every row is finished or one has no more room in the cache.
 
     Args:
         model: The model.
-        values: See `decode.advance`.
+        values: See `decode.advance`; `draft` of the guesser.
         request: What is asked for.
         search: How tokens are chosen.
+        guesser: Where guesses come from.
         step: Scalar int32; 0 before the first token.
         count: Scalar int32.
-        budget: `[2]` float32: how many steps guesses have saved, and how many it costs to check some.
-        guesses: G.
+        stopped: `[B]` bool, rows that need no more tokens.
+        budget: `[3]` float32: how many steps guesses have saved the mean row, and the slowest one, and how many it
+            costs to check some.
 
     Returns:
         The values; how many tokens a row has at most, whether a row needs more, the search's progress, `[3]` int32 (the
-        tokens of the unfinished row that has the most; runs without guesses, and with them), and the steps saved.
+        tokens of the unfinished row that has the most; runs without guesses, and with them), and the steps
+        saved, `[2]` float32.
     """
-    slots = values["tokens"].shape[1]
-    price, source = budget[1], request.extras.get("source")
-
-    def slot(state):
-        """Of each row's last token, which has not been run, `[B]`."""
-        return request.prompt_end - 1 + state.lengths
-
-    def going(state):
-        """Which rows need another token and have room for it, `[B]` bool."""
-        return ops.logical_and(ops.logical_not(state.done), slot(state) < slots - 1)
-
-    def more(saved, runs, chosen, state, *_):
-        stuck = ops.logical_and(ops.logical_not(state.done), ops.logical_not(going(state)))
-        on = ops.logical_and(search.unfinished(state), ops.logical_not(ops.any(stuck)))
-        return ops.logical_and(on, ops.sum(runs) < count)
-
-    def guess(saved, runs, chosen, state, cache):
-        """The carry, with guesses and whether to check them."""
-        made = look_up(state.tokens, request.starts, slot(state) + 1, source, guesses)
-        least = ops.where(saved >= WELL_OFF * price, SHORTEST, LONGEST)
-        good = ops.cast(ops.logical_and(going(state), made.matched >= least), "float32")
-        share = ops.sum(good) / ops.maximum(ops.sum(ops.cast(going(state), "float32")), 1.0)
-        fits = ops.max(slot(state)) + guesses + 1 <= slots
-        worth = ops.logical_and(saved >= price, ops.logical_and(share > 0, share * guesses >= price))
-        return saved, runs, chosen, state, cache, made.tokens, ops.logical_and(worth, fits)
-
-    def run(tokens, state, cache):
-        """Logits `[B, S, V]` of `tokens [B, S]` from each row's slot on; a finished row runs its last token again."""
-        view = View.causal(slot(state), tokens.shape[1], slots, request.starts)
-        return model.extend(tokens, slot(state), view, cache)
-
-    def one(saved, runs, chosen, state, cache, *_):
-        scores, cache = run(chosen, state, cache)
-        chosen, state = search.advance_rows(scores[:, 0], going(state), chosen, state)
-        return guess(saved + SLACK, runs + ops.convert_to_tensor([1, 0]), chosen, state, cache)
-
-    def several(saved, runs, chosen, state, cache, guessed, check):
-        scores, cache = run(ops.concatenate([chosen, guessed], axis=1), state, cache)
-        before, asked = state.lengths, going(state)
-
-        def agreed(i, on, chosen, *flat):
-            return ops.logical_and(i <= guesses, ops.any(on))
-
-        def choose(i, on, chosen, *flat):
-            state = keras.tree.pack_sequence_as(values["search"], list(flat))
-            chosen, state = search.advance_rows(ops.take(scores, i, axis=1), on, chosen, state)
-            same = chosen[:, 0] == ops.take(guessed, ops.minimum(i, guesses - 1), axis=1)
-            on = ops.logical_and(ops.logical_and(on, same), going(state))
-            return (i + 1, on, chosen, *keras.tree.flatten(state))
-
-        initial = (ops.zeros((), "int32"), asked, chosen, *keras.tree.flatten(state))
-        _, _, chosen, *flat = ops.while_loop(agreed, choose, initial)
-        state = keras.tree.pack_sequence_as(values["search"], list(flat))
-        made = ops.sum(ops.cast(state.lengths - before, "float32"))
-        extra = made / ops.maximum(ops.sum(ops.cast(asked, "float32")), 1.0) - 1.0
-        saved = ops.minimum(saved + extra - price, ops.maximum(MOST_SAVED * price, saved))
-        return guess(saved, runs + ops.convert_to_tensor([0, 1]), chosen, state, cache)
-
-    state = state_at(step, search, values)
-    carry = guess(budget[0], ops.zeros((2,), "int32"), values["chosen"], state, values["cache"])
-
-    def loop(condition, body, carry):
-        def packed(flat):
-            return keras.tree.pack_sequence_as(carry, list(flat))
-
-        flat = ops.while_loop(
-            lambda *flat: condition(*packed(flat)),
-            lambda *flat: tuple(keras.tree.flatten(body(*packed(flat)))),
-            tuple(keras.tree.flatten(carry)),
-        )
-        return packed(flat)
-
-    # Two loops in one, not a condition: XLA changes what a loop carries in place.
-    def both(*carry):
-        carry = loop(lambda *now: ops.logical_and(more(*now), ops.logical_not(now[-1])), one, carry)
-        return loop(lambda *now: ops.logical_and(more(*now), now[-1]), several, carry)
-
-    saved, runs, chosen, state, cache, _, _ = loop(more, both, carry)
-    values = {**values, "cache": cache, "chosen": chosen, "parents": ops.zeros_like(chosen), "search": state}
+    loop = _Loop(model, request, search, guesser, values["tokens"].shape[1], count, budget[2])
+    state, runs = state_at(step, search, values), ops.zeros((2,), "int32")
+    state = state._replace(done=ops.logical_or(state.done, stopped))
+    scores = ops.zeros((values["tokens"].shape[0], guesser.count + 1, model.vocab_size))
+    end = loop.run(loop.looked(budget[:2], runs, values["chosen"], state, values["cache"], values["draft"], scores))
+    state, chosen = end.state, end.chosen
+    values = {**values, "cache": end.cache, "chosen": chosen, "parents": ops.zeros_like(chosen), "search": state}
     furthest = ops.max(ops.where(state.done, 0, state.lengths))
-    told = ops.concatenate([furthest[None], runs])
-    return values, (ops.max(state.lengths), search.unfinished(state), search.progress(state), told, saved)
+    told = ops.concatenate([furthest[None], end.runs])
+    outputs = ops.max(state.lengths), search.unfinished(state), search.progress(state), told, end.saved
+    return {**values, "draft": end.draft}, outputs
+
+
+class _Loop:
+    """See `advance`; `slots` are T."""
+
+    def __init__(self, model, request: Request, search: Sampling, guesser: Guesser, slots: int, count, price):
+        self._model, self._request, self._search, self._guesser = model, request, search, guesser
+        self._slots, self._count, self._price = slots, count, price
+
+    def run(self, carry: _Carry) -> _Carry:
+        """All runs of a call."""
+        return while_loop(self._more, self._turn, carry)
+
+    def looked(self, saved, runs, chosen, state: SamplingState, cache: Cache, draft, scores) -> _Carry:
+        """The carry, and whether its next run is to check guesses."""
+        going, guesses = self._going(state), self._guesser.count
+        looked, matched = self._guesser.look(state)
+        least = ops.where(saved[0] >= WELL_OFF * self._price, SHORTEST, LONGEST)
+        good = ops.cast(ops.logical_and(going, matched >= least), "float32")
+        share = ops.sum(good) / ops.maximum(ops.sum(ops.cast(going, "float32")), 1.0)
+        fits = ops.max(ops.where(state.done, 0, self._last(state))) + guesses + 1 <= self._slots
+        worth = ops.logical_and(share > 0, share * guesses >= self._price)
+        check = ops.logical_and(ops.logical_and(ops.all(saved >= self._price), worth), fits)
+        return _Carry(saved, runs, chosen, state, cache, draft, scores, looked, check)
+
+    def _last(self, state: SamplingState):
+        """The slot of each row's last token, `[B]`."""
+        return self._request.prompt_end - 1 + state.lengths
+
+    def _going(self, state: SamplingState):
+        """Which rows need another token and have room for it, `[B]` bool."""
+        return ops.logical_and(ops.logical_not(state.done), self._last(state) < self._slots - 1)
+
+    def _more(self, now: _Carry):
+        stuck = ops.logical_and(ops.logical_not(now.state.done), ops.logical_not(self._going(now.state)))
+        on = ops.logical_and(self._search.unfinished(now.state), ops.logical_not(ops.any(stuck)))
+        return ops.logical_and(on, ops.sum(now.runs) < self._count)
+
+    def _scores(self, tokens, state: SamplingState, cache: Cache):
+        """Logits `[B, S, V]` of `tokens [B, S]` from each row's last slot on; a finished row repeats its last ones."""
+        size = tokens.shape[1]
+        first = ops.minimum(self._last(state), self._slots - size)
+        slots = first[:, None] + ops.arange(size, dtype="int32")
+        tokens = ops.where(state.done[:, None], ops.take_along_axis(state.tokens, slots, axis=1), tokens)
+        view = View.causal(first, size, self._slots, self._request.starts)
+        return self._model.extend(tokens, first, view, cache)
+
+    def _turn(self, now: _Carry) -> _Carry:
+        """One run of the model, and what is chosen after it."""
+        going, no = self._going(now.state), ops.zeros((), "bool")
+
+        def alone(carry):
+            _, scores, cache = carry
+            made, cache = self._scores(now.chosen, now.state, cache)
+            return no, ops.slice_update(scores, (0, 0, 0), made), cache
+
+        def with_guesses(carry):
+            _, guessed, draft, _, cache = carry
+            guessed, draft = self._guesser.guess(guessed, going, now.chosen, now.state, draft)
+            scores, cache = self._scores(ops.concatenate([now.chosen, guessed], axis=1), now.state, cache)
+            return no, guessed, draft, scores, cache
+
+        # Loops of one turn or none, not a condition: XLA changes in place what a loop carries.
+        first = ops.logical_not(now.check), now.scores, now.cache
+        _, scores, cache = while_loop(lambda carry: carry[0], alone, first)
+        second = now.check, now.looked, now.draft, scores, cache
+        _, guessed, draft, scores, cache = while_loop(lambda carry: carry[0], with_guesses, second)
+        chosen, state = self._choose(scores, guessed, now.check, going, now.chosen, now.state)
+        kind = ops.stack([ops.logical_not(now.check), now.check])
+        booked = ops.where(now.check, self._steps(now.state, state, going) - 1.0 - self._price, SLACK)
+        most = self._price * ops.convert_to_tensor(MOST_CHECKS, "float32")
+        saved = ops.minimum(now.saved + booked, ops.maximum(most, now.saved))
+        return self.looked(saved, now.runs + ops.cast(kind, "int32"), chosen, state, cache, draft, scores)
+
+    def _steps(self, before: SamplingState, after: SamplingState, going):
+        """For how many steps of the mean row, and of the one that has most to make, a run stands: `[2]` float32.
+
+        Who ended in this run would have ended without guesses, too.
+        """
+        rows = ops.maximum(ops.sum(ops.cast(going, "float32")), 1.0)
+        mean = ops.sum(ops.cast(after.lengths - before.lengths, "float32")) / rows
+        left = ops.logical_not(after.done)
+        counted = ops.where(ops.any(left), left, going)
+
+        def to_come(state):
+            return ops.max(ops.where(counted, self._request.max_new_tokens - state.lengths, 0))
+
+        return ops.stack([mean, ops.cast(to_come(before) - to_come(after), "float32")])
+
+    def _choose(self, scores, guessed, check, going, chosen, state: SamplingState) -> tuple[Any, SamplingState]:
+        """Choose from `scores [B, S, V]`: from the first, and if there were guesses from the next ones, too.
+
+        A row goes on for as long as what it chooses is what was guessed.
+        """
+        guesses = guessed.shape[1]
+        last = ops.where(check, guesses, 0)
+
+        def more(now):
+            i, going, *_ = now
+            return ops.logical_and(i <= last, ops.any(going))
+
+        def choose(now):
+            i, going, chosen, state = now
+            chosen, state = self._search.advance_rows(ops.take(scores, i, axis=1), going, chosen, state)
+            same = chosen[:, 0] == ops.take(guessed, ops.minimum(i, guesses - 1), axis=1)
+            return i + 1, ops.logical_and(ops.logical_and(going, same), self._going(state)), chosen, state
+
+        *_, chosen, state = while_loop(more, choose, (ops.zeros((), "int32"), going, chosen, state))
+        return chosen, state

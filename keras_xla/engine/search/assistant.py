@@ -1,0 +1,112 @@
+"""Guesses of a smaller model, which goes ahead with a cache of its own."""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_xla.engine.search.prompt_lookup import LONGEST
+from keras_xla.engine.search.request import Request
+from keras_xla.engine.search.samplers import OFF
+from keras_xla.engine.search.sampling import Sampling, SamplingState
+from keras_xla.engine.search.while_loop import while_loop
+from keras_xla.models.interface import Cache, ChunkDecoder, View
+
+# B batch, T slots, G guesses, V vocabulary
+
+
+class Draft(NamedTuple):
+    """What stays of an assistant from one run to the next."""
+
+    cache: Cache  # with T slots
+    known: Any  # [B] int32, the slots of each row, from the first on, that hold its text
+
+    @staticmethod
+    def specs(cache: Any, batch: int) -> "Draft":
+        """Shapes and dtypes, `cache` being those of the assistant's."""
+        return Draft(cache, keras.KerasTensor((batch,), "int32"))
+
+
+class Assistant:
+    """Guesses for a request; a `speculate.Guesser`.
+
+    It chooses as the model would: from its own logits with the same processors, filters and draws. So the better it
+    knows what the model thinks, the more often both draw the same token.
+
+    Args:
+        model: The smaller model. Logits that it lacks are never guessed, those that it has more are left out.
+        request: The request.
+        search: How tokens are chosen.
+        vocab_size: Of the model that is assisted.
+        slots: T.
+        chunk: Tokens that it reads at once where it has missed some.
+        count: G.
+    """
+
+    def __init__(
+        self,
+        model: ChunkDecoder,
+        request: Request,
+        search: Sampling,
+        vocab_size: int,
+        slots: int,
+        chunk: int,
+        count: int,
+    ):
+        self._model, self._request, self._search = model, request, search
+        self._vocab_size, self._slots, self._chunk, self.count = vocab_size, slots, chunk, count
+
+    def read(self, tokens: Any, draft: Draft) -> Draft:
+        """With the prompts `tokens [B, T]` in the cache, but for their last tokens."""
+        last = ops.zeros_like(draft.known) + self._request.prompt_end - 1
+        return self._caught_up(tokens, last, draft._replace(known=ops.zeros_like(draft.known)))
+
+    def look(self, state: SamplingState) -> tuple[Any, Any]:
+        """See `speculate.Guesser`: it always has something to say."""
+        batch = state.lengths.shape[0]
+        return ops.zeros((batch, self.count), "int32"), ops.full((batch,), LONGEST, "int32")
+
+    def guess(self, looked, going, chosen, state: SamplingState, draft: Draft) -> tuple[Any, Draft]:
+        """See `speculate.Guesser`."""
+        last = self._request.prompt_end - 1 + state.lengths  # [B], the slot of each row's last token
+        draft = self._caught_up(state.tokens, last, draft)
+        scores, cache = self._run(chosen, last, draft.cache)
+
+        def one(now):
+            i, guessed, scores, chosen, state, cache = now
+            chosen, state = self._search.advance_rows(scores, going, chosen, state)
+            guessed = ops.slice_update(guessed, (0, i), chosen)
+            scores, cache = self._run(chosen, last + 1 + i, cache)
+            return i + 1, guessed, scores, chosen, state, cache
+
+        initial = (ops.zeros((), "int32"), looked, scores, chosen, state, cache)
+        _, guessed, *_, cache = while_loop(lambda now: now[0] < self.count, one, initial)
+        return guessed, Draft(cache, last + 1 + self.count)
+
+    def _caught_up(self, tokens, last, draft: Draft) -> Draft:
+        """With all tokens before the slots `last` in the cache: what was made without guesses, it has not seen.
+
+        Of what it did see, tokens that were guessed in vain count no more.
+        """
+
+        def missing(now: Draft):
+            return ops.any(now.known < last)
+
+        def run(now: Draft) -> Draft:
+            first = ops.minimum(now.known, self._slots - self._chunk)
+            slots = first[:, None] + ops.arange(self._chunk, dtype="int32")
+            _, cache = self._extend(ops.take_along_axis(tokens, slots, axis=1), first, now.cache)
+            return Draft(cache, ops.minimum(first + self._chunk, last))
+
+        return while_loop(missing, run, Draft(draft.cache, ops.minimum(draft.known, last)))
+
+    def _run(self, tokens, slot, cache: Cache) -> tuple[Any, Cache]:
+        """Logits `[B, V]` behind `tokens [B, 1]` at each row's slot `[B]`."""
+        logits, cache = self._extend(tokens, slot, cache)
+        logits = logits[:, 0, : self._vocab_size]
+        missing = self._vocab_size - logits.shape[1]
+        return ops.pad(logits, ((0, 0), (0, missing)), constant_values=OFF), cache
+
+    def _extend(self, tokens, first, cache: Cache) -> tuple[Any, Cache]:
+        view = View.causal(first, tokens.shape[1], self._slots, self._request.starts)
+        return self._model.extend(tokens, first, view, cache)

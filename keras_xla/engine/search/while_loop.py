@@ -1,0 +1,28 @@
+"""`keras.ops.while_loop` over one nested structure."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from keras import ops
+
+
+def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], initial: Any) -> Any:
+    """What `body` makes of `initial`, again and again, while `condition` holds.
+
+    Args:
+        condition: From a structure like `initial` to a bool.
+        body: From such a structure to the next one.
+        initial: Nested tensors; their shapes and dtypes stay.
+    """
+
+    def packed(flat):
+        return keras.tree.pack_sequence_as(initial, list(flat))
+
+    return packed(
+        ops.while_loop(
+            lambda *flat: condition(packed(flat)),
+            lambda *flat: tuple(keras.tree.flatten(body(packed(flat)))),
+            tuple(keras.tree.flatten(initial)),
+        )
+    )

@@ -1,0 +1,141 @@
+"""`assistant=` of a layer: a smaller model guesses, and every token stays what it was."""
+
+import numpy as np
+import pytest
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.engine import speculation
+from keras_xla.engine.watch import Watch
+from keras_xla.models.registry import load_model
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests.tokenizers import tiny
+
+ROWS = [[5, 6, 7], [8], list(range(20, 40)) * 2]
+NEW = 50  # caches grow on the way
+MODES = {
+    "greedy": {},
+    "sampled": dict(do_sample=True, temperature=0.7, seed=1),
+    "ends": dict(eos_token_id=[5, 50, 60], repetition_penalty=1.3),
+    "each its own": dict(max_new_tokens=[3, 50, 20], do_sample=True, temperature=[0.5, 1.0, 0.1], seed=7),
+}
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """What looks like a guess is checked, whatever it costs."""
+    monkeypatch.setattr(speculation, "FREE_CHECKS", (1e6, 1e6))
+    monkeypatch.setattr(speculation.RunTimes, "price", 0.01)
+    monkeypatch.setattr(speculation.RunTimes, "wanting", False)
+
+
+def layer_of(checkpoint, variant, tokenizer=None, **options):
+    start = dict(decoder_start_token_id=3) if variant == "t5" else {}
+    options = {"max_new_tokens": NEW, "generation_config": {}, "pad_token_id": 0, **start, **options}
+    model = load_model(open_checkpoint(checkpoint(variant)))
+    return XLAGenerationLayer(model, tokenizer or tiny(), cache_buckets=(40, 80, 128), **options)
+
+
+@pytest.fixture(scope="module")
+def layer(checkpoint):
+    return layer_of(checkpoint, "llama-tied-gqa")
+
+
+@pytest.fixture(scope="module")
+def assistant(checkpoint):
+    """A model of another kind, which hardly ever guesses right."""
+    return layer_of(checkpoint, "gpt2")
+
+
+def same(made, plain):
+    for name in ("sequences", "lengths"):
+        np.testing.assert_array_equal(made[name], plain[name])
+    np.testing.assert_allclose(made["scores"], plain["scores"], rtol=1e-4)
+
+
+@pytest.mark.quick("sampled")
+@pytest.mark.quick_on_jax("sampled")
+@pytest.mark.parametrize("mode", MODES)
+def test_tokens_stay_the_same(layer, assistant, mode):
+    plain = layer.generate(ROWS, **MODES[mode])
+    same(layer.generate(ROWS, assistant=assistant, **MODES[mode]), plain)
+    same(layer.generate(ROWS, assistant=layer, **MODES[mode]), plain)  # which guesses right each time
+
+
+@pytest.mark.quick_on_jax
+@pytest.mark.parametrize("options", [{}, dict(do_sample=True, seed=1)], ids=str)
+def test_a_model_that_thinks_alike_guesses_all_tokens(layer, options):
+    """Draws, too: both draw with the same numbers."""
+    generator, options = layer._generator, layer.options.replace(num_assistant_tokens=4, max_new_tokens=30, **options)
+    run = generator.start([np.array(ROWS[0], np.int32)], options, assistant=generator)
+    for _ in run.advance(Watch(), count=40):
+        pass
+    assert run.generation.runs.tolist() == [0, 6]
+    run.close()
+
+
+@pytest.mark.quick_on_jax
+def test_what_an_assistant_has_missed_it_reads(layer, assistant, monkeypatch):
+    """Guesses are too dear for a while, and then cost nothing."""
+    plain, generator = layer.generate(ROWS[2:]), layer._generator
+    run = generator.start([np.array(ROWS[2], np.int32)], layer.options, assistant=generator)
+    monkeypatch.setattr(speculation.RunTimes, "price", 1e9)
+    run.generation.advance(20)
+    assert run.generation.runs.tolist() == [20, 0]
+    monkeypatch.setattr(speculation.RunTimes, "price", 0.01)
+    for _ in run.advance(Watch(), count=20):
+        pass
+    out = run.outputs()
+    same(out, plain)
+    assert run.generation.runs[1] < 10  # it has guessed right from then on
+    run.close()
+
+
+@pytest.mark.slow
+def test_streams_chats_and_reused_prompts(layer, assistant):
+    prompts, options = ["abcabc", "So it goes", "x"], dict(max_new_tokens=12)
+    plain = layer.generate(prompts, **options)
+    assert "".join(layer.stream(prompts[0], assistant=assistant, **options)) == plain[0]
+    for helps in (assistant, None, layer, assistant):  # states of another kind each time
+        assert layer.generate(prompts, assistant=helps, reuse_prompt=True, **options) == plain
+
+    def said(**more):
+        chat = layer.chat(**options, **more)
+        return [chat.send(text) for text in ("abcabc", "again", "abcabc")]
+
+    assert said(assistant=assistant) == said()
+
+
+@pytest.mark.slow
+def test_weights_are_those_of_now(checkpoint, layer):
+    other = layer_of(checkpoint, "llama-tied-gqa")
+    plain = layer.generate(ROWS, max_new_tokens=12)
+    same(layer.generate(ROWS, max_new_tokens=12, assistant=other), plain)
+    for variable in other.model.variables:
+        variable.assign(variable * 0)
+    same(layer.generate(ROWS, max_new_tokens=12, assistant=other), plain)
+
+
+@pytest.mark.slow
+def test_nothing_compiles_after_a_warmup(checkpoint, assistant):
+    layer = layer_of(checkpoint, "llama-tied-gqa", on_recompile="raise")
+    layer.warmup(batch_sizes=(1, 3), prompt_lengths=40, assistant=assistant)
+    before, its = layer.trace_count, assistant.trace_count
+    layer.generate(ROWS, assistant=assistant)
+    layer.generate(ROWS[2:], assistant=assistant, do_sample=True, seed=1)
+    assert layer.trace_count == before and assistant.trace_count == its
+
+
+def test_what_does_not_go_together_is_refused(checkpoint, layer, assistant, new_events):
+    with pytest.raises(ValueError, match="an assistant with num_beams"):
+        layer.generate("abc", assistant=assistant, num_beams=2)
+    with pytest.raises(ValueError, match="an assistant with prompt_lookup_num_tokens"):
+        layer.generate("abc", assistant=assistant, prompt_lookup_num_tokens=2)
+    with pytest.raises(ValueError, match="an assistant with regex"):
+        layer.generate("abc", assistant=assistant, regex="a+")
+    with pytest.raises(TypeError, match="expected an XLAGenerationLayer"):
+        layer.generate("abc", assistant="gpt2")
+    with pytest.raises(ValueError, match="an encoder-decoder as an assistant"):
+        layer.generate("abc", assistant=layer_of(checkpoint, "t5"))
+    with pytest.raises(ValueError, match="which are not the 97 of"):
+        layer.generate("abc", assistant=layer_of(checkpoint, "gpt2", tokenizer=tiny(without="ab")))
+    assert not new_events("generate")
