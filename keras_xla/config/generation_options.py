@@ -27,7 +27,7 @@ BEAMS = ("length_penalty", "early_stopping")
 """Options that mean nothing without `num_beams`."""
 PER_ROW = ("max_new_tokens", *SAMPLING)
 """Options that may have a value for each prompt, beside `stop_strings` and `CONSTRAINTS`."""
-MOST_GUESSES = 64
+MOST_GUESSES = 64  # tokens at once
 CONSTRAINTS = ("json_schema", "regex", "grammar")
 """Options that say which answers are possible; at most one of them."""
 
@@ -84,6 +84,7 @@ class GenerationOptions:
         prompt_lookup_num_tokens: Tokens that are guessed at once, from what followed the same tokens earlier; at most
             64, usually 8, 0 is off. What is made stays the same, but for rounding: the model runs several tokens at
             once. It takes less time where completions repeat their prompt or themselves, and hardly more where not.
+            A `generation_config.json` does not switch it on.
         num_assistant_tokens: Tokens that an `assistant` guesses at once, 1 to 64.
         json_schema: A schema, as a dict or a string of JSON, that answers follow. Needs the package llguidance.
         regex: A regular expression that answers match as a whole.
@@ -281,7 +282,8 @@ class GenerationOptions:
         for name in overrides:
             if name not in known:
                 raise TypeError(f"Received the unknown generation option {name!r}.{_hint(name, known)}")
-        alone = (overrides.get("num_beams") or 1) > 1 or any(overrides.get(name) is not None for name in CONSTRAINTS)
+        alone = overrides.get("num_beams") not in (None, 1)
+        alone = alone or any(overrides.get(name) is not None for name in CONSTRAINTS)
         if alone and "prompt_lookup_num_tokens" not in overrides:  # nobody has asked for it in this call
             overrides["prompt_lookup_num_tokens"] = 0
         changed = dataclasses.replace(self, **overrides)

@@ -106,17 +106,21 @@ class SpeculateKey(AdvanceKey):
 
 
 @dataclass(frozen=True)
-class AssistantKey(PrefillKey):
+class AssistantKey:
     """What changes the graph in which an assistant reads the prompts.
 
     Attributes:
+        batch: Batch bucket.
+        cache: Cache bucket.
         assistant: Its number.
     """
 
-    assistant: int = 0
+    batch: int
+    cache: int
+    assistant: int
 
     def __str__(self):
-        return f"assistant's {super().__str__()}"
+        return f"assistant's prefill, batch {self.batch}, cache {self.cache}"
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,8 @@ class Executables:
         """
         if self.run_eagerly:
             return self._run_eagerly(key, *args)
-        weights = self.read_weights() if weights is None else weights
+        if weights is None:
+            weights = [*self.read_weights(), *backend.read_weights(self._more_variables(key))]
         compiled = self._compiled.get(key)
         return self._first(key, args, weights) if compiled is None else compiled(*args, weights=weights)
 

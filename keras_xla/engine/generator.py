@@ -9,13 +9,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_xla import backend
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part, copies_of, most_rows, split
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check, check_speech, decoder_prompts
 from keras_xla.engine.executables import AdvanceKey, AssistantKey, Executables, SpeculateKey, WholeKey
 from keras_xla.engine.generation import Generation, Pace, StateKey
-from keras_xla.engine.padding import chunk_size, pad_left, pad_more, padded
+from keras_xla.engine.padding import pad_left, pad_more, padded
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.prompt_cache import Kept, PromptCache, SavedPrompt
 from keras_xla.engine.prompt_runner import PromptRunner
@@ -129,9 +130,8 @@ class Generator:
             else:
                 begun = None if prompts is None else part.of(prompts)
                 led = part.of_rows(guides)
-                more = dict(guides=led, reuse=reuse, numbers=part.rows, first_row=first_row, room=part.room)
-                more |= dict(assistant=assistant)
-                run = self.start(part.of(rows), part.options, begun, **more)
+                more = dict(numbers=part.rows, first_row=first_row, room=part.room, assistant=assistant)
+                run = self.start(part.of(rows), part.options, begun, guides=led, reuse=reuse, **more)
                 outputs = self._outputs(run, watch, part.of_rows(stops), led, options)
             made.append(outputs)
             order.append(part.answers)
@@ -228,13 +228,25 @@ class Generator:
         else:
             self._warm(rows, options, prompts, hidden)
 
-    def _warm(self, rows, options: GenerationOptions, prompts, hidden, assistant=None) -> None:
+    def _warm(
+        self,
+        rows: Rows,
+        options: GenerationOptions,
+        prompts: Rows | None,
+        hidden: Any,
+        assistant: "Generator | None" = None,
+    ) -> None:
+        def prefill(key: StateKey, state: backend.DeviceState) -> None:
+            if self.has_encoder:
+                return
+            self.prompt_runner.prefill(key, state, ids, starts)
+            if assistant is not None:
+                self._read_by(assistant, key, state, starts, ids.shape[1], self.executables.read_weights())
+
         with self.executables.warming():
             run = self.start(rows, options, prompts, hidden, assistant=assistant)
             ids, starts = np.zeros((run.generation.batch, 2), np.int32), np.zeros((run.generation.batch,), np.int32)
-            run.generation.warm(
-                lambda key, state: self.has_encoder or self.prompt_runner.prefill(key, state, ids, starts)
-            )
+            run.generation.warm(prefill)
             run.close()
 
     def number_rows(self, count: int) -> int:
@@ -347,7 +359,7 @@ class Generator:
             progress = self.executables(whole, state, request, ops.convert_to_tensor(ids), weights=weights) or None
         kind, more = Generation, {}
         if guesses:
-            its = [] if assistant is None else self._read_by(assistant, key, state, request, weights)
+            its = [] if assistant is None else self._read_by(assistant, key, state, starts, length, weights)
             kind, more = Speculation, dict(times=self._times, draft_weights=its)
         generation = kind(
             executables=self.executables,
@@ -371,12 +383,14 @@ class Generator:
     def _times(self, key: SpeculateKey) -> RunTimes:
         return self._run_times.setdefault(key, RunTimes())
 
-    def _read_by(self, assistant: "Generator", key: StateKey, state, request, weights: list) -> list:
+    def _read_by(
+        self, assistant: "Generator", key: StateKey, state, starts: np.ndarray, prompt_end: int, weights: list
+    ) -> list:
         """The weights of an assistant, which has read the prompts then."""
         assistant.prompt_runner.refresh()
-        its = assistant.executables.read_weights()
-        name = AssistantKey(key.batch, key.cache, chunk_size(key.cache), key.source, key.assistant)
-        self.executables(name, state, request, weights=[*weights, *its])
+        its, name = assistant.executables.read_weights(), AssistantKey(key.batch, key.cache, key.assistant)
+        inputs = map(ops.convert_to_tensor, (starts, np.int32(prompt_end)))
+        self.executables(name, state, *inputs, weights=[*weights, *its])
         return its
 
 

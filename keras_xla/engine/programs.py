@@ -2,6 +2,7 @@
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,6 +61,7 @@ class Programs:
         self.chunked = self.has_encoder or is_chunked(model)
         self._memory_specs: dict[tuple[int, int], Any] = {}
         self._assistants: list[ChunkDecoder] = []
+        self._lock = threading.Lock()
 
     def function(self, key: Any) -> tuple[Callable, tuple[str, ...] | None]:
         """The function of a key, and the parts of a state that it works on; see `Executables`."""
@@ -82,11 +84,13 @@ class Programs:
         return functools.partial(advance, key), (*model, *_SEARCHED)
 
     def number_of(self, assistant: ChunkDecoder) -> int:
-        """A number for an assistant, from 1 on: the same for the same one."""
-        known = [each is assistant for each in self._assistants]
-        if True not in known:
+        """A number for an assistant, from 1 on: the same for the same one, which is kept from then on."""
+        with self._lock:
+            for number, each in enumerate(self._assistants, 1):
+                if each is assistant:
+                    return number
             self._assistants.append(assistant)
-        return (known.index(True) if True in known else len(known)) + 1
+            return len(self._assistants)
 
     def more_variables(self, key: Any) -> list:
         """What a key's function reads beside the model's variables."""
@@ -186,19 +190,19 @@ class Programs:
         request = request.unpacked()
         search, guesser = self._search(key, request), PromptLookup(request, key.guesses)
         if key.assistant:
-            guesser = self._assistant(key, request, search, key.guesses)
+            guesser = self._assistant(key, request.starts, request.prompt_end, search, key.guesses)
         decoder, (step, count) = self._decoder(values), ops.unstack(limits[:2])
         return speculate.advance(decoder, values, request, search, guesser, step, count, limits[2:] > 0, budget)
 
-    def _read(self, key: AssistantKey, values, request: Request):
-        draft = self._assistant(key, request.unpacked()).read(values["tokens"], values["draft"])
+    def _read(self, key: AssistantKey, values, starts, prompt_end):
+        draft = self._assistant(key, starts, prompt_end).read(values["tokens"], values["draft"])
         return {**values, "draft": draft}, ()
 
     def _assistant(
-        self, key: SpeculateKey | AssistantKey, request: Request, search: Sampling | None = None, count: int = 0
+        self, key: SpeculateKey | AssistantKey, starts, prompt_end, search=None, count: int = 0
     ) -> Assistant:
-        model = self._assistants[key.assistant - 1]
-        return Assistant(model, request, search, self._model.vocab_size, key.cache, chunk_size(key.cache), count)
+        model, sizes = self._assistants[key.assistant - 1], (key.cache, chunk_size(key.cache), count)
+        return Assistant(model, starts, prompt_end, search, self._model.vocab_size, *sizes)
 
     def _search(self, key: AdvanceKey, request: Request) -> decode.Search:
         is_eos = processors.eos_mask(request.eos, self._model.vocab_size)

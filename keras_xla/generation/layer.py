@@ -56,8 +56,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             new token. Keyword-only arguments are tensors, as their defaults are, which `processor_options` of a call
             changes without a compilation.
         cache_bytes: That the caches of the prompts which run at once may hold, 2 GiB by default; of decoder-only
-            models, and of one prompt whatever it takes. More prompts, and more than 64 or the largest batch bucket,
-            run in several batches, those of like length together.
+            models, and of one prompt whatever it takes; an assistant's come on top. More prompts, and more than 64 or
+            the largest batch bucket, run in several batches, those of like length together.
         on_recompile: `"log"` (see `keras_xla.compile_log`), or `"raise"`: after the first compilation,
             another one is a `RecompileError`.
         quantization: `"int8"` stores the matrices of the model's weights in whole numbers, in a quarter of the memory;
@@ -269,6 +269,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         """
         asked = {name: overrides.pop(name) for name in ("output_logprobs", "top_logprobs") if name in overrides}
         assistant = self._assistant(overrides.pop("assistant", None))
+        if assistant is not None:
+            overrides.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule
         options = self.options.replace(**overrides)
         if options.per_row:
             raise ValueError(

@@ -54,6 +54,10 @@ class TextPipeline:
             TypeError, ValueError: for bad inputs or options; before anything compiles.
         """
         own, rest = split_text(overrides or {})
+        if call.get("assistant") is not None:
+            rest.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule
+        elif "num_assistant_tokens" in rest:
+            raise ValueError("Received num_assistant_tokens without an assistant. Pass assistant=..., or leave it out.")
         text, options = TextOptions(**{"return_prompt": self.return_prompt, **own}), options.replace(**rest)
         call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt), grammars=self._grammars_of(tokenizer))
         if prompts.is_text(inputs):
@@ -74,7 +78,7 @@ class TextPipeline:
         Raises:
             ValueError: where its tokenizer knows other tokens than the `own` one.
         """
-        if tokenizer is not None and own is not None and self._assisted != (tokenizer, own):
+        if tokenizer is not None and own is not None and tokenizer is not own and self._assisted != (tokenizer, own):
             theirs, ours = tokenizer.get_vocab(), own.get_vocab()
             if theirs != ours:
                 raise ValueError(

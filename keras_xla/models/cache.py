@@ -30,8 +30,9 @@ def _write(old, new, slot):
     if slot.shape[0] > FEW_ROWS:
         place = ops.arange(old.shape[1], dtype="int32")[None] - ops.repeat(slot, heads)[:, None]  # [N, T]
         there = ops.logical_and(place >= 0, place < new.shape[1])
-        moved = ops.take_along_axis(new, ops.clip(place, 0, new.shape[1] - 1)[..., None], axis=1)
-        return ops.where(there[..., None], moved, old)
+        if new.shape[1] > 1:
+            new = ops.take_along_axis(new, ops.clip(place, 0, new.shape[1] - 1)[..., None], axis=1)  # [N, T, D]
+        return ops.where(there[..., None], new, old)
     for row in range(slot.shape[0]):
         first = row * heads
         old = ops.slice_update(old, (first, slot[row], 0), new[first : first + heads])

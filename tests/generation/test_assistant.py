@@ -3,15 +3,12 @@
 import numpy as np
 import pytest
 
-from keras_xla import XLAGenerationLayer
 from keras_xla.engine import speculation
 from keras_xla.engine.watch import Watch
-from keras_xla.models.registry import load_model
-from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests.generation.guessing import check_always, layer_of, runs_of, same
 from tests.tokenizers import tiny
 
 ROWS = [[5, 6, 7], [8], list(range(20, 40)) * 2]
-NEW = 50  # caches grow on the way
 MODES = {
     "greedy": {},
     "sampled": dict(do_sample=True, temperature=0.7, seed=1),
@@ -22,17 +19,7 @@ MODES = {
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
-    """What looks like a guess is checked, whatever it costs."""
-    monkeypatch.setattr(speculation, "FREE_CHECKS", (1e6, 1e6))
-    monkeypatch.setattr(speculation.RunTimes, "price", 0.01)
-    monkeypatch.setattr(speculation.RunTimes, "wanting", False)
-
-
-def layer_of(checkpoint, variant, tokenizer=None, **options):
-    start = dict(decoder_start_token_id=3) if variant == "t5" else {}
-    options = {"max_new_tokens": NEW, "generation_config": {}, "pad_token_id": 0, **start, **options}
-    model = load_model(open_checkpoint(checkpoint(variant)))
-    return XLAGenerationLayer(model, tokenizer or tiny(), cache_buckets=(40, 80, 128), **options)
+    check_always(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +31,6 @@ def layer(checkpoint):
 def assistant(checkpoint):
     """A model of another kind, which hardly ever guesses right."""
     return layer_of(checkpoint, "gpt2")
-
-
-def same(made, plain):
-    for name in ("sequences", "lengths"):
-        np.testing.assert_array_equal(made[name], plain[name])
-    np.testing.assert_allclose(made["scores"], plain["scores"], rtol=1e-4)
 
 
 @pytest.mark.quick("sampled")
@@ -65,12 +46,8 @@ def test_tokens_stay_the_same(layer, assistant, mode):
 @pytest.mark.parametrize("options", [{}, dict(do_sample=True, seed=1)], ids=str)
 def test_a_model_that_thinks_alike_guesses_all_tokens(layer, options):
     """Draws, too: both draw with the same numbers."""
-    generator, options = layer._generator, layer.options.replace(num_assistant_tokens=4, max_new_tokens=30, **options)
-    run = generator.start([np.array(ROWS[0], np.int32)], options, assistant=generator)
-    for _ in run.advance(Watch(), count=40):
-        pass
-    assert run.generation.runs.tolist() == [0, 6]
-    run.close()
+    options = dict(num_assistant_tokens=4, max_new_tokens=30, **options)
+    assert runs_of(layer, ROWS[:1], assistant=layer, **options) == [0, 6]
 
 
 @pytest.mark.quick_on_jax
@@ -108,11 +85,28 @@ def test_streams_chats_and_reused_prompts(layer, assistant):
 @pytest.mark.slow
 def test_weights_are_those_of_now(checkpoint, layer):
     other = layer_of(checkpoint, "llama-tied-gqa")
-    plain = layer.generate(ROWS, max_new_tokens=12)
-    same(layer.generate(ROWS, max_new_tokens=12, assistant=other), plain)
+    assert runs_of(layer, ROWS[:1], assistant=other, max_new_tokens=24) == [0, 4]  # six tokens each time
     for variable in other.model.variables:
         variable.assign(variable * 0)
-    same(layer.generate(ROWS, max_new_tokens=12, assistant=other), plain)
+    assert sum(runs_of(layer, ROWS[:1], assistant=other, max_new_tokens=24)) > 10
+
+
+def test_what_was_guessed_in_vain_is_read_anew(layer, assistant, monkeypatch):
+    """Its keys and values are those of the text, whatever was guessed, and however often nobody asked for guesses."""
+    generator, row = layer._generator, np.array(ROWS[0], np.int32)
+    run = generator.start([row], layer.options, assistant=assistant._generator)
+    for price in (0.01, 1e9, 0.01):
+        monkeypatch.setattr(speculation.RunTimes, "price", price)
+        run.generation.advance(3)
+    draft, made = run.generation._state["draft"], run.rows()[0][0]
+    known = int(draft.known[0])
+    assert known > len(row) + 6
+    again = generator.start([np.concatenate([row, made])[: known + 1]], layer.options, assistant=assistant._generator)
+    for one, other in zip(draft.cache, again.generation._state["draft"].cache, strict=True):
+        for a, b in zip(one, other, strict=True):
+            np.testing.assert_allclose(np.array(a)[:, :known], np.array(b)[:, :known], atol=1e-5)
+    run.close()
+    again.close()
 
 
 @pytest.mark.slow
@@ -122,6 +116,9 @@ def test_nothing_compiles_after_a_warmup(checkpoint, assistant):
     before, its = layer.trace_count, assistant.trace_count
     layer.generate(ROWS, assistant=assistant)
     layer.generate(ROWS[2:], assistant=assistant, do_sample=True, seed=1)
+    chat = layer.chat(assistant=assistant, max_new_tokens=20)
+    for text in ("abcabcabcabc", "and so it goes", "x"):  # the cache has grown, and is used again
+        chat.send(text)
     assert layer.trace_count == before and assistant.trace_count == its
 
 
@@ -132,6 +129,8 @@ def test_what_does_not_go_together_is_refused(checkpoint, layer, assistant, new_
         layer.generate("abc", assistant=assistant, prompt_lookup_num_tokens=2)
     with pytest.raises(ValueError, match="an assistant with regex"):
         layer.generate("abc", assistant=assistant, regex="a+")
+    with pytest.raises(ValueError, match="num_assistant_tokens without an assistant"):
+        layer.generate("abc", num_assistant_tokens=3)
     with pytest.raises(TypeError, match="expected an XLAGenerationLayer"):
         layer.generate("abc", assistant="gpt2")
     with pytest.raises(ValueError, match="an encoder-decoder as an assistant"):

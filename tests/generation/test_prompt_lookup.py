@@ -5,32 +5,16 @@ import threading
 import numpy as np
 import pytest
 
-from keras_xla import XLAGenerationLayer
-from keras_xla.engine import speculation
 from keras_xla.engine.watch import Watch
-from keras_xla.models.registry import load_model
-from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
-from tests.tokenizers import tiny
+from tests.generation.guessing import NEW, SEQ2SEQ, check_always, layer_of, runs_of, same
 
-SEQ2SEQ = ["t5", "t5-gated", "bart", "mbart", "marian"]
 ROWS = [[5, 6, 7], [8, 9, 10, 11] * 3, list(range(20, 40)) * 2]
-NEW = 50  # caches grow on the way
 
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
-    """What looks like a guess is checked, whatever it costs."""
-    monkeypatch.setattr(speculation, "FREE_CHECKS", (1e6, 1e6))
-    monkeypatch.setattr(speculation.RunTimes, "price", 0.01)
-    monkeypatch.setattr(speculation.RunTimes, "wanting", False)
-
-
-def layer_of(checkpoint, variant, **options):
-    start = dict(decoder_start_token_id=3) if variant in SEQ2SEQ else {}
-    options = {"max_new_tokens": NEW, "generation_config": {}, "pad_token_id": 0, **start, **options}
-    model = load_model(open_checkpoint(checkpoint(variant)))
-    return XLAGenerationLayer(model, tiny(), cache_buckets=(40, 80, 128), **options)
+    check_always(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -38,22 +22,7 @@ def layer(checkpoint):
     return layer_of(checkpoint, "llama-tied-gqa")
 
 
-def same(made, plain):
-    for name in ("sequences", "lengths"):
-        np.testing.assert_array_equal(made[name], plain[name])
-    np.testing.assert_allclose(made["scores"], plain["scores"], rtol=1e-4)
-
-
 MODES = {"greedy": {}, "sampled": dict(do_sample=True, temperature=0.4, seed=1), "ends": dict(eos_token_id=[5, 50, 60])}
-
-
-def checks(layer, rows, **options):
-    """How often the model ran to check guesses."""
-    run = layer._generator.start([np.array(row, np.int32) for row in rows], layer.options.replace(**options))
-    for _ in run.advance(Watch()):
-        pass
-    run.close()
-    return run.generation.runs[1]
 
 
 @pytest.mark.quick("llama-tied-gqa")
@@ -63,7 +32,7 @@ def test_tokens_of_every_family_stay_the_same(checkpoint, variant):
     layer = layer_of(checkpoint, variant)
     for options in MODES.values():
         same(layer.generate(ROWS, prompt_lookup_num_tokens=5, **options), layer.generate(ROWS, **options))
-    assert checks(layer, ROWS, prompt_lookup_num_tokens=5) > 0
+    assert runs_of(layer, ROWS, prompt_lookup_num_tokens=5)[1] > 0
 
 
 @pytest.mark.quick("20")

@@ -6,7 +6,6 @@ import keras
 from keras import ops
 
 from keras_xla.engine.search.prompt_lookup import LONGEST
-from keras_xla.engine.search.request import Request
 from keras_xla.engine.search.samplers import OFF
 from keras_xla.engine.search.sampling import Sampling, SamplingState
 from keras_xla.engine.search.while_loop import while_loop
@@ -34,8 +33,9 @@ class Assistant:
     knows what the model thinks, the more often both draw the same token.
 
     Args:
-        model: The smaller model. Logits that it lacks are never guessed, those that it has more are left out.
-        request: The request.
+        model: The smaller model. Tokens that it does not know are never guessed, those that it has more are left out.
+        starts: `[B]` int32, each row's first real slot.
+        prompt_end: Int32, the slot behind the prompts.
         search: How tokens are chosen.
         vocab_size: Of the model that is assisted.
         slots: T.
@@ -46,19 +46,20 @@ class Assistant:
     def __init__(
         self,
         model: ChunkDecoder,
-        request: Request,
+        starts: Any,
+        prompt_end: Any,
         search: Sampling,
         vocab_size: int,
         slots: int,
         chunk: int,
         count: int,
     ):
-        self._model, self._request, self._search = model, request, search
+        self._model, self._starts, self._prompt_end, self._search = model, starts, prompt_end, search
         self._vocab_size, self._slots, self._chunk, self.count = vocab_size, slots, chunk, count
 
     def read(self, tokens: Any, draft: Draft) -> Draft:
         """With the prompts `tokens [B, T]` in the cache, but for their last tokens."""
-        last = ops.zeros_like(draft.known) + self._request.prompt_end - 1
+        last = ops.zeros_like(draft.known) + self._prompt_end - 1
         return self._caught_up(tokens, last, draft._replace(known=ops.zeros_like(draft.known)))
 
     def look(self, state: SamplingState) -> tuple[Any, Any]:
@@ -66,9 +67,9 @@ class Assistant:
         batch = state.lengths.shape[0]
         return ops.zeros((batch, self.count), "int32"), ops.full((batch,), LONGEST, "int32")
 
-    def guess(self, looked, going, chosen, state: SamplingState, draft: Draft) -> tuple[Any, Draft]:
+    def guess(self, found, going, chosen, state: SamplingState, draft: Draft) -> tuple[Any, Draft]:
         """See `speculate.Guesser`."""
-        last = self._request.prompt_end - 1 + state.lengths  # [B], the slot of each row's last token
+        last = self._last(state)
         draft = self._caught_up(state.tokens, last, draft)
         scores, cache = self._run(chosen, last, draft.cache)
 
@@ -79,15 +80,20 @@ class Assistant:
             scores, cache = self._run(chosen, last + 1 + i, cache)
             return i + 1, guessed, scores, chosen, state, cache
 
-        initial = (ops.zeros((), "int32"), looked, scores, chosen, state, cache)
+        initial = (ops.zeros((), "int32"), found, scores, chosen, state, cache)
         _, guessed, *_, cache = while_loop(lambda now: now[0] < self.count, one, initial)
         return guessed, Draft(cache, last + 1 + self.count)
 
-    def _caught_up(self, tokens, last, draft: Draft) -> Draft:
-        """With all tokens before the slots `last` in the cache: what was made without guesses, it has not seen.
+    def settled(self, state: SamplingState, draft: Draft) -> Draft:
+        """See `speculate.Guesser`: what was guessed in vain it does not know."""
+        return draft._replace(known=ops.minimum(draft.known, self._last(state)))
 
-        Of what it did see, tokens that were guessed in vain count no more.
-        """
+    def _last(self, state: SamplingState):
+        """The slot of each row's last token, `[B]`."""
+        return self._prompt_end - 1 + state.lengths
+
+    def _caught_up(self, tokens, last, draft: Draft) -> Draft:
+        """With all tokens before the slots `last` in the cache: what was made without guesses, it has not seen."""
 
         def missing(now: Draft):
             return ops.any(now.known < last)
@@ -98,7 +104,7 @@ class Assistant:
             _, cache = self._extend(ops.take_along_axis(tokens, slots, axis=1), first, now.cache)
             return Draft(cache, ops.minimum(first + self._chunk, last))
 
-        return while_loop(missing, run, Draft(draft.cache, ops.minimum(draft.known, last)))
+        return while_loop(missing, run, draft)
 
     def _run(self, tokens, slot, cache: Cache) -> tuple[Any, Cache]:
         """Logits `[B, V]` behind `tokens [B, 1]` at each row's slot `[B]`."""
@@ -108,5 +114,5 @@ class Assistant:
         return ops.pad(logits, ((0, 0), (0, missing)), constant_values=OFF), cache
 
     def _extend(self, tokens, first, cache: Cache) -> tuple[Any, Cache]:
-        view = View.causal(first, tokens.shape[1], self._slots, self._request.starts)
-        return self._model.extend(tokens, first, view, cache)
+        view = View.causal(first, tokens.shape[1], self._slots, self._starts)
+        return self._model.extend(ops.minimum(tokens, self._model.vocab_size - 1), first, view, cache)

@@ -31,9 +31,13 @@ class PromptLookup:
         starts, ends = self._request.starts, self._request.prompt_end + state.lengths
         return look_up(state.tokens, starts, ends, self._request.extras.get("source"), self.count)
 
-    def guess(self, looked, going, chosen, state: SamplingState, draft) -> tuple[Any, Any]:
+    def guess(self, found, going, chosen, state: SamplingState, draft) -> tuple[Any, Any]:
         """See `speculate.Guesser`."""
-        return looked, draft
+        return found, draft
+
+    def settled(self, state: SamplingState, draft: Any) -> Any:
+        """See `speculate.Guesser`."""
+        return draft
 
 
 def look_up(tokens: Any, starts: Any, ends: Any, source: Any, count: int) -> tuple[Any, Any]:

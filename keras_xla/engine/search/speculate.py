@@ -42,16 +42,19 @@ class Guesser(Protocol):
         That is how many tokens before them are as in the text they come from, 0 to `prompt_lookup.LONGEST`.
         """
 
-    def guess(self, looked: Any, going: Any, chosen: Any, state: SamplingState, draft: Any) -> tuple[Any, Any]:
+    def guess(self, found: Any, going: Any, chosen: Any, state: SamplingState, draft: Any) -> tuple[Any, Any]:
         """Guesses `[B, G]` int32 for the rows that are `going [B]`, and the guesser's own values.
 
         Args:
-            looked: What `look` found.
+            found: What `look` found.
             going: `[B]` bool.
             chosen: `[B, 1]` int32, each row's last token.
             state: The search's.
             draft: The guesser's own values, see `advance`.
         """
+
+    def settled(self, state: SamplingState, draft: Any) -> Any:
+        """The guesser's own values, once the search has chosen."""
 
 
 class _Carry(NamedTuple):
@@ -64,7 +67,7 @@ class _Carry(NamedTuple):
     cache: Cache
     draft: Any  # the guesser's own
     scores: Any  # [B, S, V], room for the logits of a run
-    looked: Any  # [B, G] int32, what it found
+    found: Any  # [B, G] int32, what it found
     check: Any  # bool, whether the next run is to check guesses
 
 
@@ -101,8 +104,8 @@ def advance(
     loop = _Loop(model, request, search, guesser, values["tokens"].shape[1], count, budget[2])
     state, runs = state_at(step, search, values), ops.zeros((2,), "int32")
     state = state._replace(done=ops.logical_or(state.done, stopped))
-    scores = ops.zeros((values["tokens"].shape[0], guesser.count + 1, model.vocab_size))
-    end = loop.run(loop.looked(budget[:2], runs, values["chosen"], state, values["cache"], values["draft"], scores))
+    scores = ops.zeros((values["tokens"].shape[0], guesser.count + 1, model.vocab_size), "float32")
+    end = loop.run(loop.prepared(budget[:2], runs, values["chosen"], state, values["cache"], values["draft"], scores))
     state, chosen = end.state, end.chosen
     values = {**values, "cache": end.cache, "chosen": chosen, "parents": ops.zeros_like(chosen), "search": state}
     furthest = ops.max(ops.where(state.done, 0, state.lengths))
@@ -122,17 +125,17 @@ class _Loop:
         """All runs of a call."""
         return while_loop(self._more, self._turn, carry)
 
-    def looked(self, saved, runs, chosen, state: SamplingState, cache: Cache, draft, scores) -> _Carry:
+    def prepared(self, saved, runs, chosen, state: SamplingState, cache: Cache, draft, scores) -> _Carry:
         """The carry, and whether its next run is to check guesses."""
         going, guesses = self._going(state), self._guesser.count
-        looked, matched = self._guesser.look(state)
+        found, matched = self._guesser.look(state)
         least = ops.where(saved[0] >= WELL_OFF * self._price, SHORTEST, LONGEST)
         good = ops.cast(ops.logical_and(going, matched >= least), "float32")
         share = ops.sum(good) / ops.maximum(ops.sum(ops.cast(going, "float32")), 1.0)
         fits = ops.max(ops.where(state.done, 0, self._last(state))) + guesses + 1 <= self._slots
         worth = ops.logical_and(share > 0, share * guesses >= self._price)
         check = ops.logical_and(ops.logical_and(ops.all(saved >= self._price), worth), fits)
-        return _Carry(saved, runs, chosen, state, cache, draft, scores, looked, check)
+        return _Carry(saved, runs, chosen, state, cache, draft, scores, found, check)
 
     def _last(self, state: SamplingState):
         """The slot of each row's last token, `[B]`."""
@@ -174,14 +177,15 @@ class _Loop:
         # Loops of one turn or none, not a condition: XLA changes in place what a loop carries.
         first = ops.logical_not(now.check), now.scores, now.cache
         _, scores, cache = while_loop(lambda carry: carry[0], alone, first)
-        second = now.check, now.looked, now.draft, scores, cache
+        second = now.check, now.found, now.draft, scores, cache
         _, guessed, draft, scores, cache = while_loop(lambda carry: carry[0], with_guesses, second)
         chosen, state = self._choose(scores, guessed, now.check, going, now.chosen, now.state)
+        draft = self._guesser.settled(state, draft)
         kind = ops.stack([ops.logical_not(now.check), now.check])
         booked = ops.where(now.check, self._steps(now.state, state, going) - 1.0 - self._price, SLACK)
         most = self._price * ops.convert_to_tensor(MOST_CHECKS, "float32")
         saved = ops.minimum(now.saved + booked, ops.maximum(most, now.saved))
-        return self.looked(saved, now.runs + ops.cast(kind, "int32"), chosen, state, cache, draft, scores)
+        return self.prepared(saved, now.runs + ops.cast(kind, "int32"), chosen, state, cache, draft, scores)
 
     def _steps(self, before: SamplingState, after: SamplingState, going):
         """For how many steps of the mean row, and of the one that has most to make, a run stands: `[2]` float32.

@@ -39,6 +39,10 @@ class TaskTokenizer:
         kept = [int(i) for i in ids if i not in special]
         return str(self.tokenizer.detokenize(kept)) if kept else ""
 
+    def get_vocab(self) -> dict[str, int]:
+        """All tokens and their ids."""
+        return {str(token): i for i, token in enumerate(self.tokenizer.get_vocabulary())}
+
     def save_pretrained(self, path: str) -> None:
         """Unsupported.
 
