@@ -19,7 +19,7 @@ import keras
 import numpy as np
 from bandwidth import read_bandwidth
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "examples"))
 
 import smollm2  # noqa: E402  (a script in another folder)
