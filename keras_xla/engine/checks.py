@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_xla.config import GenerationOptions
+from keras_xla.config import CONSTRAINTS, GenerationOptions
 
 Rows = Sequence[np.ndarray]
 
@@ -85,7 +85,7 @@ def check_assisted(generator: Any, assistant: Any, options: GenerationOptions) -
         if not each.keeps_prompts:
             kind = "an encoder-decoder" if each.has_encoder else "a model with a cache of its own"
             raise ValueError(f"Received an assistant, and {kind} as {who}; expected decoder-only ones of keras_xla's.")
-    asked = [name for name in ("json_schema", "regex", "grammar") if getattr(options, name) is not None]
+    asked = [name for name in CONSTRAINTS if getattr(options, name) is not None]
     asked += ["num_beams"] if options.num_beams > 1 else []
     asked += ["prompt_lookup_num_tokens"] if options.prompt_lookup_num_tokens else []
     if asked:

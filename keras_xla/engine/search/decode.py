@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_xla.engine.search.beam_cache import is_chunked, kind_of_cache
 from keras_xla.engine.search.request import Request
+from keras_xla.engine.search.while_loop import while_loop
 from keras_xla.models.interface import ChunkDecoder, Decoder, View
 
 # B batch, C chunk, K beams, T cache slots, V vocabulary
@@ -77,18 +78,18 @@ def advance(
     most = ops.max(request.max_new_tokens)
     until = ops.minimum(step + count, most)
     state = state_at(step, search, values)
-    initial = (values["chosen"], values["parents"], state, values["cache"], values["table"])
 
-    def more(step, *flat):
-        return ops.logical_and(step < until, search.unfinished(_like(initial, flat)[2]))
+    def more(now):
+        step, _, _, state, *_ = now
+        return ops.logical_and(step < until, search.unfinished(state))
 
-    def one(step, *flat):
-        tokens, parents, state, cache, table = _like(initial, flat)
+    def one(now):
+        step, tokens, parents, state, cache, table = now
         scores, cache, table = beams.forward(tokens, parents, step, cache, table)
-        return (step + 1, *keras.tree.flatten((*search.advance(scores, step, state), cache, table)))
+        return step + 1, *search.advance(scores, step, state), cache, table
 
-    step, *flat = ops.while_loop(more, one, (step, *keras.tree.flatten(initial)))
-    chosen, parents, state, cache, table = _like(initial, flat)
+    initial = step, values["chosen"], values["parents"], state, values["cache"], values["table"]
+    step, chosen, parents, state, cache, table = while_loop(more, one, initial)
     values = {**values, "cache": cache, "table": table, "chosen": chosen, "parents": parents, "search": state}
     unfinished = ops.logical_and(step < most, search.unfinished(state))
     return values, (step, unfinished, search.progress(state))
@@ -98,7 +99,3 @@ def state_at(step: Any, search: Search, values: dict) -> Any:
     """The search's state: that of the `values`, or a new one before the first token."""
     begun = search.begin(values["tokens"])
     return keras.tree.map_structure(lambda new, old: ops.where(step == 0, new, old), begun, values["search"])
-
-
-def _like(structure: Any, flat: Any) -> Any:
-    return keras.tree.pack_sequence_as(structure, list(flat))
