@@ -7,17 +7,15 @@ answer is compared: guesses must not change it. A line a call goes to the raw fi
 """
 
 import argparse
-import datetime
 import json
 import pathlib
 import statistics
-import subprocess
 import sys
 import time
 
-import keras
 import numpy as np
 from bandwidth import read_bandwidth
+from facts import facts, said
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "examples"))
@@ -95,8 +93,7 @@ def main():
     layer = keras_xla.XLAGenerationLayer.from_pretrained(smollm2.fetch(), max_new_tokens=args.new)
     plain = layer.options.replace(do_sample=False)
     ways = {"plain": plain, "guesses": plain.replace(prompt_lookup_num_tokens=args.guesses)}
-    commit = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout
-    facts = dict(commit=commit.strip(), keras=keras.__version__, backend=keras.backend.backend())
+    known = facts()
     lines, differ = [], 0
     for turn in range(-1, args.rounds):  # the first compiles, and learns what a run takes
         limit = read_bandwidth()
@@ -110,15 +107,14 @@ def main():
                         made[way] = tokens
                         line = dict(round=turn, kind=kind, batch=batch, first=i, way=way, seconds=seconds)
                         lines.append(
-                            {**line, "tokens": sum(map(len, tokens)), "runs": runs, "bandwidth": limit, **facts}
+                            {**line, "tokens": sum(map(len, tokens)), "runs": runs, "bandwidth": limit, **known}
                         )
                     differ += turn >= 0 and made["plain"] != made["guesses"]
     if args.raw:
         args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
     print("# Guesses from the prompt\n")
     print(
-        f"`python benchmarks/prompt_lookup.py`, {datetime.date.today()}, commit {commit.strip()}, keras "
-        f"{keras.__version__} on {keras.backend.backend()}. SmolLM2-135M-Instruct, float32, greedy, at most {args.new} "
+        f"`python benchmarks/prompt_lookup.py`, {said()}. SmolLM2-135M-Instruct, float32, greedy, at most {args.new} "
         f"new tokens, prompt_lookup_num_tokens={args.guesses}, {args.rounds} rounds. Calls whose answers differ: "
         f"{differ}. A ratio is the median over the rounds of what all prompts took together; the prompts' own runs are "
         "part of it.\n"

@@ -196,3 +196,16 @@ def generate_seq2seq(variant: str, source: list[int], **options) -> list[int]:
     options = {"do_sample": False, "eos_token_id": None, "forced_eos_token_id": None, **options}
     with torch.no_grad():
         return torch_model(variant).generate(torch.tensor([source]), **options)[0, 1:].tolist()
+
+
+def generated(variant: str, row: list[int], **options) -> list[list[int]]:
+    """The new tokens of each of PyTorch's answers, up to its end."""
+    options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None, **options}
+    if variant not in VARIANTS:
+        options |= dict(decoder_start_token_id=3, forced_eos_token_id=None, use_cache=False)
+    ids = torch.tensor([row])
+    with torch.no_grad():
+        out = torch_model(variant).generate(ids, attention_mask=torch.ones_like(ids), **options)
+    ends = options["eos_token_id"] or []
+    rows = out[:, len(row) if variant in VARIANTS else 1 :].tolist()
+    return [row[: next((i + 1 for i, t in enumerate(row) if t in ends), len(row))] for row in rows]

@@ -25,7 +25,7 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cuto
 """Options that mean nothing without `do_sample`."""
 BEAMS = ("length_penalty", "early_stopping")
 """Options that mean nothing without `num_beams`."""
-PER_ROW = ("max_new_tokens", *SAMPLING)
+PER_ROW = ("max_new_tokens", "guidance_scale", *SAMPLING)
 """Options that may have a value for each prompt, beside `stop_strings` and `CONSTRAINTS`."""
 MOST_GUESSES = 64  # tokens at once
 CONSTRAINTS = ("json_schema", "regex", "grammar")
@@ -68,6 +68,9 @@ class GenerationOptions:
             tuples of tokens to numbers, or pairs of a list and a number.
         exponential_decay_length_penalty: A pair: after how many new tokens ends become more likely, and how quickly (a
             factor, to the power of the tokens since).
+        guidance_scale: How strongly completions are led from what follows a negative prompt (by default the prompt's
+            last token) to what follows the prompt (Sanchez et al., 2023); 1 is off, usual are 1.1 to 3. The model then
+            runs for two rows a prompt, and scores are of the distribution that it makes of both.
         renormalize_logits: Whether a beam's log-probabilities are of what processors and filters have left.
         no_repeat_ngram_size: No sequence of this many tokens occurs twice; 0 is off.
         encoder_no_repeat_ngram_size: No sequence of this many tokens of what an encoder reads (without one, of the
@@ -120,6 +123,7 @@ class GenerationOptions:
     encoder_repetition_penalty: float = 1.0
     sequence_bias: tuple[tuple[tuple[int, ...], float], ...] = ()
     exponential_decay_length_penalty: tuple[int, float] | None = None
+    guidance_scale: float | tuple[float, ...] = 1.0
     renormalize_logits: bool = False
     no_repeat_ngram_size: int = 0
     encoder_no_repeat_ngram_size: int = 0
@@ -197,25 +201,17 @@ class GenerationOptions:
             )
         if len(asked := [name for name in CONSTRAINTS if getattr(self, name) is not None]) > 1:
             raise ValueError(f"Received {' and '.join(asked)}; expected at most one of them.")
+        if asked and self.prompt_lookup_num_tokens:
+            raise ValueError(
+                f"Received prompt_lookup_num_tokens={self.prompt_lookup_num_tokens} with {asked[0]}, which says after "
+                "each token what may come next. Pass one of them."
+            )
+        asked += [name for name in ("prompt_lookup_num_tokens", "stop_strings") if getattr(self, name)]
+        asked += ["guidance_scale"] if self.guided else []
         if asked and self.num_beams > 1:
             raise ValueError(
-                f"Received {asked[0]} with num_beams={self.num_beams}; it leads answers without beams only. Pass "
-                "num_beams=1, or leave it out."
-            )
-        guesses = f"Received prompt_lookup_num_tokens={self.prompt_lookup_num_tokens}"
-        if self.prompt_lookup_num_tokens and self.num_beams > 1:
-            raise ValueError(
-                f"{guesses} with num_beams={self.num_beams}; guesses serve completions without beams only. Pass "
-                "num_beams=1, or leave it out."
-            )
-        if self.prompt_lookup_num_tokens and asked:
-            raise ValueError(
-                f"{guesses} with {asked[0]}, which says after each token what may come next. Pass one of them."
-            )
-        if self.stop_strings and self.num_beams > 1:
-            raise ValueError(
-                f"Received stop_strings={list(self.stop_strings)} with num_beams={self.num_beams}; they end "
-                "completions without beams only. Pass num_beams=1, or leave them out."
+                f"Received {asked[0]}={getattr(self, asked[0])!r} with num_beams={self.num_beams}; it serves "
+                "completions without beams only. Pass num_beams=1, or leave it out."
             )
         copies = self.num_return_sequences
         if self.num_beams > 1 and copies > self.num_beams:
@@ -251,6 +247,11 @@ class GenerationOptions:
     def stop_strings_of(self, row: int) -> tuple[str, ...]:
         """What ends the completions of one prompt."""
         return self.stop_strings[row] if is_per_row(self.stop_strings) else self.stop_strings
+
+    @property
+    def guided(self) -> bool:
+        """Whether completions are led by `guidance_scale`."""
+        return any(scale != 1 for scale in all_values(self.guidance_scale))
 
     @property
     def constrained(self) -> bool:
@@ -321,7 +322,7 @@ def checkpoint_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     guesses = {"prompt_lookup_num_tokens", "max_matching_ngram_size", "num_assistant_tokens", "assistant_lookbehind"}
     guesses |= {"num_assistant_tokens_schedule", "assistant_confidence_threshold", "target_lookbehind"}
     known, harmless = known - guesses, harmless | guesses  # they change no completion
-    off = {"num_beam_groups": 1, "diversity_penalty": 0.0, "guidance_scale": 1.0}
+    off = {"num_beam_groups": 1, "diversity_penalty": 0.0}
     options = {name: value for name, value in values.items() if name in known and value is not None}
     unknown = {
         name: value
@@ -348,6 +349,7 @@ _OFF = {  # what None means, as generation_config.json writes it
     "frequency_penalty": 0.0,
     "encoder_repetition_penalty": 1.0,
     "sequence_bias": (),
+    "guidance_scale": 1.0,
     "renormalize_logits": False,
     "no_repeat_ngram_size": 0,
     "encoder_no_repeat_ngram_size": 0,
@@ -377,6 +379,7 @@ _NUMBERS = (
     ("presence_penalty", math.isfinite, "that is finite"),
     ("frequency_penalty", math.isfinite, "that is finite"),
     ("length_penalty", math.isfinite, "that is finite"),
+    ("guidance_scale", math.isfinite, "that is finite"),
 )
 _TOKENS = ("eos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
 _TOKEN = ("pad_token_id", "forced_bos_token_id", "decoder_start_token_id")

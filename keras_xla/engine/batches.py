@@ -84,3 +84,16 @@ def copies_of(options: GenerationOptions) -> int:
 def numbers(prompts: np.ndarray, copies: int) -> np.ndarray:
     """Of each prompt's copies, `(n * copies,)`."""
     return (prompts[:, None] * copies + np.arange(copies)).reshape(-1)
+
+
+def drawn_by(options: GenerationOptions, rows: np.ndarray) -> np.ndarray:
+    """Numbers on which what is drawn for `rows` (their numbers, all copies of each prompt) depends.
+
+    Where each prompt has a seed, its answers are those that it would have alone.
+    """
+    return np.arange(len(rows)) % copies_of(options) if isinstance(options.seed, tuple) else rows
+
+
+def slots_of(prompt: int, new: int, beams: int = 1) -> int:
+    """Of a cache that holds a prompt and all new tokens; beams have a slot each for every token but the last."""
+    return prompt + max(new, beams * new - 1)

@@ -114,6 +114,26 @@ def decoder_prompts(rows: Rows, options: GenerationOptions, prompts: Rows | None
     return [np.array([start], np.int32)] * len(rows)
 
 
+def negative_prompts(rows: Rows, options: GenerationOptions, negative: Rows | None) -> Rows | None:
+    """What completions are led away from: the negative prompts, or each prompt's last token; None without guidance.
+
+    Raises:
+        ValueError: for another number of negative prompts than of prompts.
+    """
+    if negative is None:
+        return [row[-1:] for row in rows] if options.guided else None
+    if len(negative) != len(rows):
+        raise ValueError(f"Received {len(negative)} negative prompts for {len(rows)} prompts; expected one for each.")
+    return negative
+
+
+def check_negative(model: Any, negative: Rows, options: GenerationOptions) -> None:
+    """Raise for negative prompts that `model` cannot run, as `check` does for prompts."""
+    for i, row in enumerate(negative):
+        _check_ids("Negative prompt", i, row, model.vocab_size)
+        _check_room(f"Negative prompt {i}", len(row), model.max_positions, options.most_new_tokens)
+
+
 def _check_ids(kind: str, i: int, row: np.ndarray, vocab: int) -> None:
     if len(row) == 0:
         raise ValueError(f"{kind} {i} is empty; expected at least one token.")

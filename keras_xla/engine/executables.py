@@ -76,6 +76,7 @@ class AdvanceKey:
         beams: Beams.
         eos_room: Room for end-of-sequence ids.
         words: Room for bad words, and for biased sequences: how many, how long.
+        guided: Whether each prompt has a negative one beside it.
     """
 
     batch: int
@@ -84,9 +85,11 @@ class AdvanceKey:
     beams: int = 1
     eos_room: int = 8
     words: tuple[int, ...] = ()
+    guided: bool = False
 
     def __str__(self):
-        return ", ".join(["advance", *([f"{self.beams} beams"] if self.beams > 1 else []), *_shown(self)])
+        more = [f"{self.beams} beams"] if self.beams > 1 else ["guided"] if self.guided else []
+        return ", ".join(["advance", *more, *_shown(self)])
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,14 @@ class SpeculateKey(AdvanceKey):
 
     def __str__(self):
         return f"{super().__str__()}, {self.guesses} guesses{' of an assistant' if self.assistant else ''}"
+
+
+@dataclass(frozen=True)
+class RefillKey(AdvanceKey):
+    """What changes the graph of a loop over new tokens whose rows began at different times."""
+
+    def __str__(self):
+        return super().__str__().replace("advance", "advance, refilled", 1)
 
 
 @dataclass(frozen=True)
@@ -224,9 +235,14 @@ class Executables:
         finally:
             self._warming.on = False
 
+    @property
+    def may_compile(self) -> bool:
+        """Whether a new key of a known kind compiles in this thread, rather than raises."""
+        return self.on_recompile == "log" or getattr(self._warming, "on", False)
+
     def _first(self, key, args, weights):
         cause = self._cause(key)
-        if cause != "first call" and self.on_recompile == "raise" and not getattr(self._warming, "on", False):
+        if cause != "first call" and not self.may_compile:
             raise RecompileError(f"{self.name} would compile again: {cause}. Warm that up, or widen the buckets.")
         result = Future()
 

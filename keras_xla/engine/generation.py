@@ -31,6 +31,7 @@ class StateKey:
         beams: Beams.
         source: Length of what an encoder-decoder reads; 0 without.
         assistant: The number of the smaller model that guesses; 0 for none.
+        guided: Whether each prompt has a negative one beside it.
     """
 
     batch: int
@@ -38,6 +39,12 @@ class StateKey:
     beams: int = 1
     source: int = 0
     assistant: int = 0
+    guided: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Of the cache."""
+        return self.batch * (2 if self.guided else 1)
 
 
 class Pace:
@@ -146,7 +153,7 @@ class Generation:
         """Run the model `count` times, for a token a row each; by default as often as fits into `seconds`."""
         count = self._pace.count(seconds) if count is None else count
         if self._furthest >= self._room:
-            self._grow()
+            self._make_room()
         traces, start = self._executables.trace_count, time.perf_counter()
         runs = self._run(self._executable(self._key), count)
         if self._executables.trace_count == traces:
@@ -233,6 +240,9 @@ class Generation:
         behind = self._key.cache - self.prompt_end
         # Beams that share a cache have a slot each for every token.
         return behind if self._caches is None else min((behind + 1) // self._key.beams, behind)
+
+    def _make_room(self) -> None:
+        self._grow()
 
     def _grow(self) -> None:
         key = dataclasses.replace(self._key, cache=self._caches.fit(self._key.cache + 1))

@@ -1,38 +1,35 @@
 """From ragged rows of ids to completions: checks, buckets, the right executables, and back."""
 
-import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
 from keras_xla import backend
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.batches import Part, copies_of, most_rows, split
+from keras_xla.engine.batches import Part, copies_of, drawn_by, most_rows, slots_of, split
 from keras_xla.engine.buckets import Buckets
-from keras_xla.engine.checks import check, check_speech, decoder_prompts
-from keras_xla.engine.executables import AdvanceKey, AssistantKey, Executables, SpeculateKey, WholeKey
-from keras_xla.engine.generation import Generation, Pace, StateKey
-from keras_xla.engine.padding import pad_left, pad_more, padded
+from keras_xla.engine.checks import check, check_negative, check_speech, decoder_prompts, negative_prompts
+from keras_xla.engine.executables import Executables
+from keras_xla.engine.generation import StateKey
+from keras_xla.engine.padding import padded
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.prompt_cache import Kept, PromptCache, SavedPrompt
 from keras_xla.engine.prompt_runner import PromptRunner
-from keras_xla.engine.run import Guide, Run, Stop, allowed, nothing
+from keras_xla.engine.refill import Refill
+from keras_xla.engine.run import Guide, Run, Stop, nothing
 from keras_xla.engine.search import processors as logits
 from keras_xla.engine.search.own_processors import check_processor_options
-from keras_xla.engine.search.request import eos_room, make_request
-from keras_xla.engine.speculation import RunTimes, Speculation
+from keras_xla.engine.starter import Batch, Starter
 from keras_xla.engine.state_pool import StatePool
 from keras_xla.engine.watch import Watch
 from keras_xla.models.interface import Decoder, EncoderDecoder
 
 Rows = Sequence[np.ndarray]
 
-AHEAD = 32  # new tokens that a cache has room for from the start
 CACHE_BYTES = 2**31  # of all caches of a batch
+OUR_DECODER = "a decoder-only model of keras_xla's"
 
 
 class Generator:
@@ -66,18 +63,15 @@ class Generator:
         refresh: Callable[[], None] = lambda: None,
         cache_bytes: int = CACHE_BYTES,
     ):
-        self.model, self.processors, self._words = model, dict(processors), -(-model.vocab_size // 32)
-        self._programs = Programs(model, self.processors, processed_scores)
-        self.has_encoder, self.chunked = self._programs.has_encoder, self._programs.chunked
+        self.model, self.processors = model, dict(processors)
+        self._programs = programs = Programs(model, self.processors, processed_scores)
+        self.has_encoder, self.chunked = programs.has_encoder, programs.chunked
         self.batch_buckets, self.cache_buckets, self._cache_bytes = batch, cache, cache_bytes
-        programs = self._programs
         self.executables = Executables(name, programs.function, model.variables, on_recompile, programs.more_variables)
-        self.pool = StatePool(self._programs.new_state)
-        self.prompt_runner = PromptRunner(
-            model, self._programs, self.executables, self.pool, batch, cache, source, refresh
-        )
-        self._paces: dict[AdvanceKey, Pace] = {}
-        self._run_times: dict[AdvanceKey, RunTimes] = {}
+        self.pool = StatePool(programs.new_state)
+        self.prompt_runner = PromptRunner(model, programs, self.executables, self.pool, batch, cache, source, refresh)
+        made = programs, self.executables, self.pool, self.prompt_runner, cache
+        self._starter, self._refill = Starter(*made), Refill(*made, batch, cache_bytes)
         self._numbering, self._numbered = threading.Lock(), 0
 
     def __call__(
@@ -94,6 +88,7 @@ class Generator:
         first_row: int = 0,
         report: Callable[[int], None] = lambda rows: None,
         assistant: "Generator | None" = None,
+        negative: Rows | None = None,
     ) -> dict[str, np.ndarray]:
         """Complete each row.
 
@@ -109,6 +104,7 @@ class Generator:
             first_row: The number of the first row, on which what is drawn for it depends.
             report: Called with how many rows have just been finished.
             assistant: Of a smaller model, which guesses tokens; a decoder with the same vocabulary.
+            negative: For guidance, what completions are led away from; by default each row's last token.
 
         Returns:
             `sequences (rows * num_return_sequences, max_new_tokens)` int32, new tokens only,
@@ -122,16 +118,21 @@ class Generator:
         watch = Watch(options.max_time) if watch is None else watch
         if hidden is not None:  # one batch already
             return self._outputs(self.start(rows, options, prompts, hidden), watch)
-        self.check(rows, options, prompts)  # all of them, before the first batch runs
-        made, order = [], []
-        for part in self.parts(rows, options):
+        self.check(rows, options, prompts, negative=negative)  # all of them, before the first batch runs
+        negative, made, order = negative_prompts(rows, options, negative), [], []
+        alone = self.keeps_prompts and not any(guides) and reuse is None and assistant is None
+        if alone and (asked := self._refill.worth_it(rows, options, first_row, stops)) is not None:
+            self.prompt_runner.refresh()
+            return self._refill.outputs(asked, options, watch, report)
+        for part in self.parts(rows, options, negative):
             if watch.over:
                 outputs = nothing(len(part.prompts), options)
             else:
-                begun = None if prompts is None else part.of(prompts)
+                begun, unwanted = (None if x is None else part.of(x) for x in (prompts, negative))
                 led = part.of_rows(guides)
                 more = dict(numbers=part.rows, first_row=first_row, room=part.room, assistant=assistant)
-                run = self.start(part.of(rows), part.options, begun, guides=led, reuse=reuse, **more)
+                more |= dict(guides=led, reuse=reuse, negative=unwanted)
+                run = self.start(part.of(rows), part.options, begun, **more)
                 outputs = self._outputs(run, watch, part.of_rows(stops), led, options)
             made.append(outputs)
             order.append(part.answers)
@@ -139,17 +140,24 @@ class Generator:
         back = np.argsort(np.concatenate(order))
         return {name: np.concatenate([outputs[name] for outputs in made])[back] for name in made[0]}
 
-    def parts(self, rows: Rows, options: GenerationOptions) -> list[Part]:
+    def parts(self, rows: Rows, options: GenerationOptions, negative: Rows | None = None) -> list[Part]:
         """Which prompts, or sources, run together."""
         lengths = [len(row) for row in rows]
         most = most_rows(self.batch_buckets, 0, self._cache_bytes)
+        if negative is not None:
+            lengths = [max(pair) for pair in zip(lengths, map(len, negative), strict=True)]
         if self.keeps_prompts and len(rows) * copies_of(options) > 1:
-            slots = _slots(max(lengths), options.most_new_tokens, options.num_beams)
+            slots = slots_of(max(lengths), options.most_new_tokens, options.num_beams) * (2 if options.guided else 1)
             most = most_rows(self.batch_buckets, self._programs.slot_bytes * slots, self._cache_bytes)
         return split(lengths, options, most)
 
     def check(
-        self, rows: Rows, options: GenerationOptions, prompts: Rows | None = None, hidden: Any = None
+        self,
+        rows: Rows,
+        options: GenerationOptions,
+        prompts: Rows | None = None,
+        hidden: Any = None,
+        negative: Rows | None = None,
     ) -> tuple[Rows, Rows | None]:
         """Raise what `__call__` raises before anything compiles.
 
@@ -162,14 +170,21 @@ class Generator:
                 f"Received prompt_lookup_num_tokens={options.prompt_lookup_num_tokens} for a model with a cache of its "
                 "own, which runs one token at a time; expected it with a model of keras_xla's."
             )
+        if options.guided and not self.keeps_prompts:
+            raise ValueError(f"Received guidance_scale for {self._kind}; expected it with {OUR_DECODER}.")
         check_processor_options(self.processors, options, self.model.vocab_size)
         reads = rows if self.has_encoder and hidden is None else None
         check(self.model, [p for p in prompts if len(p) or hidden is None], options, reads)
-        parts = self.parts(rows, options) if hidden is None else [Part(np.arange(len(prompts)), options, 1, 0)]
+        negative = negative_prompts(rows, options, negative)
+        check_negative(self.model, negative or [], options)
+        parts = [Part(np.arange(len(prompts)), options, 1, 0)]
+        if hidden is None:
+            parts = self.parts(rows, options, negative)
         for part in parts:  # rows of one batch end together, and go on until the last one is done
             longest, new = max(map(len, part.of(prompts))), part.options.most_new_tokens
+            longest = max([longest, *map(len, part.of(negative) if negative else [])])
             # A cache may have to grow to that; one that cannot takes prompts whole.
-            slots = _slots(longest, new, options.num_beams) if self.chunked else padded(longest) + new
+            slots = slots_of(longest, new, options.num_beams) if self.chunked else padded(longest) + new
             self.cache_buckets.fit(slots)
         if reads is None and self.has_encoder:
             check_speech(options)
@@ -191,6 +206,7 @@ class Generator:
         first_row: int = 0,
         room: int = 0,
         assistant: "Generator | None" = None,
+        negative: Rows | None = None,
     ) -> Run:
         """Run the prompts of one batch; arguments and errors as for `__call__`.
 
@@ -198,19 +214,27 @@ class Generator:
         and `first_row` together, but not where each prompt has a seed: its answers are those that it would have alone.
         The batch has `room` for so many rows at least.
         """
-        prompts, reads = self.check(rows, options, prompts, hidden)
+        prompts, reads = self.check(rows, options, prompts, hidden, negative)
+        negative = negative_prompts(rows, options, negative)
         copies, each = copies_of(options), np.arange(len(prompts))
         options = options.of_rows(np.repeat(each, copies))
         numbers = np.arange(len(prompts) * copies) if numbers is None else numbers
-        drawn_by = np.tile(np.arange(copies), len(prompts)) if isinstance(options.seed, tuple) else first_row + numbers
-        prompts = [row for row in prompts for _ in range(copies)]
-        batch = self.batch_buckets.fit(max(len(prompts), room))
+        batch = self.batch_buckets.fit(max(len(prompts) * copies, room))
         self.prompt_runner.refresh()
-        sources = self.prompt_runner.sources(reads, hidden, copies, batch)
-        drawn_by = np.pad(drawn_by, (0, batch - len(drawn_by)))
-        key = StateKey(batch, 0, options.num_beams, self.prompt_runner.source_length(reads, hidden))
-        may = allowed(guides, batch, self._words)
-        return self._begun(prompts, options, key, sources, reuse, drawn_by, may, numbers, assistant)
+        asked = Batch(
+            prompts=[row for row in prompts for _ in range(copies)],
+            options=options,
+            size=batch,
+            source=self.prompt_runner.source_length(reads, hidden),
+            sources=self.prompt_runner.sources(reads, hidden, copies, batch),
+            negative=None if negative is None else [row for row in negative for _ in range(copies)],
+            numbers=numbers,
+            drawn_by=drawn_by(options, first_row + numbers),
+            guides=guides,
+            reuse=reuse,
+            assistant=assistant,
+        )
+        return self._starter(asked)
 
     def warmup(
         self,
@@ -222,6 +246,12 @@ class Generator:
     ) -> None:
         """Compile what a call with arguments of this size needs, for `max_new_tokens`."""
         if hidden is None:
+            with self.executables.warming():
+                alone = self.keeps_prompts and assistant is None
+                if alone and (asked := self._refill.worth_it(rows, options)) is not None:
+                    self.prompt_runner.refresh()
+                    self._refill.warm(asked)
+                    return
             for part in self.parts(rows, options):
                 begun = None if prompts is None else part.of(prompts)
                 self._warm(part.of(rows), part.options, begun, None, assistant)
@@ -239,9 +269,9 @@ class Generator:
         def prefill(key: StateKey, state: backend.DeviceState) -> None:
             if self.has_encoder:
                 return
-            self.prompt_runner.prefill(key, state, ids, starts)
+            self.prompt_runner.prefill(key, state, np.resize(ids, (key.rows, 2)), np.resize(starts, key.rows))
             if assistant is not None:
-                self._read_by(assistant, key, state, starts, ids.shape[1], self.executables.read_weights())
+                self._starter.read_by(assistant, key, state, starts, ids.shape[1], self.executables.read_weights())
 
         with self.executables.warming():
             run = self.start(rows, options, prompts, hidden, assistant=assistant)
@@ -254,6 +284,10 @@ class Generator:
         with self._numbering:
             first, self._numbered = self._numbered, (self._numbered + count) % 2**31
         return first
+
+    @property
+    def _kind(self) -> str:
+        return "an encoder-decoder" if self.has_encoder else "a model with a cache of its own"
 
     @property
     def keeps_prompts(self) -> bool:
@@ -281,8 +315,7 @@ class Generator:
             ValueError: as `__call__` does, for more rows than one batch, and where prompts cannot stay.
         """
         if not self.keeps_prompts:
-            kind = "an encoder-decoder" if self.has_encoder else "a model with a cache of its own"
-            raise ValueError(f"Received a prompt to save for {kind}; expected a decoder-only model of keras_xla.")
+            raise ValueError(f"Received a prompt to save for {self._kind}; expected {OUR_DECODER}.")
         options = GenerationOptions(max_new_tokens=1)
         self.check(rows, options)
         if len(parts := self.parts(rows, options)) > 1:
@@ -319,81 +352,3 @@ class Generator:
         outputs = run.outputs(None if call is None else call.most_new_tokens)
         run.close()
         return outputs
-
-    def _begun(self, prompts, options, key: StateKey, sources: list, reuse, drawn_by, may, numbers, assistant) -> Run:
-        """A generation with the prompts in its cache."""
-        chunked, batch = self.chunked, key.batch
-        guesses = options.prompt_lookup_num_tokens if assistant is None else options.num_assistant_tokens
-        busy = np.array([len(prompt) > 0 for prompt in prompts])
-        ids, starts = pad_left(prompts, batch, options.fill)
-        if chunked:
-            slots = ids.shape[1] + options.num_beams * min(options.most_new_tokens, max(AHEAD, 2 * guesses))
-        else:  # its cache cannot grow, and takes prompts whole
-            ids, starts = pad_more(ids, starts, options.fill)
-            slots = ids.shape[1] + options.most_new_tokens
-        number = 0 if assistant is None else self._programs.number_of(assistant.model)
-        key = dataclasses.replace(key, cache=self.cache_buckets.fit(slots), assistant=number)
-        length = ids.shape[1]
-        weights = self.executables.read_weights()
-        read = np.where(sources[1], sources[0], -1) if len(sources) == 2 else None
-        key, state, known = self.prompt_runner.state(key, sources, ids, starts, reuse, weights)
-        request = make_request(
-            starts, length, eos_room(options), options, self.processors, self.model.vocab_size, drawn_by, may, read
-        )
-        rooms = [request.extras[name].shape for name in ("words", "sequences") if name in request.extras]
-        words = tuple(size for shape in rooms for size in shape)
-        request = keras.tree.map_structure(ops.convert_to_tensor, request)
-
-        def executable(key: StateKey) -> AdvanceKey:
-            sizes = key.batch, key.cache, key.source, key.beams, request.eos.shape[0], words
-            return SpeculateKey(*sizes, min(guesses, key.cache - 1), key.assistant) if guesses else AdvanceKey(*sizes)
-
-        state.assign("tokens", np.pad(ids, ((0, 0), (0, key.cache - length))))
-        progress = None
-        if chunked:
-            self.prompt_runner.prefill(key, state, ids, starts, known, weights)
-            state.assign("chosen", np.tile(ids[:, -1:], (1, options.num_beams)))
-            state.assign("parents", np.zeros((batch, options.num_beams), np.int32))
-        else:
-            whole = WholeKey(**dataclasses.asdict(executable(key)), prompt=length)
-            progress = self.executables(whole, state, request, ops.convert_to_tensor(ids), weights=weights) or None
-        kind, more = Generation, {}
-        if guesses:
-            its = [] if assistant is None else self._read_by(assistant, key, state, starts, length, weights)
-            kind, more = Speculation, dict(times=self._times, draft_weights=its)
-        generation = kind(
-            executables=self.executables,
-            pool=self.pool,
-            caches=self.cache_buckets if chunked else None,
-            key=key,
-            state=state,
-            request=request,
-            executable=executable,
-            prompt_end=length,
-            options=options,
-            step=0 if chunked else 1,
-            pace=self._paces.setdefault(executable(key), Pace()),
-            progress=progress,
-            weights=weights,
-            **more,
-        )
-        close = Generation.close if reuse is None else reuse.close
-        return Run(generation, options, busy, numbers, self._words, close)
-
-    def _times(self, key: SpeculateKey) -> RunTimes:
-        return self._run_times.setdefault(key, RunTimes())
-
-    def _read_by(
-        self, assistant: "Generator", key: StateKey, state, starts: np.ndarray, prompt_end: int, weights: list
-    ) -> list:
-        """The weights of an assistant, which has read the prompts then."""
-        assistant.prompt_runner.refresh()
-        its, name = assistant.executables.read_weights(), AssistantKey(key.batch, key.cache, key.assistant)
-        inputs = map(ops.convert_to_tensor, (starts, np.int32(prompt_end)))
-        self.executables(name, state, *inputs, weights=[*weights, *its])
-        return its
-
-
-def _slots(prompt: int, new: int, beams: int) -> int:
-    """Of a cache that holds a prompt and all new tokens; beams have a slot each for every token but the last."""
-    return prompt + max(new, beams * new - 1)

@@ -17,6 +17,7 @@ from keras_xla.engine.executables import (
     EncodeKey,
     LogprobKey,
     PrefillKey,
+    RefillKey,
     RememberKey,
     ScoreKey,
     SpeculateKey,
@@ -24,10 +25,11 @@ from keras_xla.engine.executables import (
 )
 from keras_xla.engine.generation import StateKey
 from keras_xla.engine.padding import chunk_size
-from keras_xla.engine.search import decode, processors, speculate
+from keras_xla.engine.search import decode, processors, refill, speculate
 from keras_xla.engine.search.assistant import Assistant, Draft
 from keras_xla.engine.search.beam_cache import is_chunked, kind_of_cache, rows_of_cache
 from keras_xla.engine.search.beam_search import BeamSearch
+from keras_xla.engine.search.guidance import GuidedDecoder
 from keras_xla.engine.search.prompt_lookup import PromptLookup
 from keras_xla.engine.search.request import Request
 from keras_xla.engine.search.sampling import Sampling
@@ -48,6 +50,9 @@ class Programs:
     Attributes:
         has_encoder: Whether the model is an `EncoderDecoder`.
         chunked: Whether it runs prompts in chunks, over a cache that may grow.
+        processors: The logits processors there are, by name.
+        vocab_size: Of the model.
+        words: Of 32 tokens each, that the vocabulary has.
     """
 
     def __init__(
@@ -56,7 +61,8 @@ class Programs:
         logits_processors: Mapping[str, processors.Processor],
         processed_scores: bool,
     ):
-        self._model, self._processors, self._processed_scores = model, logits_processors, processed_scores
+        self._model, self.processors, self._processed_scores = model, logits_processors, processed_scores
+        self.vocab_size, self.words = model.vocab_size, -(-model.vocab_size // 32)
         self.has_encoder = hasattr(model, "encode")
         self.chunked = self.has_encoder or is_chunked(model)
         self._memory_specs: dict[tuple[int, int], Any] = {}
@@ -78,6 +84,8 @@ class Programs:
             return functools.partial(self._prefill_chunk, key), model
         if isinstance(key, ScoreKey):
             return self._score, model
+        if isinstance(key, RefillKey):
+            return functools.partial(self._refilled, key), (*model, *_SEARCHED)
         if isinstance(key, SpeculateKey):
             return functools.partial(self._speculate, key), (*model, *_SEARCHED, "draft")
         advance = self._prefill_whole if isinstance(key, WholeKey) else self._advance
@@ -129,7 +137,7 @@ class Programs:
         }
         if key.assistant:
             assistant = self._assistants[key.assistant - 1]
-            cache = backend.output_spec(lambda row: _empty_cache(assistant, key), row)
+            cache = backend.output_spec(lambda row: assistant.empty_cache(key.batch, key.cache), row)
             specs["draft"] = Draft.specs(cache, key.batch)
         return backend.DeviceState(specs)
 
@@ -183,7 +191,12 @@ class Programs:
         """Limits `[2]` int32: how many tokens there are, and how many more to make."""
         request = request.unpacked()
         search = self._search(key, request)
-        return decode.advance(self._decoder(values), values, request, search, limits[0], limits[1])
+        return decode.advance(self._led(key, values, request), values, request, search, limits[0], limits[1])
+
+    def _refilled(self, key: RefillKey, values, request: Request, limits):
+        """Limits `[3]` int32: see `refill.advance`."""
+        request = request.unpacked()
+        return refill.advance(self._decoder(values), values, request, self._search(key, request), *ops.unstack(limits))
 
     def _speculate(self, key: SpeculateKey, values, request: Request, limits, budget):
         """See `speculate.advance`; limits `[2 + B]` int32: step, count, and for each row whether it is stopped."""
@@ -191,7 +204,7 @@ class Programs:
         search, guesser = self._search(key, request), PromptLookup(request, key.guesses)
         if key.assistant:
             guesser = self._assistant(key, request.starts, request.prompt_end, search, key.guesses)
-        decoder, (step, count) = self._decoder(values), ops.unstack(limits[:2])
+        decoder, (step, count) = self._led(key, values, request), ops.unstack(limits[:2])
         return speculate.advance(decoder, values, request, search, guesser, step, count, limits[2:] > 0, budget)
 
     def _read(self, key: AssistantKey, values, starts, prompt_end):
@@ -214,18 +227,22 @@ class Programs:
 
         def process(scores, tokens, step):
             context = processors.Context(tokens, starts, request.prompt_end, step, is_eos, *limits, source)
-            return processors.process(scores, context, request.active, request.extras, self._processors)
+            return processors.process(scores, context, request.active, request.extras, self.processors)
 
         if key.beams == 1:
             return Sampling(request, is_eos, process, self._processed_scores)
         return BeamSearch(request, is_eos, process, key.beams)
+
+    def _led(self, key: AdvanceKey, values, request: Request) -> Decoder:
+        decoder = self._decoder(values)
+        return GuidedDecoder(decoder, request) if key.guided else decoder
 
     def _decoder(self, values) -> Decoder:
         return self._model.with_memory(values["memory"]) if self.has_encoder else self._model
 
 
 def _empty_cache(model, key: StateKey):
-    return model.empty_cache(key.batch, key.cache)
+    return model.empty_cache(key.rows, key.cache)
 
 
 def _once_a_beam(cache, key: StateKey | AdvanceKey):

@@ -128,7 +128,7 @@ class PromptRunner:
         self, key: StateKey, state, ids: np.ndarray, starts: np.ndarray, known: int = 0, weights: list | None = None
     ) -> None:
         """Run prompts `ids [B, L]` from the slot `known` on, but for their last tokens, which `advance` runs."""
-        name = PrefillKey(key.batch, key.cache, chunk_size(key.cache), key.source)
+        name = PrefillKey(key.rows, key.cache, chunk_size(key.cache), key.source)
         starts = ops.convert_to_tensor(starts)
         for chunk, slot in chunks(ids[:, :-1], name.chunk, key.cache, known):
             inputs = ops.convert_to_tensor(chunk), starts, ops.convert_to_tensor(slot)

@@ -90,11 +90,7 @@ class Run:
     def outputs(self, width: int | None = None) -> dict[str, np.ndarray]:
         """What `Generator` returns, sequences of a `width`: by default `max_new_tokens`."""
         options, count, found = self._options, len(self._busy), self.generation.found()
-        if (bad := np.flatnonzero(self._busy & found.broken[:count])).size:  # idle rows find nothing
-            raise ValueError(
-                f"The model's logits are NaN for rows {self._numbers[bad].tolist()}; its weights hold NaN or infinity, "
-                "or its dtype overflows. Check the weights."
-            )
+        refuse_broken(self._numbers[self._busy & found.broken[:count]])  # idle rows find nothing
         wanted = options.num_return_sequences if options.num_beams > 1 else 1
         tokens, lengths, scores = (
             x[:count, :wanted].reshape(count * wanted, *x.shape[2:])
@@ -125,6 +121,15 @@ class Run:
                 if guide.over and not over:
                     self.generation.stop(row, len(tokens))
         self.generation.allow(allowed(guides, self.generation.batch, self._words))
+
+
+def refuse_broken(rows: Sequence[int]) -> None:
+    """Raise a ValueError if there are rows whose logits are NaN, by their numbers."""
+    if len(rows):
+        raise ValueError(
+            f"The model's logits are NaN for rows {list(map(int, rows))}; its weights hold NaN or infinity, or its "
+            "dtype overflows. Check the weights."
+        )
 
 
 def allowed(guides: Sequence[Guide | None], batch: int, words: int) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part, copies_of
-from keras_xla.engine.checks import check_assisted, check_lists
+from keras_xla.engine.checks import check_assisted, check_lists, negative_prompts
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.padding import pad_left
 from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
@@ -47,9 +47,10 @@ class Completion:
         grammars: A function that returns the `Grammars` for the tokens that end an answer.
         verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
         assistant: The generator of a smaller model, which guesses tokens.
+        negative: Negative prompts, one for each row, or one for all; None for each row's last token.
 
     Raises:
-        ValueError: for stop strings without a tokenizer.
+        ValueError: for stop strings without a tokenizer, and negative prompts without guidance.
         TypeError: for a `cancel` of another type.
     """
 
@@ -67,6 +68,7 @@ class Completion:
     grammars: Callable[[tuple[int, ...]], Grammars] | None = None
     verbose: int | str = 0
     assistant: Generator | None = None
+    negative: Rows | None = None
 
     def __post_init__(self):
         check_lists(self.options, len(self.rows))
@@ -88,6 +90,12 @@ class Completion:
             self._guides()  # what cannot be read is told here
         if self.assistant is not None:
             check_assisted(self.generator, self.assistant, self.options)
+        if self.negative is not None and not self.options.guided:
+            raise ValueError("Received negative_prompt without a guidance_scale other than 1. Pass guidance_scale=1.5.")
+        if isinstance(self.reuse, SavedPrompt) and self.options.guided:
+            raise ValueError(
+                "Received a saved prompt with guidance_scale, with which prompts run whole. Leave one out."
+            )
         if self.cancel is not None and not hasattr(self.cancel, "is_set"):
             raise TypeError(f"Received cancel={self.cancel!r}; expected a threading.Event.")
         if self.text is not None and self.text.return_prompt and self.generator.has_encoder:
@@ -95,7 +103,15 @@ class Completion:
 
     def check(self) -> None:
         """Raise for what the generator cannot run."""
-        self.generator.check(self.rows, self.options, self.decoder)
+        self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
+
+    @property
+    def unwanted(self) -> Rows | None:
+        """A negative prompt for each row; None without guidance."""
+        negative = self.negative
+        if negative is not None and len(negative) == 1:
+            negative = list(negative) * len(self.rows)
+        return negative_prompts(self.rows, self.options, negative)
 
     def outputs(self, streamer: Any = None) -> dict[str, np.ndarray]:
         """All of it, as `Generator` returns it.
@@ -127,6 +143,7 @@ class Completion:
             first_row=self._first_row(),
             report=self._report(),
             assistant=self.assistant,
+            negative=self.unwanted,
         )
         self._warn_of_cut_off(guides, _cut(outputs))
         return outputs
@@ -191,7 +208,7 @@ class Completion:
     def _steps(self) -> Iterator[tuple[int, np.ndarray, bool]]:
         """Row, its new ids so far, and whether there will be no others; the last is said once of each row."""
         watch, stops, guides = self._watch(), self._stops(), self._guides()
-        for part in self.generator.parts(self.rows, self.options):
+        for part in self.generator.parts(self.rows, self.options, self.unwanted):
             if watch.over:
                 return
             led = part.of_rows(guides)
@@ -217,12 +234,13 @@ class Completion:
         self._refuse_beams("a streamer")
         if not (hasattr(streamer, "put") and hasattr(streamer, "end")):
             raise TypeError(f"Received streamer={streamer!r}; expected an object with the methods put and end.")
-        part, *others = self.generator.parts(self.rows, self.options)
+        part, *others = self.generator.parts(self.rows, self.options, self.unwanted)
         if others:
             most = len(part.prompts)
             raise ValueError(f"Received a streamer with {len(self.rows)} prompts; expected at most {most}.")
         watch, fill = self._watch(), self.options.fill
-        prompts, _ = self.generator.check(self.rows, self.options, self.decoder)  # before the streamer is told anything
+        # Before the streamer is told anything.
+        prompts, _ = self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
         prompts = [prompt for prompt in prompts for _ in range(copies_of(self.options))]
         streamer.put(pad_left(prompts, len(prompts), fill)[0])
         guides, shown = self._guides(), 0
@@ -248,8 +266,9 @@ class Completion:
         return outputs
 
     def _start(self, part: Part, guides: list):
-        decoder = None if self.decoder is None else part.of(self.decoder)
+        decoder, negative = (None if rows is None else part.of(rows) for rows in (self.decoder, self.unwanted))
         more = dict(guides=guides, reuse=self.reuse, numbers=part.rows, room=part.room, assistant=self.assistant)
+        more |= dict(negative=negative)
         return self.generator.start(part.of(self.rows), part.options, decoder, **more)
 
     def _first_row(self) -> int:

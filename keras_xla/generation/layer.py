@@ -199,6 +199,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         output_logprobs: bool = False,
         top_logprobs: int = 0,
         assistant: "XLAGenerationLayer | None" = None,
+        negative_prompt: Any = None,
         verbose: int | str = "auto",
         **overrides: Any,
     ) -> list[str] | list[Transcript] | dict[str, np.ndarray]:
@@ -216,6 +217,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             top_logprobs: How many of the likeliest tokens are told beside each, at most 20.
             assistant: A layer with a smaller model and the same tokenizer. It guesses `num_assistant_tokens` tokens
                 ahead, which this layer's model checks at once; what is made stays the same, but for rounding.
+            negative_prompt: With `guidance_scale`, what completions are led away from: text or ids as the inputs are,
+                one for each of them or one for all; by default the last token of each prompt.
             verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
             **overrides: Generation options, and those of `keras_xla.generation.text_options.TextOptions`. For speech
                 also the fields of `keras_xla.generation.speech.options.SpeechOptions`, `sampling_rate` and
@@ -235,7 +238,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         if self._speech is not None:
             given = dict(streamer=streamer, cancel=cancel, reuse_prompt=reuse_prompt or None)
             given |= dict(output_logprobs=output_logprobs or None, top_logprobs=top_logprobs or None)
-            given |= dict(assistant=assistant)
+            given |= dict(assistant=assistant, negative_prompt=negative_prompt)
             if named := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"Received {', '.join(named)} with speech; expected that with text or ids only.")
             if prompts.is_features(inputs):
@@ -244,7 +247,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             return self._speech.transcribe(inputs, self.tokenizer, self.options, **overrides)
         given = dict(reuse_prompt=reuse_prompt, cancel=cancel, verbose=verbose)
         given |= dict(output_logprobs=output_logprobs, top_logprobs=top_logprobs)
-        given |= dict(assistant=self._assistant(assistant))
+        given |= dict(assistant=self._assistant(assistant), negative_prompt=negative_prompt)
         made = self._text.completion(inputs, self.tokenizer, self.options, overrides, **given)
         return made.texts(streamer) if prompts.is_text(inputs) else made.outputs(streamer)
 

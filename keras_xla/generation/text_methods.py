@@ -20,6 +20,7 @@ class TextMethods:
         cancel: threading.Event | None = None,
         reuse_prompt: bool | SavedPrompt | PromptCache = False,
         assistant: "TextMethods | None" = None,
+        negative_prompt: Any = None,
         **overrides: Any,
     ) -> Iterator[Any]:
         """Generate a token after the other. Closing the iterator ends the generation.
@@ -29,6 +30,7 @@ class TextMethods:
             cancel: See `generate`.
             reuse_prompt: See `generate`.
             assistant: See `generate`.
+            negative_prompt: See `generate`.
             **overrides: See `generate`; no beams.
 
         Returns:
@@ -44,6 +46,7 @@ class TextMethods:
         if self._speech is not None:
             raise ValueError("Received speech; only text and token ids come in a stream. Use generate.")
         call = dict(reuse_prompt=reuse_prompt, cancel=cancel, assistant=self._assistant(assistant))
+        call |= dict(negative_prompt=negative_prompt)
         return self._text.completion(inputs, self.tokenizer, self.options, overrides, **call).stream()
 
     def _assistant(self, layer: "TextMethods | None") -> Generator | None:
@@ -64,6 +67,7 @@ class TextMethods:
         if self._speech is not None:
             raise ValueError("Received speech; only text and token ids can be checked.")
         call = dict(assistant=self._assistant(overrides.pop("assistant", None)))
+        call |= dict(negative_prompt=overrides.pop("negative_prompt", None))
         self._text.completion(inputs, self.tokenizer, self.options, overrides, **call).check()
 
     def save_prompt(self, inputs: Any, **overrides: Any) -> SavedPrompt:

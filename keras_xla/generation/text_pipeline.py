@@ -38,6 +38,7 @@ class TextPipeline:
         options: GenerationOptions,
         overrides: Mapping[str, Any] | None = None,
         reuse_prompt: bool | SavedPrompt | PromptCache = False,
+        negative_prompt: Any = None,
         **call: Any,
     ) -> Completion:
         """What a call with these inputs asks for.
@@ -48,6 +49,7 @@ class TextPipeline:
             options: What to generate.
             overrides: Fields of `GenerationOptions` and `TextOptions` that come first.
             reuse_prompt: Whether to use the prompt of the last call that said so, or where else prompts are kept.
+            negative_prompt: What completions are led away from, of the kind of the inputs.
             **call: Other fields of `Completion`.
 
         Raises:
@@ -60,9 +62,14 @@ class TextPipeline:
             raise ValueError("Received num_assistant_tokens without an assistant. Pass assistant=..., or leave it out.")
         text, options = TextOptions(**{"return_prompt": self.return_prompt, **own}), options.replace(**rest)
         call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt), grammars=self._grammars_of(tokenizer))
+        if negative_prompt is not None and prompts.is_text(negative_prompt) != prompts.is_text(inputs):
+            raise TypeError(f"Received negative_prompt={negative_prompt!r}; expected text with text, and ids with ids.")
         if prompts.is_text(inputs):
-            rows = tokenizing.encode(tokenizer, prompts.texts(inputs), text)
-            return Completion(self.generator, options, rows, text=text, **call)
+            rows, negative = (
+                None if given is None else tokenizing.encode(tokenizer, prompts.texts(given), text)
+                for given in (inputs, negative_prompt)
+            )
+            return Completion(self.generator, options, rows, text=text, negative=negative, **call)
         if own:
             raise ValueError(f"Received {', '.join(own)} with token ids; expected that with text only.")
         decoder = None
@@ -70,7 +77,9 @@ class TextPipeline:
             inputs, decoder = prompts.split_decoder(inputs)
         if decoder is not None:
             decoder = prompts.decoder_rows(decoder, options.decoder_start_token_id)
-        return Completion(self.generator, options, prompts.rows(inputs, _padding(options)), decoder, **call)
+        padding = _padding(options)
+        negative = None if negative_prompt is None else prompts.rows(negative_prompt, padding)
+        return Completion(self.generator, options, prompts.rows(inputs, padding), decoder, negative=negative, **call)
 
     def assisted_by(self, pipeline: "TextPipeline", tokenizer: Any, own: Any) -> Generator:
         """The generator of another pipeline whose model is to guess.

@@ -1,7 +1,5 @@
 """PyTorch transformers' tokens for every family, mode and batch shape, in calls of 1, 3 and 32 tokens, and streamed."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -48,21 +46,6 @@ def layer(variant, checkpoint):
     )
 
 
-def expected(variant, row, **options):
-    """The reference's new tokens of each answer, up to its end."""
-    import torch
-
-    options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None, "max_new_tokens": NEW, **options}
-    if variant not in reference.VARIANTS:
-        options |= dict(decoder_start_token_id=3, forced_eos_token_id=None, use_cache=False)
-    ids = torch.tensor([row])
-    with torch.no_grad():
-        out = reference.torch_model(variant).generate(ids, attention_mask=torch.ones_like(ids), **options)
-    ends = options["eos_token_id"] or []
-    rows = out[:, len(row) if variant in reference.VARIANTS else 1 :].tolist()
-    return [row[: next((i + 1 for i, t in enumerate(row) if t in ends), len(row))] for row in rows]
-
-
 def made(out):
     return [row[:n].tolist() for row, n in zip(out["sequences"], out["lengths"], strict=True)]
 
@@ -83,7 +66,7 @@ def in_calls_of(layer, rows, count, options):
 def test_tokens_are_the_references(layer, variant, mode):
     options = MODES[mode]
     for rows in BATCHES:
-        wanted = list(itertools.chain.from_iterable(expected(variant, row, **options) for row in rows))
+        wanted = [new for row in rows for new in reference.generated(variant, row, max_new_tokens=NEW, **options)]
         assert made(layer.generate(rows, **options)) == wanted
         for count in (1, 3, 32):
             assert in_calls_of(layer, rows, count, options) == wanted

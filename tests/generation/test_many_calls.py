@@ -75,13 +75,65 @@ def test_eight_threads_get_the_answers_of_one(layer):
     assert layer.trace_count == compiled
 
 
+KINDS = {
+    "plain": {},
+    "beams": dict(num_beams=2),
+    "guesses": dict(prompt_lookup_num_tokens=4),
+    "guided": dict(guidance_scale=1.5),
+    "scored": dict(output_logprobs=True, top_logprobs=3),
+}
+PROCESSED = (
+    dict(repetition_penalty=1.3),
+    dict(presence_penalty=0.5, frequency_penalty=-0.2),
+    dict(no_repeat_ngram_size=2, encoder_no_repeat_ngram_size=3),
+    dict(bad_words_ids=[[7], [8, 9]], sequence_bias={(5, 6): 2.0}),
+    dict(suppress_tokens=[11], begin_suppress_tokens=[12, 13], forced_eos_token_id=2),
+    dict(exponential_decay_length_penalty=(2, 1.5), encoder_repetition_penalty=1.2),
+    dict(min_length=4, eos_token_id=[2, 50, 60]),
+)
+DRAWN = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+
+
+def anything(rng):
+    """A kind of call, its inputs, and whatever options may be given to it."""
+    kind = rng.choice(list(KINDS), p=[0.6, 0.1, 0.1, 0.1, 0.1])
+    rows = [rng.integers(5, 90, rng.integers(1, 40)).tolist() for _ in range(rng.integers(1, 3))]
+    options = dict(max_new_tokens=int(rng.integers(1, 20)))
+    if rng.random() < 0.2:
+        options["max_new_tokens"] = rng.integers(1, 20, len(rows)).tolist()
+    if rng.random() < 0.5:
+        options |= dict(do_sample=True, seed=int(rng.integers(100)), top_k=int(rng.integers(0, 20)))
+        options |= {name: float(rng.uniform(0.1, 0.9)) for name in DRAWN if rng.random() < 0.2}
+        if kind != "beams" and rng.random() < 0.2:
+            options |= dict(num_return_sequences=2) if len(rows) == 1 else dict(seed=[1, 2])
+    for some in PROCESSED:
+        options |= some if rng.random() < 0.1 else {}
+    if kind == "plain" and rng.random() < 0.1:
+        options["stop_strings"] = ["ab", "c"]
+    if kind == "plain" and "num_return_sequences" not in options and rng.random() < 0.1:
+        options["regex"] = "[a-z]{1,9}"
+    if kind == "guided":
+        options["guidance_scale"] = float(rng.uniform(-1, 3))
+        options |= dict(negative_prompt=rows[::-1]) if rng.random() < 0.5 else {}
+    if kind in ("plain", "guesses") and rng.random() < 0.3:
+        options["reuse_prompt"] = True
+    return kind, rows, {**KINDS[kind], **options}
+
+
 @pytest.mark.slow
-def test_ten_thousand_calls_leave_no_memory_behind(layer):
-    layer.warmup(batch_sizes=[1], prompt_lengths=[5], verbose=0)
-    sizes = []
+def test_ten_thousand_calls_with_any_options_compile_nothing_and_leave_no_memory_behind(layer):
+    for options in KINDS.values():
+        layer.warmup(batch_sizes=[1, 2], prompt_lengths=[5, 40], max_new_tokens=20, verbose=0, **options)
+    rng, sizes, before = np.random.default_rng(0), [], layer.trace_count
     for i in range(10_000):
-        layer.generate([[5 + i % 80]], max_new_tokens=1 + i % 3, reuse_prompt=i % 2 == 0)
+        kind, rows, options = anything(rng)
+        if kind == "plain" and i % 7 == 0 and "num_return_sequences" not in options:
+            options.pop("reuse_prompt", None)
+            list(layer.stream(rows, **options))
+        else:
+            layer.generate(rows, **options)
         if i % 1000 == 999:
             gc.collect()
             sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    assert layer.trace_count == before
     assert sizes[-1] - sizes[2] < 20, sizes  # MiB

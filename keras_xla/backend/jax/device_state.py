@@ -64,6 +64,20 @@ class DeviceState:
             ]
         )
 
+    def put_rows(self, name: str, other: "DeviceState", rows: Any, batch: int) -> None:
+        """Take over all rows of another state; see `backend.tensorflow.device_state` for the arguments."""
+        mine, structure = jax.tree.flatten(self.values.pop(name))
+        theirs = jax.tree.leaves(other.values[name])
+        rows = jax.numpy.asarray(rows)
+        made = [_put_rows(x, y, rows, groups=x.shape[0] // batch) for x, y in zip(mine, theirs, strict=True)]
+        self.values[name] = structure.unflatten(made)
+
+
+@functools.partial(jax.jit, static_argnames="groups", donate_argnums=0)
+def _put_rows(mine, theirs, rows, *, groups):
+    where = (rows[:, None] * groups + jax.numpy.arange(groups)).reshape(-1)
+    return mine.at[where].set(theirs)
+
 
 @functools.partial(jax.jit, static_argnames=("axis", "groups", "slots"))
 def _rows_of(x, rows, shifts, *, axis, groups, slots):

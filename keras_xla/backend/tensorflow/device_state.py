@@ -81,6 +81,20 @@ class DeviceState:
                 x = tf.gather(x, np.clip(which, 0, source.shape[axis] - 1), axis=axis + 1, batch_dims=1)
             variable.assign(tf.reshape(x, variable.shape))
 
+    def put_rows(self, name: str, other: "DeviceState", rows: Any, batch: int) -> None:
+        """Take over all rows of the arrays of another state.
+
+        Args:
+            name: Of the arrays.
+            other: The state, which stays as it is.
+            rows: Ints, where each of its rows goes; of those that go to one place they are equal.
+            batch: Rows of this state. The first axis is a multiple of it.
+        """
+        for variable, source in _pairs(self._variables[name], other._variables[name]):
+            groups = variable.shape[0] // batch
+            where = (np.asarray(rows)[:, None] * groups + np.arange(groups)).reshape(-1)
+            variable.scatter_update(tf.IndexedSlices(source, where))
+
     def handles(self, names: tuple[str, ...]) -> list[tf.Tensor]:
         """Of the variables of these structures, flat: what executables take instead of values."""
         if names not in self._handles:

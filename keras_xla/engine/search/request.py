@@ -14,7 +14,8 @@ from keras_xla.engine.search.samplers import Filters
 
 _INTEGERS = ("prompt_end", "min_new_tokens", "min_length", "pad", "early_stopping", "do_sample", "renormalize_logits")
 ROW_INTEGERS = ("starts", "rows", "max_new_tokens", "top_k")
-_ROW_FLOATS = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "length_penalty")
+_ROW_FLOATS = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+_ROW_FLOATS += ("length_penalty", "guidance_scale")
 
 
 class Request(NamedTuple):
@@ -90,6 +91,11 @@ class Request(NamedTuple):
     def length_penalty(self):
         """`[B]` float32."""
         return self.row_floats[_ROW_FLOATS.index("length_penalty")]
+
+    @property
+    def guidance_scale(self):
+        """`[B]` float32."""
+        return self.row_floats[_ROW_FLOATS.index("guidance_scale")]
 
     def filters(self, width: int = 1) -> Filters:
         """What tokens are drawn among, `[B K, 1]` each for a `width` of K."""

@@ -1,0 +1,269 @@
+"""A long list of prompts: a row whose completion has ended makes room for the next prompt.
+
+The rows of a batch need not wait for the slowest one (Yu et al., "Orca", 2022). Shapes stay as they are: prompts that
+come later run in a small state of their own, and are copied into the rows that have become free.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_xla.backend import DeviceState
+from keras_xla.config import GenerationOptions
+from keras_xla.engine.batches import copies_of, drawn_by, most_rows, slots_of
+from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.executables import Executables, RefillKey
+from keras_xla.engine.generation import CALL_SECONDS, Pace, StateKey
+from keras_xla.engine.programs import Programs
+from keras_xla.engine.prompt_runner import PromptRunner
+from keras_xla.engine.refilled_generation import FILLED_PART, Completed, RefilledGeneration, filled_at_once
+from keras_xla.engine.run import Stop, nothing, refuse_broken
+from keras_xla.engine.starter import AHEAD, Batch, request_of
+from keras_xla.engine.state_pool import StatePool
+from keras_xla.engine.watch import Watch
+
+# B batch, N rows that are filled at once
+
+Rows = Sequence[np.ndarray]
+
+
+@dataclass(frozen=True)
+class LongList:
+    """Rows that take turns.
+
+    Attributes:
+        rows: Prompts, copies included.
+        options: Theirs.
+        size: Batch bucket.
+        drawn_by: `(rows,)` int32, numbers on which what is drawn depends.
+        stops: What ends each completion before.
+    """
+
+    rows: Rows
+    options: GenerationOptions
+    size: int
+    drawn_by: np.ndarray
+    stops: Sequence[Stop] = ()
+
+    def seeded(self) -> "LongList":
+        """With one seed for all that is asked for in turns."""
+        if not self.options.do_sample or self.options.seed is not None:
+            return self
+        seed = int(np.random.randint(0, 2**63 - 1, dtype=np.int64))
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, seed=seed))
+
+    def batch(self, numbers: np.ndarray) -> Batch:
+        """The rows with these numbers `[B]`; -1 for those that nobody uses."""
+        numbers = np.maximum(numbers, 0)
+        prompts, options = [self.rows[i] for i in numbers], self.options.of_rows(numbers)
+        return Batch(prompts, options, self.size, 0, [], None, numbers, self.drawn_by[numbers])
+
+
+class Refill:
+    """Runs long lists with one model.
+
+    Args:
+        programs: What is compiled for it.
+        executables: Of these programs.
+        pool: Of states.
+        prompt_runner: Runs its prompts.
+        cache: Buckets of the cache.
+        batch: Buckets of the batch size.
+        cache_bytes: That all caches may hold.
+    """
+
+    def __init__(
+        self,
+        programs: Programs,
+        executables: Executables,
+        pool: StatePool,
+        prompt_runner: PromptRunner,
+        cache: Buckets,
+        batch: Buckets,
+        cache_bytes: int,
+    ):
+        self._programs, self._executables, self._pool = programs, executables, pool
+        self._prompt_runner, self._cache, self._batch, self._cache_bytes = prompt_runner, cache, batch, cache_bytes
+        self._paces: dict[RefillKey, Pace] = {}
+
+    def worth_it(
+        self, rows: Rows, options: GenerationOptions, first_row: int = 0, stops: Sequence[Stop] = ()
+    ) -> LongList | None:
+        """The rows of a call, if it takes less time to let them take turns; arguments as for `Generator`."""
+        if options.num_beams > 1 or options.guided or options.prompt_lookup_num_tokens:
+            return None
+        if not (options.eos_token_id or stops or isinstance(options.max_new_tokens, tuple)):
+            return None  # all end together
+        copies = copies_of(options)
+        slots = slots_of(max(map(len, rows)), options.most_new_tokens)
+        row_bytes = self._programs.slot_bytes * slots
+        size = most_rows(self._batch, row_bytes + row_bytes // FILLED_PART, self._cache_bytes)
+        if len(rows) * copies < 2 * size:
+            return None
+        asked = LongList(
+            rows=[row for row in rows for _ in range(copies)],
+            options=options.of_rows(np.repeat(np.arange(len(rows)), copies)),
+            size=size,
+            drawn_by=drawn_by(options, first_row + np.arange(len(rows) * copies)),
+            stops=stops,
+        )
+        ready = self._executables.may_compile or self._first_key(asked) in self._executables.keys
+        return asked if ready else None
+
+    def outputs(
+        self, asked: LongList, options: GenerationOptions, watch: Watch, report: Callable[[int], None]
+    ) -> dict[str, np.ndarray]:
+        """What `Generator` returns.
+
+        Args:
+            asked: What `worth_it` returned.
+            options: Those of the call.
+            watch: Ends the call before.
+            report: Called with how many prompts have just been finished.
+
+        Raises:
+            ValueError: if logits are NaN.
+        """
+        finished, copies, turns = 0, copies_of(options), self._turns(asked.seeded())
+        with _SmallStates(self._pool, self._prompt_runner, turns.generation) as small:
+            while turns.unfinished and not watch.over:
+                turns.fill(small)
+                turns.generation.advance(seconds=min(CALL_SECONDS, watch.seconds))
+                before, finished = finished, finished + turns.collect()
+                if prompts := finished // copies - before // copies:
+                    report(prompts)
+        made = nothing(len(asked.rows) // copies, options)
+        for i, (tokens, score) in enumerate(turns.close()):
+            made["sequences"][i, : len(tokens)] = tokens
+            made["lengths"][i], made["scores"][i] = len(tokens), score
+        return made
+
+    def warm(self, asked: LongList) -> None:
+        """Compile what a list of this size needs, at each size of the cache on the way; no result is of use."""
+        turns = self._turns(asked)
+        with _SmallStates(self._pool, self._prompt_runner, turns.generation) as small:
+            turns.fill(small)
+            ids, starts = np.zeros((filled_at_once(asked.size), 2), np.int32), np.zeros((asked.size,), np.int32)
+            turns.generation.warm(lambda key, state: small(key.cache, ids, starts[: len(ids)]))
+        turns.generation.close()
+
+    def _first_key(self, asked: LongList) -> RefillKey:
+        """Of the first executable that a list needs."""
+        return self._executable(asked)(self._state_key(asked))
+
+    def _state_key(self, asked: LongList) -> StateKey:
+        slots = max(map(len, asked.rows)) + min(asked.options.most_new_tokens, AHEAD)
+        return StateKey(asked.size, self._cache.fit(slots))
+
+    def _executable(self, asked: LongList) -> Callable[[StateKey], RefillKey]:
+        _, rooms = self._request(asked, np.zeros((asked.size,), int))
+        return lambda key: RefillKey(key.batch, key.cache, key.source, key.beams, *rooms)
+
+    def _request(self, asked: LongList, numbers: np.ndarray):
+        """What is asked for of the rows with these numbers, and what rooms it has; see `request_of`."""
+        batch, longest = asked.batch(numbers), max(map(len, asked.rows))
+        lengths = [len(prompt) for prompt in batch.prompts]
+        return request_of(self._programs, batch, longest - np.array(lengths, np.int32), longest)
+
+    def _turns(self, asked: LongList) -> "_Turns":
+        key, executable = self._state_key(asked), self._executable(asked)
+        state = self._pool.take(key)
+        state.assign("search", state["search"]._replace(done=np.ones((asked.size,), bool)))
+        generation = RefilledGeneration(
+            slot_axes=self._programs.slot_axes,
+            executables=self._executables,
+            pool=self._pool,
+            caches=self._cache,
+            key=key,
+            state=state,
+            request=None,
+            executable=executable,
+            prompt_end=max(map(len, asked.rows)),
+            options=asked.options,
+            step=0,
+            pace=self._paces.setdefault(executable(key), Pace()),
+            weights=self._executables.read_weights(),
+        )
+        return _Turns(asked, generation, self._request)
+
+
+class _Turns:
+    """Which rows of a batch work on what."""
+
+    def __init__(self, asked: LongList, generation: RefilledGeneration, request: Callable):
+        self._asked, self.generation, self._request = asked, generation, request
+        # Long prompts first: what comes later finds room before the slot that the others have reached.
+        self._waiting = deque(sorted(range(len(asked.rows)), key=lambda i: -len(asked.rows[i])))
+        self._numbers = np.full((asked.size,), -1)
+        self._made = [Completed(np.zeros((0,), np.int32), np.float32(0))] * len(asked.rows)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is more to do."""
+        return bool(self._waiting) or (self._numbers >= 0).any()
+
+    def fill(self, run: Callable) -> None:
+        """Give prompts that wait the rows that are free, as soon as it is worth it; see `RefilledGeneration.begin`."""
+        many, before = filled_at_once(self._asked.size), self._numbers.copy()
+        while self._waiting and len(free := np.flatnonzero(self._numbers < 0)) >= many:
+            rows = free[: min(many, len(self._waiting))]
+            self._numbers[rows] = [self._waiting.popleft() for _ in rows]
+            self.generation.begin(rows, [self._asked.rows[i] for i in self._numbers[rows]], run)
+        if (before != self._numbers).any():
+            request, _ = self._request(self._asked, self._numbers)
+            self.generation.ask(request)
+        self.generation.enough = many if self._waiting else self._asked.size
+
+    def collect(self) -> int:
+        """Keep what has been finished; of how many rows."""
+        busy, stops = np.flatnonzero(self._numbers >= 0), self._asked.stops
+        lengths: dict[int, int | None] = {row: None for row in busy if self.generation.done[row]}
+        if stops:
+            tokens = self.generation.tokens()
+            found = {row: stops[self._numbers[row]].find(tokens[row]) for row in busy}
+            lengths |= {row: length for row, length in found.items() if length is not None}
+        for row, length in lengths.items():
+            self._keep(row, length)
+        return len(lengths)
+
+    def close(self) -> list[Completed]:
+        """What came of each row, the unfinished ones among them."""
+        for row in np.flatnonzero(self._numbers >= 0):
+            self._keep(row)
+        self.generation.close()
+        return self._made
+
+    def _keep(self, row: int, length: int | None = None) -> None:
+        number, made = self._numbers[row], self.generation.completed(row, length)
+        refuse_broken([number] if np.isnan(made.score) else [])
+        self.generation.end(row)
+        self._made[number], self._numbers[row] = made, -1
+
+
+class _SmallStates:
+    """Runs prompts in states of N rows."""
+
+    def __init__(self, pool: StatePool, prompt_runner: PromptRunner, generation: RefilledGeneration):
+        self._pool, self._prompt_runner = pool, prompt_runner
+        self._rows, self._weights = filled_at_once(generation.batch), generation.weights
+        self._key = self._state = None
+
+    def __call__(self, slots: int, ids: np.ndarray, starts: np.ndarray) -> DeviceState:
+        """See `RefilledGeneration.begin`."""
+        if self._key is None or self._key.cache != slots:
+            self.__exit__(None)
+            self._key = StateKey(self._rows, slots)
+            self._state = self._pool.take(self._key)
+        known = min(int(starts.min()), ids.shape[1] - 1)
+        self._prompt_runner.prefill(self._key, self._state, ids, starts, known, self._weights)
+        return self._state
+
+    def __enter__(self) -> "_SmallStates":
+        return self
+
+    def __exit__(self, error: type | None, *_) -> None:
+        if error is None and self._key is not None:
+            self._pool.give(self._key, self._state)
