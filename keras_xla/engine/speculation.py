@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_xla.engine.executables import SpeculateKey
 from keras_xla.engine.generation import Generation
-from keras_xla.engine.search.speculate import FREE_CHECKS
+from keras_xla.engine.search.speculate import FREE_CHECKS, GAIN
 
 PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made anyway, while nobody has measured it
 LEAST_PRICE = 0.05  # that can be told from noise
@@ -77,7 +77,7 @@ class Speculation(Generation):
     def __init__(self, *, times: Callable[[SpeculateKey], RunTimes], draft_weights: list, **generation):
         super().__init__(**generation)
         self._times, self._draft_weights = times, draft_weights
-        self._saved: np.ndarray | None = None  # [2], see `speculate.advance`
+        self._saved: np.ndarray | None = None  # [3], see `speculate.advance`
         self._tokens = 0
         self.runs = np.zeros((2,), np.int32)
 
@@ -88,13 +88,13 @@ class Speculation(Generation):
     def _run(self, key: SpeculateKey, count: int) -> int:
         times = self._times(key)
         price = times.price
-        saved = np.array(FREE_CHECKS) * price if self._saved is None else self._saved
+        saved = np.array([*(np.array(FREE_CHECKS) * price), GAIN]) if self._saved is None else self._saved
         wanting = times.wanting
         count = min(count, PLAIN_RUNS) if wanting else count
         # A row that a stop string ended would go on guessing.
         stopped = [row in self._stopped for row in range(self.batch)]
         limits = np.array([self.step, count, *stopped], np.int32)
-        budget = np.array([*(saved + (NEVER if wanting else 0)), price], np.float32)
+        budget = np.array([*(saved[:2] + (NEVER if wanting else 0)), saved[2], price], np.float32)
         inputs = map(ops.convert_to_tensor, (limits, budget))
         traces, start = self._executables.trace_count, time.perf_counter()
         weights = [*self.weights, *self._draft_weights]

@@ -67,7 +67,7 @@ def test_pieces_come_one_token_at_a_time_where_tokens_take_long_and_the_first_al
     layer.generate([[5, 6, 7]], **options)
     assert len(next(layer.stream([[5, 6, 7]], **options))) == 1
     monkeypatch.setattr("keras_xla.engine.generation.Pace.took", lambda self, seconds, tokens: None)
-    for pace in layer._generator._paces.values():
+    for pace in layer._generator._starter._paces.values():
         pace._seconds = 0.06
     assert [len(ids) for ids in layer.stream([[5, 6, 7]], **options)] == [1] * 12
 

@@ -29,6 +29,10 @@ MOST_CHECKS = (4.0, 8.0)  # that can be paid for at most: what was saved long ag
 SLACK = 0.02  # steps that each run without guesses adds
 WELL_OFF = 2  # checks; with less, guesses have to be good
 SHORTEST = 2  # tokens alike that make a guess worth a check
+# A check is worth it if good guesses bring the mean row more tokens than it costs, going by what earlier ones brought.
+MARGIN = 1.5  # times as many: a check that is just worth it brings nothing
+GAIN = 3.0  # tokens that a good guess is thought to bring while nobody knows
+LEARN, FORGET = 0.25, 0.02  # how far a check moves that, and how far each run without one moves it back
 
 
 class Guesser(Protocol):
@@ -67,7 +71,9 @@ class _Carry(NamedTuple):
     cache: Cache
     draft: Any  # the guesser's own
     scores: Any  # [B, S, V], room for the logits of a run
+    gain: Any  # float32, tokens that a good guess brings
     found: Any  # [B, G] int32, what it found
+    good: Any  # [B] bool, rows whose guesses are good
     check: Any  # bool, whether the next run is to check guesses
 
 
@@ -93,24 +99,26 @@ def advance(
         step: Scalar int32; 0 before the first token.
         count: Scalar int32.
         stopped: `[B]` bool, rows that need no more tokens.
-        budget: `[3]` float32: how many steps guesses have saved the mean row, and the slowest one, and how many it
-            costs to check some.
+        budget: `[4]` float32: how many steps guesses have saved the mean row, and the slowest one; how many tokens a
+            good guess brings; and how many steps it costs to check some.
 
     Returns:
         The values; how many tokens a row has at most, whether a row needs more, the search's progress, `[3]` int32 (the
-        tokens of the unfinished row that has the most; runs without guesses, and with them), and the steps
-        saved, `[2]` float32.
+        tokens of the unfinished row that has the most; runs without guesses, and with them), and the first three
+        of the budget as they are now, `[3]` float32.
     """
-    loop = _Loop(model, request, search, guesser, values["tokens"].shape[1], count, budget[2])
+    loop = _Loop(model, request, search, guesser, values["tokens"].shape[1], count, budget[3])
     state, runs = state_at(step, search, values), ops.zeros((2,), "int32")
     state = state._replace(done=ops.logical_or(state.done, stopped))
     scores = ops.zeros((values["tokens"].shape[0], guesser.count + 1, model.vocab_size), "float32")
-    end = loop.run(loop.prepared(budget[:2], runs, values["chosen"], state, values["cache"], values["draft"], scores))
+    began = budget[:2], runs, values["chosen"], state, values["cache"], values["draft"], scores, budget[2]
+    end = loop.run(loop.prepared(*began))
     state, chosen = end.state, end.chosen
     values = {**values, "cache": end.cache, "chosen": chosen, "parents": ops.zeros_like(chosen), "search": state}
     furthest = ops.max(ops.where(state.done, 0, state.lengths))
     told = ops.concatenate([furthest[None], end.runs])
-    outputs = ops.max(state.lengths), search.unfinished(state), search.progress(state), told, end.saved
+    left = ops.concatenate([end.saved, end.gain[None]])
+    outputs = ops.max(state.lengths), search.unfinished(state), search.progress(state), told, left
     return {**values, "draft": end.draft}, outputs
 
 
@@ -125,17 +133,17 @@ class _Loop:
         """All runs of a call."""
         return while_loop(self._more, self._turn, carry)
 
-    def prepared(self, saved, runs, chosen, state: SamplingState, cache: Cache, draft, scores) -> _Carry:
+    def prepared(self, saved, runs, chosen, state: SamplingState, cache: Cache, draft, scores, gain) -> _Carry:
         """The carry, and whether its next run is to check guesses."""
         going, guesses = self._going(state), self._guesser.count
         found, matched = self._guesser.look(state)
         least = ops.where(saved[0] >= WELL_OFF * self._price, SHORTEST, LONGEST)
-        good = ops.cast(ops.logical_and(going, matched >= least), "float32")
-        share = ops.sum(good) / ops.maximum(ops.sum(ops.cast(going, "float32")), 1.0)
+        good = ops.logical_and(going, matched >= least)
+        share = ops.sum(ops.cast(good, "float32")) / ops.maximum(ops.sum(ops.cast(going, "float32")), 1.0)
         fits = ops.max(ops.where(state.done, 0, self._last(state))) + guesses + 1 <= self._slots
-        worth = ops.logical_and(share > 0, share * guesses >= self._price)
+        worth = ops.logical_and(share > 0, share * ops.minimum(gain, float(guesses)) >= MARGIN * self._price)
         check = ops.logical_and(ops.logical_and(ops.all(saved >= self._price), worth), fits)
-        return _Carry(saved, runs, chosen, state, cache, draft, scores, found, check)
+        return _Carry(saved, runs, chosen, state, cache, draft, scores, gain, found, good, check)
 
     def _last(self, state: SamplingState):
         """The slot of each row's last token, `[B]`."""
@@ -185,7 +193,17 @@ class _Loop:
         booked = ops.where(now.check, self._steps(now.state, state, going) - 1.0 - self._price, SLACK)
         most = self._price * ops.convert_to_tensor(MOST_CHECKS, "float32")
         saved = ops.minimum(now.saved + booked, ops.maximum(most, now.saved))
-        return self.prepared(saved, now.runs + ops.cast(kind, "int32"), chosen, state, cache, draft, scores)
+        runs, gain = now.runs + ops.cast(kind, "int32"), self._gain(now, state)
+        return self.prepared(saved, runs, chosen, state, cache, draft, scores, gain)
+
+    @staticmethod
+    def _gain(before: _Carry, after: SamplingState):
+        """How many tokens a good guess brings, beside the one that a run without it makes."""
+        good = ops.cast(before.good, "float32")
+        more = ops.cast(after.lengths - before.state.lengths - 1, "float32")
+        brought = ops.sum(good * more) / ops.maximum(ops.sum(good), 1.0)
+        checked = before.gain + LEARN * (brought - before.gain)
+        return ops.where(before.check, checked, before.gain + FORGET * (GAIN - before.gain))
 
     def _steps(self, before: SamplingState, after: SamplingState, going):
         """For how many steps of the mean row, and of the one that has most to make, a run stands: `[2]` float32.
@@ -216,7 +234,8 @@ class _Loop:
 
         def choose(now):
             i, going, chosen, state = now
-            chosen, state = self._search.advance_rows(ops.take(scores, i, axis=1), going, chosen, state)
+            behind = ops.slice(scores, (0, i, 0), (scores.shape[0], 1, scores.shape[2]))[:, 0]  # much faster than take
+            chosen, state = self._search.advance_rows(behind, going, chosen, state)
             same = chosen[:, 0] == ops.take(guessed, ops.minimum(i, guesses - 1), axis=1)
             return i + 1, ops.logical_and(ops.logical_and(going, same), self._going(state)), chosen, state
 
