@@ -1,4 +1,16 @@
-"""Keras callbacks that bring XLA, report on it, and show what a model writes while it learns."""
+"""Keras callbacks that bring XLA, report on it, and show what a model writes while it learns.
+
+`XLACompile` does what `keras_xla.compile` does, for a model that is compiled elsewhere. `CompileReport` tells what was
+compiled and what it brought. `GenerateSamples` lets a language model write after each epoch.
+
+Example:
+```python
+model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+model.compile(optimizer="adam", loss="mse")
+callbacks = [keras_xla.callbacks.XLACompile(), keras_xla.callbacks.CompileReport()]
+model.fit(np.ones((64, 4)), np.ones((64, 1)), callbacks=callbacks, verbose=0)
+```
+"""
 
 from typing import TYPE_CHECKING, Any
 

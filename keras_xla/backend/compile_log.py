@@ -9,20 +9,47 @@ _EVENTS: list["CompileEvent"] = []
 
 
 class RecompileError(RuntimeError):
-    """Raised instead of compiling again, where `on_recompile="raise"` asks for that."""
+    """Raised in place of a further compilation, where `on_recompile="raise"` asks for that.
+
+    `keras_xla.jit` and `XLAGenerationLayer` take `on_recompile`. The message names what would be compiled, and which
+    shape or value differs from those before.
+
+    Example:
+    ```python
+    double = keras_xla.jit(lambda x: x * 2, on_recompile="raise")
+    double(np.ones((2, 3)))
+    try:
+        double(np.ones((4, 3)))  # another shape needs another executable
+    except keras_xla.RecompileError as error:
+        print(error)
+    ```
+    """
 
 
 @dataclass(frozen=True)
 class CompileEvent:
-    """One XLA compilation.
+    """One XLA compilation: what was compiled, for which shapes, why, and how long it took.
+
+    `keras_xla.compile_log()` returns these events; nobody else needs to make one. `str(event)` is one line.
 
     Attributes:
-        name: What was compiled, as a person would call it (`"sequential.train_step"`).
-        kind: `"train"`, `"test"`, `"predict"`, `"generate"` or `"function"`.
-        shapes: The argument shapes and dtypes that the executable is for.
-        cause: Why it was compiled ("first call", "prompt bucket 64 is new", ...).
-        seconds: Wall-clock seconds of the call that compiled: tracing, lowering, XLA and that first run.
-        time: `time.time()` when the call ended.
+        name: What was compiled, as a person would call it, such as `"sequential.train_step"`.
+        kind: `"train"`, `"test"` or `"predict"` for a step of a Keras model, `"generate"` for an `XLAGenerationLayer`,
+            `"function"` for `keras_xla.jit` and for functions that `keras_xla.enable` has taken over.
+        shapes: The shapes and dtypes that the executable is for, such as `"x: (32, 20) float32"`. For generation it is
+            the part of the work and its sizes, such as `"advance, batch 4, cache 128"`.
+        cause: Why it was compiled, such as `"first call"`, `"argument x: (32, 20) -> (8, 20)"` or
+            `"batch bucket 1 -> 4"`.
+        seconds: Seconds by the clock of the call that compiled: tracing, XLA's work and the first run.
+        time: When the call ended, in seconds since 1970, as `time.time()` has it.
+
+    Example:
+    ```python
+    double = keras_xla.jit(lambda x: x * 2, name="double")
+    double(np.ones((2, 3)))
+    event = keras_xla.compile_log()[-1]
+    print(event.name, event.cause, event.seconds)
+    ```
     """
 
     name: str
@@ -37,11 +64,19 @@ class CompileEvent:
 
 
 class CompileLog(list):
-    """A list of `CompileEvent` that prints as a table."""
+    """A list of `CompileEvent`, oldest first, that prints as a table.
+
+    Example:
+    ```python
+    log = keras_xla.compile_log()
+    print(len(log), log.seconds)
+    print(log)
+    ```
+    """
 
     @property
     def seconds(self) -> float:
-        """Seconds spent in compiling calls, all together."""
+        """Seconds that all the calls which compiled took together (float)."""
         return sum(event.seconds for event in self)
 
     def __str__(self):
@@ -59,13 +94,18 @@ def record(name: str, kind: str, shapes: str, cause: str, seconds: float) -> Com
 
 
 def compile_log(kind: str | None = None) -> CompileLog:
-    """Every XLA compilation so far, oldest first.
+    """List every XLA compilation that keras_xla caused in this process, oldest first.
+
+    XLA compiles a function once for each set of argument shapes and dtypes. That takes from a fraction of a second to
+    minutes, so the log is the place to look when something is slow. Models that run as plain Keras are not in it.
 
     Args:
-        kind: Only the events of this kind (see `CompileEvent`); all by default.
+        kind: Only the events of this kind (str, see `CompileEvent`); all of them by default. A kind that does not exist
+            has no events.
 
     Returns:
-        A list of `CompileEvent`; `print` shows it as a table.
+        A `CompileLog`: a list of `CompileEvent` that `print` shows as a table. It is a copy: later compilations do not
+        change it.
 
     Example:
     ```python

@@ -21,12 +21,13 @@ _DIGEST = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """Where executables are kept.
+    """Where executables are kept on disk, and how many; what `compile_cache` returns.
 
     Attributes:
-        folder: None for `executables` in the folder that `KERAS_XLA_CACHE` names, or in the user's cache folder.
-        max_bytes: Of all of them together; those that were not used for longest go.
-        enabled: Whether any are kept or read.
+        folder: The folder (str). None for `executables` in the folder that the environment variable `KERAS_XLA_CACHE`
+            names, or in `keras_xla` in the user's cache folder.
+        max_bytes: The most bytes that all of them may take together. Those that were not used for longest go first.
+        enabled: Whether executables are kept and read (bool).
     """
 
     folder: str | None = None
@@ -41,27 +42,36 @@ _told: set[str] = set()
 def compile_cache(
     folder: str | os.PathLike | None = None, *, max_bytes: int | None = None, enabled: bool = True
 ) -> CacheSettings:
-    """Keep executables of text generation on disk, for the next process to read instead of compiling again.
+    """Keep executables of generation on disk, so that the next process reads them instead of compiling again.
 
-    An executable is found again only for the same computation, shapes, versions, processor and settings. TensorFlow can
-    be asked for that only before it has run anything: call this right after the imports.
+    An executable is found again only for the same computation, shapes, versions, processor and settings. One that is
+    damaged is dropped and made again. Nothing is kept unless this is called, because it changes the whole process:
+    TensorFlow then writes every executable of the process into a temporary folder.
+
+    Call this right after the imports. TensorFlow can be asked for it only before it has run its first operation. On a
+    GPU, TensorFlow keeps none. On the JAX backend this turns on JAX's own cache, which keeps all that takes a second or
+    more to compile; a cache folder that you have given JAX yourself stays as it is.
 
     Args:
-        folder: Where they are kept; by default `executables` in the folder that `KERAS_XLA_CACHE` names, or in the
-            user's cache folder.
-        max_bytes: Of all of them together, 1 GiB by default; those that were not used for longest go.
-        enabled: False to neither read nor keep any from now on.
+        folder: Where they are kept (a path). By default `executables` in the folder that the environment variable
+            `KERAS_XLA_CACHE` names, or in `keras_xla` in the user's cache folder. It is made when it is needed.
+        max_bytes: The most bytes that all of them may take together (int), 1 GiB by default. Those that were not used
+            for longest go first. (JAX can count them only if the package `filelock` is installed.)
+        enabled: False to neither read nor keep any from now on. A cache of JAX's that is on stays on.
 
     Returns:
-        The settings that now hold.
+        `CacheSettings`: the settings that now hold.
 
     Raises:
-        ValueError: for `max_bytes` below 1.
-        RuntimeError: if TensorFlow has run something, or there is no room for its files.
+        ValueError: `max_bytes` is below 1.
+        RuntimeError: TensorFlow has run something already, no folder for temporary files has room (512 MiB), the
+            environment variable `TF_XLA_FLAGS` names a file, or the system does not tell what the processor can do.
 
     Example:
     ```python
-    keras_xla.compile_cache("/var/cache/models", max_bytes=10**10)
+    import keras_xla
+
+    keras_xla.compile_cache("executables", max_bytes=10**9)  # before anything runs
     ```
     """
     global _settings

@@ -36,30 +36,36 @@ CONSTRAINTS = ("json_schema", "regex", "grammar")
 class GenerationOptions:
     """Options of one generation, named as in Hugging Face's `GenerationConfig`.
 
-    A list in place of one value has a value for each prompt of a call. Only the options of `PER_ROW` and `CONSTRAINTS`,
-    and `stop_strings`, may be such lists.
+    They are passed by name to `XLAGenerationLayer`, as its defaults, and to its methods for one call. A list in place
+    of one value has a value for each prompt of a call; only the options of `PER_ROW` and `CONSTRAINTS`, and
+    `stop_strings`, may be such lists. None is off, where an option can be off. Another value compiles nothing, but for
+    `num_beams`, the numbers of guesses, whether there is guidance, long lists of tokens, and completions that need a
+    larger cache.
 
     Attributes:
-        max_new_tokens: Tokens to make at most; at least 1.
-        min_new_tokens: Tokens before which no end-of-sequence token is made.
+        max_new_tokens: The most tokens that a completion may have; at least 1.
+        min_new_tokens: How many tokens a completion has before an end-of-sequence token may come.
         min_length: The same, counted with the prompt (an encoder-decoder's prompt is its start token).
-        num_beams: Width of the beam search; 1 is no beam search.
+        num_beams: The width of the beam search; 1 is no beam search.
         length_penalty: A beam's score is its log-probability divided by its length to this power.
         early_stopping: When a beam search ends: True, as soon as there are `num_beams` finished beams; False, when
             no better one is likely; `"never"`, when no better one is possible.
-        do_sample: Draw from the distribution, rather than take the most likely token (greedy).
-        temperature: Divides the logits; above 0.
+        do_sample: True draws each token from the distribution, False takes the most likely one (greedy).
+        temperature: Divides the logits; above 0. Below 1 likely tokens become likelier, above 1 less likely.
         top_k: Draw among this many most likely tokens; 0 for all.
-        top_p: Draw among the fewest most likely tokens that have this much probability together.
-        min_p: Draw among tokens at least this fraction as likely as the most likely one.
+        top_p: Draw among the fewest most likely tokens that have this much probability together (Holtzman et al.,
+            2020); 1 for all.
+        min_p: Draw among tokens at least this fraction as likely as the most likely one; 0 for all.
         typical_p: Draw among the fewest tokens that have this much probability together, those first whose surprise is
             nearest to what is expected (Meister et al., 2022); 1 for all.
         epsilon_cutoff: Draw among tokens at least this likely (Hewitt et al., 2022); 0 is off.
         eta_cutoff: The same with a bound that is lower where many tokens are likely (Hewitt et al., 2022); 0 is off.
-        seed: For equal draws in every call, on every backend and at every batch size; None draws one. In graphs, such
-            as in `predict`, each batch draws on from the one before, for as long as the layer lives.
+        seed: Equal seeds (0 to 2**63 - 1) draw equally in every call, on every backend and at every batch size; None
+            takes one from NumPy. In graphs, such as in `predict`, each batch draws on from the one before, for as long
+            as the layer lives.
         num_return_sequences: Completions a prompt; more than 1 needs `do_sample`, or as many `num_beams`.
-        repetition_penalty: Divides the positive and multiplies the negative logits of tokens in prompt or completion.
+        repetition_penalty: Divides the positive and multiplies the negative logits of tokens in prompt or completion
+            (Keskar et al., 2019); 1 is off.
         presence_penalty: Subtracted from the logits of tokens that are in the completion, as in OpenAI's interface.
         frequency_penalty: The same, once for each time that a token is there.
         encoder_repetition_penalty: Above 1, tokens of what an encoder reads (without one, of the prompt) are more
@@ -75,30 +81,30 @@ class GenerationOptions:
         no_repeat_ngram_size: No sequence of this many tokens occurs twice; 0 is off.
         encoder_no_repeat_ngram_size: No sequence of this many tokens of what an encoder reads (without one, of the
             prompt) is completed; 0 is off.
-        bad_words_ids: Token sequences that are never completed.
+        bad_words_ids: Token sequences (lists of ids) that are never completed.
         forced_bos_token_id: The token after a prompt of one token (an encoder-decoder's start token).
         forced_eos_token_id: Token, or several, one of which is the last of `max_new_tokens`.
         suppress_tokens: Tokens that are never made.
         begin_suppress_tokens: Tokens that are not made first.
         processor_options: Tensors of the layer's own `logits_processors`, by the names of processor and tensor; None
-            instead of them switches a processor off.
+            instead of them switches a processor off. For one call only.
         decoder_start_token_id: An encoder-decoder's prompt; the checkpoint's by default.
         stop_strings: Texts that end a completion, which includes them: it ends with the token that completes one.
-        prompt_lookup_num_tokens: Tokens that are guessed at once, from what followed the same tokens earlier; at most
-            64, usually 8, 0 is off. What is made stays the same, but for rounding: the model runs several tokens at
-            once. It takes less time where completions repeat their prompt or themselves, and hardly more where not.
-            A `generation_config.json` does not switch it on.
-        num_assistant_tokens: Tokens that an `assistant` guesses at once, 1 to 64.
+        prompt_lookup_num_tokens: Tokens that are guessed at once, from what followed the same tokens earlier (Saxena,
+            2023); at most 64, usually 8, 0 is off. What is made stays the same, but for rounding: the model runs
+            several tokens at once. It takes less time where completions repeat their prompt or themselves, and hardly
+            more where not. A `generation_config.json` does not switch it on.
+        num_assistant_tokens: Tokens that an `assistant` guesses at once (Leviathan et al., 2023); 1 to 64.
         json_schema: A schema, as a dict or a string of JSON, that answers follow. Needs the package llguidance.
-        regex: A regular expression that answers match as a whole.
+        regex: A regular expression that answers match as a whole. Needs llguidance, too.
         grammar: A grammar in Lark's language, as llguidance reads it, that answers follow.
-        max_time: Seconds after which a call makes no more tokens; it returns those that there are.
+        max_time: Seconds after which a call makes no more tokens; it returns those that there are. None for no limit.
         eos_token_id: Token, or several, that end a sequence; None for no end but `max_new_tokens`.
         pad_token_id: Fills the rest of a finished row; None takes the first `eos_token_id`, or 0.
 
     Raises:
-        ValueError: for a value out of range, naming the option, the value and the range.
-        TypeError: for a value of the wrong type.
+        ValueError: A value is out of range; the message names the option, the value and the range.
+        TypeError: A value has the wrong type.
     """
 
     max_new_tokens: int | tuple[int, ...] = 64
@@ -227,12 +233,12 @@ class GenerationOptions:
 
     @property
     def most_new_tokens(self) -> int:
-        """The largest `max_new_tokens` of all prompts."""
+        """The largest `max_new_tokens` of all prompts (int)."""
         return max(all_values(self.max_new_tokens))
 
     @property
     def per_row(self) -> dict[str, int]:
-        """For how many prompts there are values, by the name of the option that has a list of them."""
+        """For how many prompts (int) there are values, by the name of each option that has a list of them."""
         names = (*PER_ROW, *CONSTRAINTS)
         lists = {name: getattr(self, name) for name in names if isinstance(getattr(self, name), tuple)}
         if is_per_row(self.stop_strings):
@@ -240,26 +246,26 @@ class GenerationOptions:
         return {name: len(values) for name, values in lists.items()}
 
     def of_rows(self, rows: Sequence[int]) -> "GenerationOptions":
-        """The options of the prompts with these numbers, in this order."""
+        """Return the options of the prompts with these numbers (ints from 0 on), in this order."""
         chosen = {name: tuple(getattr(self, name)[row] for row in rows) for name in self.per_row}
         return dataclasses.replace(self, **chosen) if chosen else self
 
     def stop_strings_of(self, row: int) -> tuple[str, ...]:
-        """What ends the completions of one prompt."""
+        """Return the stop strings that end the completions of the prompt with the number `row`."""
         return self.stop_strings[row] if is_per_row(self.stop_strings) else self.stop_strings
 
     @property
     def guided(self) -> bool:
-        """Whether completions are led by `guidance_scale`."""
+        """Whether the completions of any prompt are led by `guidance_scale`."""
         return any(scale != 1 for scale in all_values(self.guidance_scale))
 
     @property
     def constrained(self) -> bool:
-        """Whether there is one of `CONSTRAINTS`."""
+        """Whether there is one of `CONSTRAINTS`: a schema, an expression or a grammar."""
         return any(getattr(self, name) is not None for name in CONSTRAINTS)
 
     def constraint_of(self, row: int) -> tuple[str, Any] | None:
-        """Which of `CONSTRAINTS` the answers of one prompt follow, and its value."""
+        """Return which of `CONSTRAINTS` the answers of the prompt with the number `row` follow, and its value."""
         for name in CONSTRAINTS:
             value = getattr(self, name)
             value = value[row] if isinstance(value, tuple) else value
@@ -269,15 +275,15 @@ class GenerationOptions:
 
     @property
     def fill(self) -> int:
-        """The token that fills finished rows."""
+        """The token (int) that fills finished rows."""
         return (*self.eos_token_id, 0)[0] if self.pad_token_id is None else self.pad_token_id
 
     def replace(self, **overrides: Any) -> "GenerationOptions":
-        """These options with some of them changed.
+        """Return new options: these, with the `overrides` (values by name) in place of some of them.
 
         Raises:
-            TypeError: for an unknown option, naming the nearest known one.
-            ValueError: for a sampling option without `do_sample=True`, and as the class does.
+            TypeError: There is no such option; the message names the nearest one. Or a value has the wrong type.
+            ValueError: A sampling option without `do_sample=True`, a beam option without beams, or as the class does.
         """
         known = [f.name for f in dataclasses.fields(self)]
         for name in overrides:

@@ -18,13 +18,13 @@ _layers = otherwise([])(flat_layers)  # then XLA says what it cannot compile, wi
 
 @dataclass(frozen=True)
 class Blocker:
-    """One thing that XLA cannot compile.
+    """One thing that XLA cannot compile, and what to do about it; `str(blocker)` is one line.
 
     Attributes:
-        layer: Name of the layer; empty for a loss, a metric or a custom step.
-        layer_class: Its class, such as `"StringLookup"`; empty likewise.
-        reason: The operation without an XLA kernel, or why the layer as a whole has none.
-        where: `file:line` of the user's code; empty when unknown.
+        layer: Name of the layer; empty outside of any layer.
+        layer_class: Its class, such as `"StringLookup"`; empty outside of any layer.
+        reason: The operation that XLA cannot compile, or why the layer as a whole cannot be compiled.
+        where: `file:line` of your code; empty where that is not known.
         fix: What to do about it.
     """
 
@@ -44,12 +44,12 @@ class Blocker:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer of `explain`: true if everything compiles, and printable.
+    """The answer of `explain`: true if nothing was found that XLA cannot compile, and readable when printed.
 
     Attributes:
         model: Name of the model.
-        blockers: Everything that was found.
-        traced: Whether the operations inside the layers were looked at, rather than the layers alone.
+        blockers: A `Blocker` for each thing that was found; empty if there is none.
+        traced: Whether the operations inside the layers were looked at. If False only the layers themselves were.
     """
 
     model: str
@@ -58,7 +58,7 @@ class Explanation:
 
     @property
     def compilable(self) -> bool:
-        """Whether nothing was found."""
+        """Whether nothing was found that XLA cannot compile (bool)."""
         return not self.blockers
 
     def __bool__(self):
@@ -79,14 +79,20 @@ class Explanation:
 def explain(model: keras.Model, sample_batch=None) -> Explanation:
     """Find what keeps XLA from compiling the forward pass of a model, without running it.
 
+    Losses, metrics and custom steps are not looked at. `fit` checks those when it starts.
+
     Args:
-        model: Any Keras model.
-        sample_batch: An input batch, for models that do not know the shapes of their inputs (subclassed
-            ones). The model is built by it if it is not.
+        model: A `keras.Model`, built or not; on TensorFlow also a `tf_keras.Model`.
+        sample_batch: The inputs of one batch (an array or tensor, or a structure of them, without the targets), for a
+            model that does not know the shapes of its inputs, as a subclassed one. Only shapes and dtypes count. The
+            model is built by it if it is not built yet.
 
     Returns:
-        An `Explanation`: `print` it, test its truth, or read its `blockers`. Losses, metrics and custom steps
-        are not looked at; those are checked when `fit` starts.
+        An `Explanation`: `print` it, test its truth, or read its `blockers`.
+
+    Raises:
+        TypeError: `model` is not a Keras model.
+        ValueError: `model` is one of `tf_keras`, and Keras does not run on TensorFlow.
 
     Example:
     ```python

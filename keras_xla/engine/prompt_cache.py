@@ -89,25 +89,31 @@ class Beginning:
 
 
 class SavedPrompt:
-    """Prompts that were run once, for all calls whose prompts begin as one of them; see
-    `XLAGenerationLayer.save_prompt`.
+    """Prompts that were run once, for all calls whose prompts begin as one of them; `save_prompt` of a layer makes it.
 
-    Threads may share it: the state is read, never changed. It is of no more use once a weight was assigned to.
+    Pass it as `reuse_prompt` to `generate`, `stream` or `chat` of the layer that saved it. It holds the keys and values
+    of the prompts in memory for as long as it is kept. Threads may share it: it is read, never changed. It is of no
+    more use once a weight was assigned to, and an error once the layer was quantized. Its methods are for the engine;
+    nobody else needs to call them.
 
     Args:
         kept: The state with the prompts in its cache.
-        pool: Of the generator that ran them.
-        variables: The model's.
+        pool: The pool of states of the generator that ran them.
+        variables: The variables of the model.
     """
 
     def __init__(self, kept: Kept, pool: StatePool, variables: Sequence[keras.Variable]):
         self._kept, self._pool, self._variables = kept, pool, variables
 
     def serve(self, pool: StatePool, variables: Sequence[keras.Variable]) -> None:
-        """See `PromptCache.serve`.
+        """Check that a generator may use the prompts; the engine calls it.
+
+        Args:
+            pool: The pool of states of that generator.
+            variables: The variables of its model.
 
         Raises:
-            ValueError: for another generator than the one that ran the prompts.
+            ValueError: Another layer saved the prompts, or this one before it was quantized.
         """
         if pool is not self._pool:
             raise ValueError(
@@ -116,13 +122,27 @@ class SavedPrompt:
             )
 
     def take(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray) -> Beginning | None:
-        """See `PromptCache.take`; beams are served as well."""
+        """Find the saved prompts that new ones begin with; the engine calls it.
+
+        Args:
+            key: The key of the state that is needed.
+            chunk: How many tokens of a prompt run at once.
+            ids: `(batch, length)` int32, prompts that end together.
+            starts: `(batch,)` int32, where each begins; `length` in rows that only fill the batch bucket.
+
+        Returns:
+            What of the saved state serves the new prompts; None where nothing does, or a weight has changed.
+        """
         if not backend.same_weights(self._variables, self._kept.weights):
             return None
         return self._kept.begins(key, chunk, ids, starts, free=False)
 
     def close(self, generation: Generation) -> None:
-        """See `PromptCache.close`: what a call made is not kept."""
+        """Let go of a generation that has ended, of which nothing is kept; the engine calls it.
+
+        Args:
+            generation: The generation.
+        """
         generation.close()
 
 

@@ -23,13 +23,15 @@ MOST_TOP = 20  # likeliest tokens
 
 @dataclass(frozen=True)
 class Logprobs:
-    """Of the tokens of one row.
+    """The log-probabilities of the tokens of one text, completion or answer.
+
+    n tokens; N is `top_logprobs` of the call, 0 by default.
 
     Attributes:
-        tokens: `(n,)` int32.
-        logprobs: `(n,)` float32: of each token behind all that stand before it, in nats.
+        tokens: `(n,)` int32, the ids of the tokens.
+        logprobs: `(n,)` float32, the natural logarithm of the probability of each token behind all that stand before.
         top_tokens: `(n, N)` int32, the likeliest tokens at each place, likeliest first.
-        top_logprobs: `(n, N)` float32, theirs.
+        top_logprobs: `(n, N)` float32, their log-probabilities.
     """
 
     tokens: np.ndarray
@@ -39,7 +41,7 @@ class Logprobs:
 
     @classmethod
     def none(cls, top: int) -> "Logprobs":
-        """Of no tokens, each with `top` likeliest ones."""
+        """Those of no tokens, with arrays for `top` likeliest ones at each place."""
         ids, numbers = np.zeros((0, top), np.int32), np.zeros((0, top), np.float32)
         return cls(ids[:, :0].reshape(-1), numbers[:, :0].reshape(-1), ids, numbers)
 

@@ -34,26 +34,26 @@ def adapt(fn: Callable, buckets: Mapping | None, make_compiled: Callable) -> "Co
 
 
 class CompiledGenerate:
-    """`generate` of a TensorFlow model of transformers 4, one XLA executable for each bucket; made by `jit`.
+    """`generate` of a TensorFlow model of transformers 4, with one XLA executable for each bucket of the prompts.
 
-    Call it like `model.generate`, with prompts of any length and integer dtype:
+    `keras_xla.jit(model.generate)` makes it. Call it as `model.generate`, with prompts of any length and integer dtype:
 
     - `input_ids (batch, length)` are padded to the next bucket, on the left for a decoder and on the right for
       an encoder, and an `attention_mask` hides the padding. The prompt comes back as it was passed: a decoder
       returns `(batch, length + max_new_tokens)`, without the padding to the bucket.
     - Without an `attention_mask`, `pad_token_id` in a prompt is padding, unless it is an `eos_token_id` too (as
       in `model.generate`). A decoder's prompts may be padded on either side.
-    - Options (`num_beams`, `temperature`, `max_new_tokens`, ...) change the graph there: another value compiles
+    - Options (`num_beams`, `temperature`, `max_new_tokens`, ...) are part of an executable here: another value compiles
       again. `seed` is a tensor and changes freely.
     - As always under XLA, rows that ended are filled with `pad_token_id` up to `max_new_tokens`.
     - A decoder's `max_length` and `min_length` count the prompt, so another prompt length is another option:
       pass `max_new_tokens`.
 
     Args:
-        generate: The bound method.
-        buckets: `{"input_ids": {1: sizes}}`, and axis 0 for the batch; by default powers of two from 32 for the
-            length, and the batch as it is.
-        make_compiled: From a function and a name to a `CompiledFunction`.
+        generate: The bound method `generate` of the model.
+        buckets: `{"input_ids": {1: sizes}}` for the length of the prompts, with axis 0 for the batch. By default the
+            lengths are powers of two from 32 to 131,072, and the batch stays as it is.
+        make_compiled: Makes a `CompiledFunction` from a function and a name.
     """
 
     def __init__(self, generate: Callable, buckets: Mapping | None, make_compiled: Callable):
@@ -66,18 +66,27 @@ class CompiledGenerate:
 
     @property
     def trace_count(self) -> int:
-        """The number of XLA executables compiled so far."""
+        """How many XLA executables have been compiled so far (int)."""
         return self._compiled.trace_count
 
     def __repr__(self):
         return f"<keras_xla.jit {self.__name__}, {self.trace_count} executables>"
 
     def __call__(self, inputs: Any = None, **options: Any) -> Any:
-        """Generate; see the class, and `model.generate`.
+        """Generate; see the class, and `model.generate` of the model.
+
+        Args:
+            inputs: `input_ids (batch, length)` of an integer dtype; or for speech `input_features`. They may also come
+                by name.
+            **options: Whatever `model.generate` takes.
+
+        Returns:
+            What `model.generate` returns: as a rule `(batch * num_return_sequences, tokens)` int32.
 
         Raises:
             ValueError: For prompts of a wrong shape or dtype, that are empty, hold ids outside of the
                 vocabulary, or leave no positions for the new tokens.
+            RecompileError: This would compile again, and `on_recompile` is `"raise"`.
         """
         if any(map(backend.is_traced, keras.tree.flatten((inputs, options)))):
             return self._generate(inputs, **options)

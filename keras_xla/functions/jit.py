@@ -35,33 +35,41 @@ def jit(
 ) -> Any:
     """Compile a function, a bound method or a layer with XLA.
 
-    Tensors and arrays, in any structure, may change their values freely; new shapes or dtypes compile again.
-    Everything else (int, float, bool, str, None, objects) is static: it is part of the executable, and a new
-    value compiles again. Pass `np.float32(x)` to keep a number a tensor, but pass sizes and axes as Python
-    ints: on TensorFlow, an integer tensor that becomes a shape compiles for every value without being seen here.
-    Keras variables that `fn` reads or assigns have their current values. As everywhere in XLA, nothing checks the
-    values inside: indices out of range and assertions that fail raise no error. Inside of another compiled function,
-    the call becomes a part of that one.
+    XLA compiles at the first call, which takes a moment. The program that it makes, the executable, serves all later
+    calls whose arguments have the same shapes and dtypes.
+
+    - Tensors and arrays, in any structure, may change their values freely. New shapes or dtypes compile again.
+    - Everything else (int, float, bool, str, None, objects) is static: it is part of the executable, and a new value
+      compiles again. Pass `np.float32(x)` to keep a number a tensor. But pass sizes and axes as Python ints: on
+      TensorFlow, an integer tensor that becomes a shape compiles for every value, and nothing here can see that.
+    - Keras variables that `fn` reads or assigns have their current values.
+    - As everywhere in XLA, nothing checks the values inside. An index out of range or an assertion that fails raises no
+      error.
+    - Inside another compiled function, the call becomes a part of that one.
 
     The `generate` of a TensorFlow model of transformers 4 gets buckets for its prompts, see
     `keras_xla.functions.hf_generate.CompiledGenerate`.
 
     Args:
-        fn: What to compile. Left out, the result is a decorator.
-        buckets: Argument name -> axis -> allowed sizes, or `"pow2"`. The argument is padded at the end of the
-            axis up to the next allowed size, and outputs that have the padded size on that axis are cut back.
-            `fn` has to give the same answer with the padding, so reductions over that axis have to mask it.
-        pad_value: What to pad with.
-        name: The name in the compile log; that of `fn` by default.
-        on_recompile: `"log"`, or `"raise"`: after the first compilation, arguments that would compile again
-            raise `RecompileError`.
+        fn: What to compile: a function, a bound method or a Keras layer or model. Left out, the result is a decorator.
+        buckets: The sizes that an argument is padded to, so that few shapes compile. A dict from the name of an
+            argument to a dict from an axis (int, 0 or more) to its sizes: a list of ints, or `"pow2"` for the powers of
+            two. The argument is padded at the end of the axis up to the next size. Outputs that have the padded size on
+            that axis are cut back to the real one. `fn` has to give the same answer with the padding, so a reduction
+            over that axis has to mask it. By default nothing is padded.
+        pad_value: The number to pad with, in the dtype of the argument; 0 by default.
+        name: The name in the compile log (str); that of `fn` by default.
+        on_recompile: `"log"` compiles whatever is new, and notes it in `keras_xla.compile_log`. With `"raise"`,
+            arguments that would compile again after the first compilation raise `RecompileError`.
 
     Returns:
-        A `CompiledFunction`: call it like `fn`; `trace_count` is the number of executables so far.
+        A `CompiledFunction`, which is called as `fn` is. Without `fn` it is a decorator that makes one. For the
+        `generate` of a TensorFlow model of transformers 4 it is a `CompiledGenerate`.
 
     Raises:
         TypeError: `fn` is not callable.
-        ValueError: `on_recompile` or `buckets` are not as described.
+        ValueError: `on_recompile` or `buckets` are not as described. Or `fn` is the `generate` of a TensorFlow model,
+            and Keras does not run on TensorFlow.
 
     Example:
     ```python
@@ -90,7 +98,14 @@ def jit(
 
 
 class CompiledFunction:
-    """A function with one XLA executable for each signature; made by `jit`. Calls from several threads are safe."""
+    """A function with one XLA executable for each set of shapes, dtypes and static values; made by `keras_xla.jit`.
+
+    Calls from several threads are safe. Used as a decorator inside a class, it makes a method.
+
+    Attributes:
+        __name__: The name in the compile log.
+        __doc__: That of the function.
+    """
 
     def __init__(self, fn, buckets, pad_value, name, on_recompile):
         self._fn, self._pad_value, self._on_recompile = fn, pad_value, on_recompile
@@ -105,7 +120,7 @@ class CompiledFunction:
 
     @property
     def trace_count(self) -> int:
-        """The number of XLA executables compiled so far."""
+        """How many XLA executables have been compiled so far (int)."""
         return len(self._executables)
 
     def __repr__(self):
@@ -115,7 +130,22 @@ class CompiledFunction:
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args, **kwargs):
-        """Call `fn`, through the executable for these arguments."""
+        """Call the function, through the executable for these arguments; a first call with new shapes compiles.
+
+        Args:
+            *args: As the function takes them. Arrays, NumPy numbers and tensors may change their values freely.
+            **kwargs: As the function takes them.
+
+        Returns:
+            What the function returns, its tensors as tensors of the backend, in the same structure.
+
+        Raises:
+            RecompileError: this would compile again, and `on_recompile` is `"raise"`.
+            XLAUnsupportedError: on TensorFlow, an operation of the function that XLA cannot compile. Nothing has run.
+            TypeError: an argument is neither a tensor, nor an array, nor a structure of them, and has no hash.
+            ValueError: an argument is larger than its largest bucket or lacks the axis that has buckets, or two
+                arguments of different sizes go into one bucket.
+        """
         if any(map(is_traced, keras.tree.flatten((args, kwargs)))):
             return self._fn(*args, **kwargs)
         bound = self._signature.bind(*args, **kwargs)

@@ -11,13 +11,26 @@ Message = Mapping[str, Any]
 
 
 class Chat:
-    """A conversation with a layer's model; see `XLAGenerationLayer.chat`.
+    """A conversation with a layer's model; `XLAGenerationLayer.chat` makes it.
 
     Every turn is rendered by the tokenizer's chat template, from the first message on. What then begins as the turn
-    before did is not computed again, wherever messages were changed.
+    before did is not computed again, so that a turn of a long conversation runs only what is new. (A model that runs
+    prompts whole, see `XLAGenerationLayer.save_prompt`, and TensorFlow on a GPU compute all of it in every turn.) A
+    chat answers one message at a time. Several chats with one layer may go on at the same time, in several threads too.
 
     Attributes:
-        messages: The conversation so far, in Hugging Face's format. It may be changed between turns.
+        messages: The conversation so far, in Hugging Face's format: a list of dicts with `"role"` (`"system"`,
+            `"user"`, `"assistant"` or such as `"tool"`) and `"content"`. It may be changed between turns. What follows
+            the first change is computed again.
+
+    Example:
+    ```python
+    chat = layer.chat(max_new_tokens=4)
+    chat.send("Hello")
+    chat.messages[0]["content"] = "Good morning"  # said otherwise,
+    del chat.messages[1:]  # without the answer,
+    answer = chat.send()  # and answered anew
+    ```
     """
 
     def __init__(
@@ -35,22 +48,57 @@ class Chat:
         self._turn = threading.Lock()
 
     def send(self, content: str | None = None, *, role: str = "user", **overrides: Any) -> str:
-        """Add a message, and return the answer, which is added, too.
+        """Add a message, and return the answer, which is added to the messages, too.
 
         Args:
-            content: The message; None to answer the messages as they are.
-            role: Whose message it is: `"user"`, or such as `"tool"`.
-            **overrides: As for `XLAGenerationLayer.generate`, for this turn.
+            content: The text of the message (str). None, the default, to answer the messages as they are.
+            role: Whose message it is (str): `"user"` by default, or such as `"tool"`.
+            **overrides: Options for this turn alone, which come before those of the chat. They are those of
+                `XLAGenerationLayer.generate` but for `reuse_prompt`, `return_prompt`, `num_return_sequences` and
+                `output_logprobs`. `continue_final_message=True` lets the last message go on instead of adding one.
+
+        Returns:
+            The answer (str), without special tokens unless `skip_special_tokens=False`.
 
         Raises:
-            ValueError: as `generate` does; the messages are then those from before.
+            ValueError: There is no message, or `generate` refuses the conversation or an option. The messages are then
+                those from before.
+            TypeError: There is no such option, or a message has another type.
+            RuntimeError: The chat is answering another message.
+
+        Example:
+        ```python
+        chat = layer.chat()
+        answer = chat.send("Hello", max_new_tokens=4)
+        ```
         """
         return "".join(self._answered(content, role, overrides, self._whole))
 
     def stream(self, content: str | None = None, *, role: str = "user", **overrides: Any) -> Iterator[str]:
-        """Like `send`, in pieces as they are made.
+        """Add a message, and yield the answer in pieces as they are made; the pieces joined are what `send` returns.
 
-        A stream that is closed before its end leaves the answer as far as it came among the messages.
+        The answer is added to the messages when the stream ends. A stream that is closed before leaves the answer as
+        far as it came. Nothing runs, and nothing is checked, before the first piece is asked for.
+
+        Args:
+            content: The text of the message (str). None, the default, to answer the messages as they are.
+            role: Whose message it is (str): `"user"` by default, or such as `"tool"`.
+            **overrides: Options for this turn alone, as in `send`; those of `XLAGenerationLayer.stream`. No beams.
+
+        Yields:
+            Pieces of the answer (str).
+
+        Raises:
+            ValueError: As `send` does, when the first piece is asked for.
+            TypeError: As `send` does, when the first piece is asked for.
+            RuntimeError: The chat is answering another message, when the first piece is asked for.
+
+        Example:
+        ```python
+        chat = layer.chat()
+        for piece in chat.stream("Hello", max_new_tokens=4):
+            print(piece, end="", flush=True)
+        ```
         """
         return self._answered(content, role, overrides, self._pieces)
 

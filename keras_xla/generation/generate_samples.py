@@ -13,30 +13,45 @@ from keras_xla.generation.layer import XLAGenerationLayer
 
 
 class GenerateSamples(keras.callbacks.Callback):
-    """Generates with the weights being trained, and shows, or keeps, what comes.
+    """Generate with the weights being trained at the end of epochs, and print or keep what comes.
 
-    The model compiles for it once. No random state that training uses is touched: with `do_sample=True` and no seed,
-    the epoch's number is the seed.
+    The generation compiles once, not once an epoch. No random state that training uses is touched: with
+    `do_sample=True` and no seed, the number of the epoch, counted from 0, is the seed.
 
     Args:
-        prompts: Texts, or lists of token ids.
-        layer: An `XLAGenerationLayer` of the model that is trained; by default one is made of it, see that class for
-            the models it takes.
-        tokenizer: For the layer that is made; a KerasHub model has its own.
-        every: Epochs from one time to the next.
-        file: Where each time adds a line of JSON: `{"epoch", "samples"}`.
-        log_dir: A folder of TensorBoard's, whose texts the samples become.
-        verbose: Whether to print them.
-        **options: Generation options, as for `XLAGenerationLayer.generate`.
+        prompts: A text, or a list of texts, of chats (lists of messages) or of lists of token ids (ints).
+        layer: An `XLAGenerationLayer` of the model that is trained. By default one is made of that model; see the class
+            for the models that it takes.
+        tokenizer: A Hugging Face tokenizer for the layer that is made. Texts need one. A KerasHub model has its own.
+        every: How many epochs there are from one time to the next (int); 1 by default.
+        file: A file to which each time adds a line of JSON, `{"epoch": 1, "samples": [...]}` (a path). The samples are
+            texts, or lists of token ids. None, the default, for no file.
+        log_dir: A folder for TensorBoard (a path), which shows the samples as texts. None, the default, for none.
+        verbose: 1, the default, to print the samples, 0 not to.
+        **options: Options of each generation: the fields of `keras_xla.config.GenerationOptions` and, with texts, of
+            `keras_xla.generation.text_options.TextOptions`; also `assistant` and `negative_prompt`, see
+            `XLAGenerationLayer.generate`.
+
+    Attributes:
+        prompts: The list of prompts.
+        layer: The layer that generates. Without one given, it is made when `fit` begins, or after the first epoch where
+            the model is built in it, and is None before.
 
     Raises:
-        TypeError, ValueError: as `XLAGenerationLayer` and its `generate` do: when `fit` begins, or after the first
-            epoch where the model is built in it.
+        TypeError: `prompts` is not as described. When `fit` begins: the model is none that `XLAGenerationLayer` takes,
+            or there is no such option.
+        ValueError: `every` is below 1. When `fit` begins: prompts or options that `XLAGenerationLayer.generate`
+            refuses, and a speech model. Where the model is built in `fit`, these errors come after the first epoch.
+        ImportError: `log_dir` is given, and TensorFlow, which writes those files, is not installed.
 
     Example:
     ```python
-    samples = keras_xla.callbacks.GenerateSamples(["Once upon a time"], max_new_tokens=20, do_sample=True)
-    model.fit(dataset, epochs=3, callbacks=[samples])
+    layers = [keras.layers.Embedding(50, 16), keras.layers.Dense(50)]  # from ids to logits
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), *layers])
+    model.compile(optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    ids = np.random.randint(0, 50, (64, 9))
+    samples = keras_xla.callbacks.GenerateSamples([[5, 6, 7]], max_new_tokens=4)
+    model.fit(ids[:, :-1], ids[:, 1:], callbacks=[samples], verbose=0)
     ```
     """
 

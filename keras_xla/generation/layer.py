@@ -30,47 +30,53 @@ from keras_xla.private.keras import forget
 
 @keras.saving.register_keras_serializable(package="keras_xla")
 class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
-    """Text generation, compiled by XLA for a few fixed shapes, as a Keras layer.
+    """A Keras layer that generates text or transcribes speech, compiled by XLA for a few fixed shapes.
 
-    Prompts run in chunks over a cache that grows in a few steps, and options are tensors: once a size of the cache is
-    compiled for a batch bucket, no prompt length, number of new tokens or option compiles again.
+    XLA compiles an executable for each set of shapes, which takes seconds. So the layer pads what it gets to a few
+    sizes, the buckets. Prompts run in chunks over a cache that grows in a few steps, and options are tensors: once a
+    size of the cache is compiled for a batch bucket, no prompt length and no number of new tokens compiles again, and
+    hardly an option (`keras_xla.config.GenerationOptions` names them). For a checkpoint use `from_pretrained`.
 
     Args:
-        model: A live model: a KerasHub `CausalLM` or `Seq2SeqLM`, any Keras model from ids to logits, a TensorFlow
-            model of transformers 4, or a `Decoder` or `EncoderDecoder` (see `keras_xla.models.interface`). Its
-            weights are those at the time of each call.
-        tokenizer: A Hugging Face tokenizer; needed for text.
-        max_new_tokens: Tokens to make at most; the model's own default, or else 64.
-        generation_config: Defaults of all options, as in a checkpoint's `generation_config.json`; a live model's own
-            by default.
-        return_prompt: Whether text outputs begin with the prompt.
-        sampling_rate: Of speech that comes as an array, in hertz.
-        batch_buckets: Batch sizes to pad to, increasing; powers of two by default.
-        cache_buckets: Sizes of the cache, in tokens of prompt and completion together (with a beam search, the
-            completion counts once a beam); powers of two from 128 by default. A cache that is full moves to the
-            next, and what attention costs grows with it.
+        model: A live model: a KerasHub `CausalLM` or `Seq2SeqLM`, any Keras model from ids `(batch, length)` to logits
+            `(batch, length, vocab)`, a TensorFlow model of transformers 4, or a `Decoder` or `EncoderDecoder` (see
+            `keras_xla.models.interface`). Its weights are those at the time of each call.
+        tokenizer: A Hugging Face tokenizer. Text needs one. A KerasHub model has its own.
+        max_new_tokens: The most tokens to make (int); the model's own default, or else 64 (transcripts: all that fit).
+        generation_config: Defaults of all options (dict), as in `generation_config.json`; a live model's by default.
+        return_prompt: Whether text outputs begin with the prompt; False by default.
+        sampling_rate: The sampling rate of speech that comes as an array, in hertz (int). By default each call says it.
+        batch_buckets: Batch sizes to pad to (ints), increasing; powers of two by default.
+        cache_buckets: Sizes of the cache in tokens (ints), of a prompt and its completion, this once for each beam;
+            powers of two from 128 by default. A full cache moves to the next, and what attention costs grows with it.
         source_buckets: For an encoder-decoder, lengths to pad what it reads to; powers of two from 32 by default.
-        logits_processors: Functions `(tokens, logits, step) -> logits` of `keras.ops` that are compiled in, behind all
-            others and before the temperature. `tokens (rows, slots)` int32 are prompts and completions, -1 elsewhere;
+        logits_processors: Functions `(tokens, logits, step) -> logits` of `keras.ops`, compiled in behind all others
+            and before the temperature. `tokens (rows, slots)` int32 are prompts and completions, -1 elsewhere;
             `logits (rows, vocab_size)` float32, for beams log-probabilities; `step (rows, 1)` int32 is 0 for the first
-            new token. Keyword-only arguments are tensors, as their defaults are, which `processor_options` of a call
-            changes without a compilation.
-        cache_bytes: That the caches of the prompts which run at once may hold, 2 GiB by default; of decoder-only
-            models, and of one prompt whatever it takes; an assistant's come on top. More prompts, and more than 64 or
-            the largest batch bucket, run in several batches, those of like length together.
-        on_recompile: `"log"` (see `keras_xla.compile_log`), or `"raise"`: after the first compilation,
-            another one is a `RecompileError`.
+            new token. Keyword-only arguments are tensors like their defaults; `processor_options` changes them.
+        cache_bytes: The most bytes that the caches of prompts which run at once may take, 2 GiB by default. It holds
+            for decoder-only models; one prompt may take more, and an assistant's cache comes on top. More prompts, and
+            more than 64 or the largest batch bucket, run in several batches, those of like length together.
+        on_recompile: `"log"` notes what compiles in `keras_xla.compile_log`. With `"raise"`, what would compile again
+            after the first compilation is a `RecompileError`.
         quantization: `"int8"` stores the matrices of the model's weights in whole numbers, in a quarter of the memory;
             a product rounds its rows alike. By default weights are as they come.
+        name: The name of the layer (str), also in the compile log.
+        dtype: The dtype policy of the layer itself. Its model computes in its own.
+        trainable: As for any Keras layer.
         **options: Any other field of `keras_xla.config.GenerationOptions`, and for speech of
             `keras_xla.generation.speech.options.SpeechOptions`.
 
+    Attributes:
+        model: The decoder that generates: `model` itself, or what was made of it.
+        tokenizer: The tokenizer, or None. It may be set.
+        options: The `GenerationOptions` that hold where a call says nothing else.
+
     Call arguments:
-        inputs: Ids `(batch, length)`, a ragged tensor, a list of lists of ints, or
-            `{"input_ids", "attention_mask"}`; or strings `(batch,)`, a chat or a list of chats. Padding
-            may be on either side; without a mask, `pad_token_id` at either end is padding, if that was
-            given and is no `eos_token_id`. An encoder-decoder reads them, and takes `decoder_input_ids` beside them.
-            For speech: files, arrays `(batch, samples)`, or `{"input_features": (batch, mel bins, frames)}`.
+        inputs: Ids `(batch, length)`, a ragged tensor, a list of lists of ints, or `{"input_ids", "attention_mask"}`;
+            or strings `(batch,)`, a chat or a list of chats. Padding may be on either side; without a mask it is
+            `pad_token_id` at either end, if given and no `eos_token_id`. Beside them, encoder-decoders take
+            `decoder_input_ids`. Speech: files, arrays `(batch, samples)`, `{"input_features": (batch, bins, frames)}`.
 
     Returns:
         For ids `{"sequences": (batch * num_return_sequences, max_new_tokens) int32, "lengths": (...,) int32,
@@ -79,14 +85,18 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         and speech, the completions: a list of strings, or a string tensor in a graph and for a string tensor.
 
     Raises:
-        TypeError, ValueError: for bad options or inputs, before anything compiles.
+        TypeError: The layer cannot use such a model, there is no such option, or a value has another type.
+        ValueError: A bad option or input. All of these come before anything compiles.
+        NotImplementedError: `quantization` for a model that is not mapped onto one of keras_xla's.
 
     Example:
     ```python
-    layer = keras_xla.XLAGenerationLayer.from_pretrained("HuggingFaceTB/SmolLM2-135M-Instruct")
-    layer.generate("The capital of France is", max_new_tokens=8)
-    model = keras.Sequential([keras.Input((), dtype="string"), layer])
-    model.predict(tf.constant(["Once upon a time", "The sky is"]))
+    layers = [keras.layers.Embedding(50, 16), keras.layers.GRU(16, return_sequences=True), keras.layers.Dense(50)]
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), *layers])  # from ids to logits
+    generator = keras_xla.XLAGenerationLayer(model, max_new_tokens=8)
+    print(generator.generate([[5, 6, 7], [8]])["sequences"].shape)  # (2, 8)
+    pipeline = keras.Sequential([keras.Input((3,), dtype="int32"), generator])
+    print(pipeline.predict(np.array([[5, 6, 7]]), verbose=0)["lengths"])
     ```
     """
 
@@ -150,21 +160,28 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         quantization: str | None = None,
         **kwargs: Any,
     ) -> "XLAGenerationLayer":
-        """A layer from a Hugging Face folder or hub name (safetensors), or a GGUF file.
+        """Load an `XLAGenerationLayer` from a Hugging Face folder or hub name (safetensors), or from a GGUF file.
 
-        The checkpoint's `generation_config.json` gives the defaults; arguments here come first.
+        The checkpoint's `generation_config.json` gives the defaults; arguments here come first. Nothing is unpickled.
 
         Args:
-            source: Folder, `.gguf` file, or hub name.
-            tokenizer: Instead of the checkpoint's own.
+            source: The path of a folder or of a `.gguf` file, or a hub name.
+            tokenizer: A Hugging Face tokenizer in place of the checkpoint's own.
             dtype: Of weights and computation; Keras' default (float32) if None, `"auto"` for the checkpoint's own.
-            quantization: See the class. Only a few weights are in memory in floats at a time.
-            **kwargs: See the class.
+            quantization: `"int8"`, see the class. Only a few weights are in memory in floats at a time.
+            **kwargs: The other arguments of the class.
 
         Raises:
-            FileNotFoundError: if there is no such file or folder.
-            ValueError: for an unknown architecture (the known are listed), and for weights that are missing,
-                unexpected, truncated or of the wrong shape (all are listed at once).
+            OSError: There is no such file or folder (a `FileNotFoundError`), or the hub gave no such model.
+            ValueError: An unknown architecture (the known are listed), or weights that are missing, unexpected,
+                truncated or of the wrong shape (all are listed at once); and bad options, as the class.
+            TypeError: There is no such option, or a value has another type.
+
+        Example:
+        ```python
+        gpt2 = keras_xla.XLAGenerationLayer.from_pretrained("openai-community/gpt2", max_new_tokens=8)
+        print(gpt2.generate("The capital of France is"))
+        ```
         """
         checkpoint = open_checkpoint(source)
         found = model_config(checkpoint)
@@ -181,6 +198,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         return cls(model, tokenizer, dtype=dtype, generation_config=stored, **kwargs)
 
     def call(self, inputs):
+        """Generate with the options of the layer; see the class for inputs and outputs."""
         if backend.is_traced(prompts.leaf(inputs)):
             return self._call_in_graph(inputs)
         if not self._makes_text(inputs):
@@ -206,29 +224,36 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         """Generate outside of a model, with other options for this call.
 
         Args:
-            inputs: See the class.
+            inputs: As for a call of the layer, see the class.
             streamer: An object with `put(ids)` and `end()`, such as Hugging Face's `TextStreamer`: it is told of the
-                prompts, and of every token when it is made.
+                prompts, and of every token when it is made. It serves one batch of prompts, without beams.
             cancel: A `threading.Event` that another thread sets to end the call, which returns what there is.
             reuse_prompt: What `save_prompt` returned: prompts that begin as those do are computed from there on. True
                 for those of the last call with `reuse_prompt=True`, its completions included.
             output_logprobs: Whether the log-probability of each new token is told: what the model itself says, before
                 any processor or temperature.
-            top_logprobs: How many of the likeliest tokens are told beside each, at most 20.
+            top_logprobs: How many of the likeliest tokens are told beside each (int), at most 20.
             assistant: A layer with a smaller model and the same tokenizer. It guesses `num_assistant_tokens` tokens
                 ahead, which this layer's model checks at once; what is made stays the same, but for rounding.
             negative_prompt: With `guidance_scale`, what completions are led away from: text or ids as the inputs are,
                 one for each of them or one for all; by default the last token of each prompt.
             verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
-            **overrides: Generation options, and those of `keras_xla.generation.text_options.TextOptions`. For speech
-                also the fields of `keras_xla.generation.speech.options.SpeechOptions`, `sampling_rate` and
-                `batch_size`.
+            **overrides: Fields of `GenerationOptions`; with text of `keras_xla.generation.text_options.TextOptions`;
+                with speech of `SpeechOptions`, `sampling_rate` and `batch_size` (windows that run at once, 8 by
+                default). Speech takes none of the arguments before these but `inputs`.
 
         Returns:
-            A list of strings for text; for ids or features the same dict as a call, as numpy arrays; for speech a list
+            A list of strings for text; for ids or features the same dict as a call, as NumPy arrays; for speech a list
             of `keras_xla.generation.speech.transcripts.Transcript`, whose `str` is the text. With `output_logprobs` the
             strings are `keras_xla.generation.logprobs.ScoredText`, and the dict holds `"logprobs"` of the shape of
             `"sequences"`, 0 behind each end, and `"top_tokens"` and `"top_logprobs"` with an axis more.
+
+        Raises:
+            ValueError: Prompts or options that the model cannot run, before anything compiles; or logits that are NaN.
+            TypeError: There is no such option, or a value has another type.
+            RecompileError: This would compile again, and `on_recompile` is `"raise"`.
+            ImportError: A grammar needs llguidance, or audio the extra `audio`, and it is not installed.
+            FileNotFoundError: There is no such audio file.
 
         Example:
         ```python
@@ -258,17 +283,26 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         verbose: int | str = "auto",
         **overrides: Any,
     ) -> int:
-        """Compile ahead, for every pair of a batch size and a prompt length.
+        """Compile ahead what calls will need, for every pair of a batch size and a prompt length.
 
         Args:
-            batch_sizes: How many prompts a call will have.
-            prompt_lengths: How long the longest will be; of no meaning for speech.
+            batch_sizes: How many prompts a call will have (int, or several); 1 by default.
+            prompt_lengths: How many tokens the longest will have (int, or several), 32 by default; not for speech.
             verbose: 0 for silence; a progress bar otherwise.
             **overrides: Generation options that the calls will have; `output_logprobs`, `top_logprobs` and `assistant`
                 for text. With guesses, give the number of them that the calls will have.
 
         Returns:
-            How many executables were compiled; the others were there already.
+            How many executables were compiled (int), whatever `on_recompile` says; the others were there already.
+
+        Raises:
+            ValueError: Sizes or options that the model cannot run, or an option with a list of values.
+            TypeError: There is no such option, or a value has another type.
+
+        Example:
+        ```python
+        layer.warmup(batch_sizes=[1, 4], prompt_lengths=24)
+        ```
         """
         asked = {name: overrides.pop(name) for name in ("output_logprobs", "top_logprobs") if name in overrides}
         assistant = self._assistant(overrides.pop("assistant", None))
@@ -295,8 +329,22 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Store the matrices of the model's weights in whole numbers from now on, as Keras' own layers do.
 
-        `mode` is `"int8"`, `config` Keras' default for it, or None; `type_check` has no meaning here. `quantize` of a
-        model that holds the layer does not reach it: Keras asks layers without layers inside only.
+        All compiles anew. `quantize` of a model around it does not reach it: Keras asks layers without layers only.
+
+        Args:
+            mode: `"int8"`.
+            type_check: Of no meaning here.
+            config: Keras' default configuration for the mode, or None.
+
+        Raises:
+            ValueError: Another mode or configuration, or a model that is live or quantized already.
+            NotImplementedError: A model that is not one of keras_xla's.
+
+        Example:
+        ```python
+        small = keras_xla.XLAGenerationLayer.from_pretrained("openai-community/gpt2")
+        small.quantize("int8")
+        ```
         """
         if config is not None and config.get_config() != type(config)().get_config():
             raise ValueError(f"Received config={config!r}; expected the default of {type(config).__name__}, or None.")
@@ -308,12 +356,12 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
 
     @property
     def trace_count(self) -> int:
-        """Executables compiled so far."""
+        """How many executables have been compiled so far (int); 0 after `quantize`."""
         return self._generator.executables.trace_count
 
     @property
     def run_eagerly(self) -> bool:
-        """Whether to run op by op instead of compiled, for debugging; may be set, like that of a model."""
+        """Whether to run op by op instead of compiled (bool), for debugging; may be set, like that of a model."""
         return self._generator.executables.run_eagerly
 
     @run_eagerly.setter
@@ -321,6 +369,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         self._generator.executables.run_eagerly = bool(value)
 
     def compute_output_spec(self, inputs):
+        """Return the shapes and dtypes of the outputs for symbolic inputs; Keras calls it."""
         text = not prompts.is_features(inputs) if self._speech else prompts.leaf(inputs).dtype == "string"
         specs = output_specs(prompts.leaf(inputs), self.options, text)
         outputs = {name: keras.KerasTensor(shape, dtype=dtype) for name, (shape, dtype) in specs.items()}

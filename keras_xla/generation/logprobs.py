@@ -9,10 +9,11 @@ from keras_xla.engine.scorer import MOST_TOP, Logprobs
 
 
 class ScoredText(str):
-    """A completion with the log-probabilities of its tokens.
+    """A completion (a str) with the log-probabilities of its tokens; what `generate` returns with `output_logprobs`.
 
     Attributes:
-        scored: `keras_xla.engine.scorer.Logprobs`: tokens, log-probabilities in nats, and the likeliest tokens.
+        scored: A `keras_xla.engine.scorer.Logprobs`: the tokens, their log-probabilities in nats, and the likeliest
+            tokens at each place.
     """
 
     scored: Logprobs
@@ -27,14 +28,24 @@ class ScoredText(str):
 
 
 def perplexity(scored: Sequence[Logprobs]) -> float:
-    """The exponential of minus the mean log-probability of all tokens of what `XLAGenerationLayer.score` returned.
+    """Compute the perplexity of what `XLAGenerationLayer.score` returned.
+
+    It is the exponential of minus the mean log-probability of all tokens.
+
+    Args:
+        scored: What `score` returned.
+
+    Returns:
+        The perplexity (float): 1 for texts that the model was sure of, and more the less it expected them.
 
     Raises:
-        ValueError: where there is no token.
+        ValueError: There is no token among them.
 
     Example:
     ```python
-    perplexity(layer.score(["The sky is blue.", "The grass is green."]))
+    from keras_xla.generation.logprobs import perplexity
+
+    print(perplexity(layer.score(["The sky is blue.", "The grass is green."])))
     ```
     """
     count = sum(len(each.logprobs) for each in scored)

@@ -20,9 +20,20 @@ class LayerConfig(dict):
 
 
 class SavedWithTokenizer(keras.layers.Layer):
-    """What of `XLAGenerationLayer` saves it and makes it again."""
+    """The methods of `XLAGenerationLayer` with which Keras saves it and makes it again."""
 
     def get_config(self) -> dict:
+        """Return what Keras saves of the layer: its options, and the sizes of its model.
+
+        Weights are saved beside it, and so is the tokenizer, in a `.keras` file.
+
+        Returns:
+            A dict that `from_config` takes.
+
+        Raises:
+            ValueError: The layer shares the weights of a live model, or its model is not one of keras_xla's own. Save
+                that model, and make the layer of it again.
+        """
         if not hasattr(self.model, "spec") or getattr(self.model, "follower", None) is not None:
             raise ValueError(
                 f"The layer {self.name!r} holds {'a live model' if hasattr(self.model, 'spec') else 'a model'} of its "
@@ -53,6 +64,14 @@ class SavedWithTokenizer(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: dict) -> "SavedWithTokenizer":
+        """Make a layer from what `get_config` returned, with random weights.
+
+        Args:
+            config: What `get_config` returned, as it is or read from a file. As it is, it brings the tokenizer along.
+
+        Returns:
+            An `XLAGenerationLayer`. Its weights are set by Keras, or by `set_weights`.
+        """
         dtype, quantization = config.pop("dtype", None), config.pop("quantization", None)
         dtype = keras.saving.deserialize_keras_object(dtype) if isinstance(dtype, dict) else dtype
         own = [keras.saving.deserialize_keras_object(each) for each in config.pop("logits_processors", ())]
@@ -61,11 +80,25 @@ class SavedWithTokenizer(keras.layers.Layer):
         return cls(**made, tokenizer=getattr(config, "tokenizer", None))
 
     def save_assets(self, dir_path: str) -> None:
-        """Write the tokenizer into a `.keras` file."""
+        """Write the tokenizer into a `.keras` file; Keras calls it.
+
+        Args:
+            dir_path: A folder that Keras puts into the file.
+
+        Raises:
+            ValueError: The tokenizer is KerasHub's, which cannot be saved. Set `layer.tokenizer = None` before.
+        """
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(dir_path)
 
     def load_assets(self, dir_path: str) -> None:
-        """Read the tokenizer from a `.keras` file."""
+        """Read the tokenizer from a `.keras` file; Keras calls it.
+
+        Args:
+            dir_path: The folder that `save_assets` wrote into.
+
+        Raises:
+            ValueError: The files of the tokenizer cannot be read.
+        """
         if os.path.exists(os.path.join(dir_path, "tokenizer_config.json")):
             self.tokenizer = open_tokenizer(dir_path)

@@ -11,7 +11,7 @@ from keras_xla.generation.chat import Chat
 
 
 class TextMethods:
-    """Streams, chats, saved prompts and scores."""
+    """The methods of `XLAGenerationLayer` for models of text: streams, chats, saved prompts and scores."""
 
     def stream(
         self,
@@ -23,23 +23,34 @@ class TextMethods:
         negative_prompt: Any = None,
         **overrides: Any,
     ) -> Iterator[Any]:
-        """Generate a token after the other. Closing the iterator ends the generation.
+        """Generate, and return the pieces of text or ids as they are made.
+
+        The first token comes alone. From then on a piece has one token, or as many as are made in 50 ms. Closing the
+        iterator ends the generation. A stream compiles nothing of its own: it uses the executables of `generate`.
 
         Args:
-            inputs: See the class; no speech.
-            cancel: See `generate`.
-            reuse_prompt: See `generate`.
-            assistant: See `generate`.
-            negative_prompt: See `generate`.
-            **overrides: See `generate`; no beams.
+            inputs: Text, chats or ids, as for `generate`; no speech.
+            cancel: A `threading.Event` that another thread sets to end the stream. By default nobody does.
+            reuse_prompt: What `save_prompt` returned, or True; see `generate`.
+            assistant: A layer with a smaller model that guesses tokens; see `generate`.
+            negative_prompt: What completions are led away from; see `generate`.
+            **overrides: The fields of `keras_xla.config.GenerationOptions` but for beams, and with text those of
+                `keras_xla.generation.text_options.TextOptions`.
 
         Returns:
-            For one prompt, pieces of its text, or arrays `(n,)` int32 of ids; for several, pairs of the row and such a
-            piece. Joined, the pieces of a row are what `generate` returns. All is checked before the first comes.
+            An iterator. For one completion it gives pieces of its text (str), or of its ids: arrays `(n,)` int32. For
+            several it gives pairs of the row (int, as in the outputs of `generate`) and such a piece; the rows that run
+            together take turns. Joined, the pieces of a row are what `generate` returns.
+
+        Raises:
+            ValueError: Prompts or options that `generate` refuses, beams, or speech. All is checked here, before the
+                first piece is asked for.
+            TypeError: There is no such option, or an argument has another type.
+            RecompileError: While the stream goes on: this would compile, and `on_recompile` is `"raise"`.
 
         Example:
         ```python
-        for piece in layer.stream("Once upon a time", max_new_tokens=20):
+        for piece in layer.stream("Once upon a time", max_new_tokens=8):
             print(piece, end="", flush=True)
         ```
         """
@@ -58,11 +69,27 @@ class TextMethods:
         return self._text.assisted_by(layer._text, layer.tokenizer, self.tokenizer)
 
     def check(self, inputs: Any, **overrides: Any) -> None:
-        """Raise what `generate` would, before it compiles or runs anything.
+        """Raise the errors that `generate` would raise for these prompts and options, and run nothing.
 
         Args:
-            inputs: See `generate`; no speech.
-            **overrides: See `generate`.
+            inputs: Text, chats or ids, as for `generate`; no speech.
+            **overrides: The fields of `keras_xla.config.GenerationOptions`, with text those of
+                `keras_xla.generation.text_options.TextOptions`, and `assistant` and `negative_prompt`. The other
+                arguments of `generate` are not known here.
+
+        Raises:
+            ValueError: A prompt or an option that the model cannot run, or speech.
+            TypeError: There is no such option, or a value has another type.
+            ImportError: `json_schema`, `regex` or `grammar` without the package llguidance.
+
+        Example:
+        ```python
+        layer.check(["Once upon a time", "The sky"], max_new_tokens=8)
+        try:
+            layer.check("Once upon a time", max_new_tokens=100_000)
+        except ValueError as error:
+            print(error)  # how many positions the model has
+        ```
         """
         if self._speech is not None:
             raise ValueError("Received speech; only text and token ids can be checked.")
@@ -73,17 +100,21 @@ class TextMethods:
     def save_prompt(self, inputs: Any, **overrides: Any) -> SavedPrompt:
         """Run prompts that many calls begin with, such as instructions or examples, and keep them in memory.
 
-        They are of use until a weight changes; from then on prompts run whole.
+        They are of use until a weight changes. From then on prompts run whole, without an error. On TensorFlow with a
+        GPU they always do.
 
         Args:
-            inputs: Text, a chat or ids; see the class. Several are one batch.
-            **overrides: Options of the text; see `generate`.
+            inputs: Text, a chat or ids, as for `generate`. Several prompts are one batch; there may be as many as the
+                layer runs at once.
+            **overrides: The fields of `keras_xla.generation.text_options.TextOptions`, such as `add_special_tokens`.
 
         Returns:
-            What calls take as `reuse_prompt`.
+            A `SavedPrompt`, which `generate`, `stream` and `chat` take as `reuse_prompt`.
 
         Raises:
-            ValueError: for a model with an encoder, or with a cache of its own; and as `generate` does.
+            ValueError: The model has an encoder, or runs prompts whole (a Keras model from ids to logits, some KerasHub
+                tasks, a `Decoder` that is no `ChunkDecoder`). Or there are too many prompts, or bad ones.
+            TypeError: An option of another kind, such as `temperature`.
 
         Example:
         ```python
@@ -104,23 +135,33 @@ class TextMethods:
         stride: int | None = None,
         **overrides: Any,
     ) -> list[Logprobs]:
-        """How likely the model finds texts, or answers to prompts, token by token.
+        """Tell how likely the model finds texts, or answers to prompts, token by token; nothing is generated.
+
+        The log-probabilities are those of the model itself, before any processor or temperature. Long texts are scored
+        in parts that overlap, as in Hugging Face's guide to the perplexity of models of a fixed length.
 
         Args:
-            inputs: Texts or ids, or the prompts of `answers`; see the class. An encoder-decoder reads them.
-            answers: Texts or ids, one for each input. Their ids follow those of the prompts.
-            top_logprobs: How many of the likeliest tokens are told beside each, at most 20.
-            window: Longer texts are scored in parts of so many tokens; by default as many as the model has positions.
-            stride: By how many tokens a part begins behind the one before; half a window by default. What two parts
-                share is scored in the first, and stands before the rest in the second.
-            **overrides: Options of the text, such as `add_special_tokens`.
+            inputs: Texts, chats or ids, as for `generate`. With `answers` they are the prompts; an encoder-decoder
+                reads them, and needs answers.
+            answers: Texts or ids, one for each input. Their ids follow those of the prompts. None, the default, scores
+                the inputs themselves.
+            top_logprobs: How many of the likeliest tokens are told beside each token (int, 0 to 20); 0 by default.
+            window: Texts that are longer than this are scored in parts of so many tokens (int, 2 or more). By default
+                as many as the model has positions. Not with answers.
+            stride: By how many tokens each part begins behind the one before (int, 1 or more, less than `window`); half
+                a window by default. What two parts share is scored in the first, and stands before the rest in the
+                second. Not with answers.
+            **overrides: The fields of `keras_xla.generation.text_options.TextOptions`, such as `add_special_tokens`.
 
         Returns:
-            For each input the log-probabilities of its tokens but the first, or of its answer's. See
-            `keras_xla.generation.logprobs.perplexity`.
+            A list of `keras_xla.engine.scorer.Logprobs`, one for each input: of its tokens but the first, or of the
+            tokens of its answer. `keras_xla.generation.logprobs.perplexity` makes one number of the list.
 
         Raises:
-            ValueError: for another number of answers, for models with a cache of their own, and as `generate` does.
+            ValueError: Another number of answers than of inputs, `window`, `stride` or `top_logprobs` out of range, a
+                model that runs prompts whole (see `save_prompt`), speech, or logits that are NaN; and texts that
+                `generate` refuses.
+            TypeError: An option of another kind, such as `temperature`.
 
         Example:
         ```python
@@ -139,24 +180,30 @@ class TextMethods:
         reuse_prompt: SavedPrompt | None = None,
         **overrides: Any,
     ) -> Chat:
-        """A conversation whose past is not computed again in every turn.
+        """Begin a conversation, whose past is not computed again in every turn.
 
         Args:
-            system: The first message, of the role `"system"`.
-            messages: What was said already, in Hugging Face's format.
-            reuse_prompt: What `save_prompt` returned, with which the first turn begins; each turn goes on from the one
-                before.
-            **overrides: Options of every turn; see `generate`. `tools` are functions or JSON schemas that the chat
+            system: The text of a first message of the role `"system"` (str). None, the default, for no such message.
+            messages: What was said already, in Hugging Face's format: dicts with `"role"` and `"content"`.
+            reuse_prompt: What `save_prompt` returned, with which the first turn begins. Each later turn goes on from
+                the one before anyway.
+            **overrides: Options of every turn, as for `Chat.send`. `tools` are functions or JSON schemas that the chat
                 template describes to the model.
 
+        Returns:
+            A `keras_xla.generation.chat.Chat` with the methods `send` and `stream`, and the list `messages`.
+
         Raises:
-            ValueError: without a tokenizer that has a chat template.
+            ValueError: There is no tokenizer with a chat template, and no `chat_template=...`. Or another layer saved
+                the prompt.
+            TypeError: `reuse_prompt` is not what `save_prompt` returned.
 
         Example:
         ```python
         chat = layer.chat(system="You answer in one sentence.")
-        chat.send("What is the capital of France?")
-        chat.send("And of Italy?")
+        print(chat.send("What is the capital of France?"))
+        print(chat.send("And of Italy?"))  # runs only what is new
+        print(chat.messages[-1])
         ```
         """
         first = [] if system is None else [{"role": "system", "content": system}]

@@ -8,25 +8,30 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How prompts become ids, and completions text; names as in Hugging Face's tokenizers.
+    """How prompts become ids, and completions text; the names are those of Hugging Face's tokenizers.
+
+    They are passed to `XLAGenerationLayer.generate` and its other methods by name, with text or chats only.
 
     Attributes:
-        return_prompt: Whether completions begin with their prompt.
+        return_prompt: Whether completions begin with their prompt. A call without it does what the layer was made with.
+            Not for encoder-decoders.
         add_special_tokens: Whether a string gets the tokens that a tokenizer adds, such as one for its beginning. A
-            chat's are in its template.
+            chat has them in its template.
         skip_special_tokens: Whether completions leave out special tokens.
-        chat_template: Instead of the tokenizer's own, or the name of one of several.
-        tools: Functions, or JSON schemas, that the template describes to the model.
-        documents: What the template shows to the model for reference.
-        add_generation_prompt: Whether a chat ends with the beginning of an answer; None does unless
-            `continue_final_message`.
-        continue_final_message: Whether the last message goes on.
-        enable_thinking: For templates that know it; None leaves it to the template.
-        chat_template_kwargs: Whatever else a template takes.
+        chat_template: A template in Jinja's language in place of the tokenizer's own, or the name of one of several
+            that it has.
+        tools: Functions with type hints and a docstring, or JSON schemas, that the template describes to the model.
+        documents: What the template shows to the model for reference, such as dicts with `"title"` and `"text"`.
+        add_generation_prompt: Whether a chat ends with the beginning of an answer. None means that it does, unless
+            `continue_final_message` is True.
+        continue_final_message: Whether the completion goes on with the last message, instead of answering it.
+        enable_thinking: Whether the model thinks before it answers, for templates that know this. None leaves it to the
+            template.
+        chat_template_kwargs: Whatever else the template takes, by name.
 
     Raises:
-        TypeError: for a value of the wrong type.
-        ValueError: for `add_generation_prompt` with `continue_final_message`.
+        TypeError: A value has the wrong type.
+        ValueError: `add_generation_prompt` and `continue_final_message` are both True.
     """
 
     return_prompt: bool = False
@@ -57,7 +62,7 @@ class TextOptions:
 
     @property
     def template_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of `tokenizer.apply_chat_template`."""
+        """The keyword arguments of `tokenizer.apply_chat_template` that these options are."""
         begins = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
         arguments = dict(add_generation_prompt=begins, continue_final_message=self.continue_final_message)
         named = ("chat_template", "tools", "documents", "enable_thinking")

@@ -10,23 +10,28 @@ from keras_xla.training.session import Session
 
 
 class XLACompile(AnyKeras):
-    """Runs `fit`, `evaluate` or `predict` through XLA where that is faster, for a model compiled the plain way.
+    """Run `fit`, `evaluate` or `predict` through XLA where that is faster, for a model compiled the plain way.
 
-    The model stays that way afterwards: later calls without the callback use XLA too, and validation inside
-    `fit` does. `XLACompile(jit_compile=False)` turns it off again.
+    It does for the model what `keras_xla.compile` does, and needs no change of the line that compiles it. The model
+    stays that way afterwards: later calls without the callback use XLA too, and so does the validation inside `fit`.
+    `XLACompile(jit_compile=False)` turns it off again.
 
     Args:
-        jit_compile: As in `keras_xla.compile`: `"auto"`, `True` (XLA or an error) or `False` (no XLA).
+        jit_compile: As in `keras_xla.compile`: `"auto"` for the faster way, which is the default, `True` for XLA or an
+            error, `False` for no XLA.
+
+    Attributes:
+        jit_compile: As given.
 
     Raises:
         XLAUnsupportedError: With True, when `fit`, `evaluate` or `predict` starts and a layer cannot be compiled.
-        ValueError: `jit_compile` is none of these, or it is True and the model runs eagerly.
+        ValueError: `jit_compile` is none of these. Or it is True and the model runs eagerly, when a call starts.
 
     Example:
     ```python
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(optimizer="adam", loss="mse")
-    model.fit(np.ones((32, 4)), np.ones((32, 1)), callbacks=[keras_xla.callbacks.XLACompile()], verbose=0)
+    model.fit(np.ones((64, 4)), np.ones((64, 1)), callbacks=[keras_xla.callbacks.XLACompile()], verbose=0)
     ```
     """
 

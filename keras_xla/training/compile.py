@@ -13,35 +13,41 @@ from keras_xla.training.attach import Attachment, attach, detach
 def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwargs) -> keras.Model:
     """Compile a model so that `fit`, `evaluate` and `predict` run through XLA where that is faster.
 
-    A drop-in for `model.compile`. The class, the configuration and saved files of the model stay plain Keras.
+    It takes the place of `model.compile`. XLA is a compiler that turns a whole training step into one program. To
+    compile takes seconds, and often makes each step faster, but not always. With `"auto"` the first batches are timed,
+    and XLA is tried where the steps to come can repay it; then the faster way is chosen. Trials are undone: losses and
+    weights are those of a run without them. The answer is kept on disk, so that the next run starts decided.
 
-    With `"auto"` the choice is made at the first batches, by measuring, and undone trials leave no trace in the
-    model; `print(keras_xla.model_report(model))` tells what was measured and chosen. Where no callback looks at every
-    batch, several steps run at a time.
+    Where no callback looks at every batch, several steps run at a time. The class, the configuration and saved files of
+    the model stay plain Keras. `print(keras_xla.model_report(model))` tells what was measured and chosen. On the JAX
+    backend nothing is measured: there, Keras compiles the steps itself.
 
     Args:
-        model: Any Keras model, built or not; also one of Keras 2 (`tf_keras`), as Hugging Face's TensorFlow
-            classes are, whose own `compile` has its own arguments and defaults (their internal loss).
+        model: A `keras.Model`, built or not. On TensorFlow also one of Keras 2 (`tf_keras`), as Hugging Face's
+            TensorFlow classes are, whose own `compile` has its own arguments and defaults (their internal loss).
         *args: Passed to `model.compile`, in its order.
-        jit_compile: `"auto"` (XLA, part of it or the plain graph, whichever is faster), `True` (XLA or an error) or
-            `False` (what plain Keras does).
-        **kwargs: Passed to `model.compile`: `optimizer`, `loss`, `metrics`, `steps_per_execution`, ...
+        jit_compile: `"auto"` for XLA, part of it or the plain graph, whichever is faster. `True` for XLA or an error.
+            `False` for what plain Keras does without XLA. `"auto"` by default.
+        **kwargs: Passed to `model.compile`: `optimizer`, `loss`, `metrics`, `steps_per_execution` and others.
 
     Returns:
         The same model.
 
     Raises:
         XLAUnsupportedError: With `jit_compile=True`, a layer cannot be compiled; nothing of the model is changed then.
-            Operations inside layers, losses, metrics and custom steps are checked before the first step of `fit` runs.
-        ValueError: `jit_compile` is none of these, or it is True together with `run_eagerly=True`.
+            Or Keras turned XLA off, or a `tf.distribute` strategy of several replicas does not allow it. Operations
+            inside layers, losses, metrics and custom steps are checked before the first step of `fit` runs, which
+            raises this error then.
+        ValueError: `jit_compile` is none of these, or it is True together with `run_eagerly=True`, or `model` is one
+            of `tf_keras` and Keras does not run on TensorFlow.
         TypeError: `model` is not a Keras model.
 
     Example:
     ```python
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
-    model = keras_xla.compile(model, optimizer="adam", loss="mse")
-    model.fit(np.ones((32, 4)), np.ones((32, 1)), verbose=0)
-    print(keras_xla.compile_log())
+    model = keras_xla.compile(model, optimizer="adam", loss="mse")  # instead of model.compile(...)
+    model.fit(np.ones((64, 4)), np.ones((64, 1)), verbose=0)
+    print(keras_xla.model_report(model))
     ```
     """
     require_model("keras_xla.compile", model)

@@ -46,23 +46,23 @@ _STATE = _State()
 
 
 def enable(jit_compile: bool | str = "auto") -> None:
-    """From now on, every `model.compile(...)` does what `keras_xla.compile(model, ...)` does.
+    """Let every `model.compile(...)` from now on do what `keras_xla.compile(model, ...)` does.
 
     That holds for all Keras models, those of `tf.keras` too, whatever compiles them: a script, a class's own `compile`,
-    `keras.saving.load_model`. What a script asks for itself is left to Keras: `jit_compile=True` or `False` and
-    `run_eagerly=True`. (A file does not tell whether its `jit_compile` was asked for, so that a loaded model gets what
-    is given here.)
+    `keras.saving.load_model`. Models that were compiled before stay as they are. What a script asks for itself is left
+    to Keras: `jit_compile=True` or `False` and `run_eagerly=True`. (A file does not tell whether its `jit_compile` was
+    asked for, so that a loaded model gets what is given here.)
 
     On the TensorFlow backend, functions that the script decorates with `tf.function`, without `jit_compile`, run
     through XLA too, if they are called often, and XLA turns out to be faster in some calls that are timed. Those of
     installed packages are left alone, and so are those called within a graph, under a `GradientTape` or a
     `tf.distribute` strategy. `from tensorflow import function`, before this, is not seen.
 
-    `python -m keras_xla script.py` does this for a script as it is.
+    `python -m keras_xla script.py` does this for a script as it is. `keras_xla.disable` undoes it.
 
     Args:
-        jit_compile: `"auto"` (the faster way), `True` (XLA: models raise where it is not possible, decorated functions
-            run plainly then) or `False` (no XLA).
+        jit_compile: `"auto"` for the faster way, which is the default. `True` for XLA: a model raises where it is not
+            possible, and a decorated function runs plainly then. `False` for no XLA.
 
     Raises:
         ValueError: `jit_compile` is none of these.
@@ -72,7 +72,7 @@ def enable(jit_compile: bool | str = "auto") -> None:
     keras_xla.enable()
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model.compile(optimizer="adam", loss="mse")
-    model.fit(np.ones((32, 4)), np.ones((32, 1)), verbose=0)
+    model.fit(np.ones((64, 4)), np.ones((64, 1)), verbose=0)
     print(keras_xla.model_report(model))
     keras_xla.disable()
     ```
@@ -87,15 +87,17 @@ def enable(jit_compile: bool | str = "auto") -> None:
 
 
 def disable() -> None:
-    """Undo `enable`: models are compiled by plain Keras again.
+    """Undo `keras_xla.enable`: from now on plain Keras compiles models again.
 
-    Models that were compiled in between stay as they are, until they are compiled again. Decorated functions run
-    plainly from now on.
+    Models that were compiled in between stay as they are, until they are compiled again. Functions that are decorated
+    with `tf.function` run plainly from now on. Nothing happens if `enable` was not called.
 
     Example:
     ```python
     keras_xla.enable()
     keras_xla.disable()
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(optimizer="adam", loss="mse")  # plain Keras
     ```
     """
     _STATE.jit_compile = None

@@ -14,28 +14,35 @@ CONDITION_TYPES = ("first-segment", "all-segments")
 class SpeechOptions:
     """Options of one transcription, named as in Hugging Face's `WhisperForConditionalGeneration.generate`.
 
+    They are passed by name to `XLAGenerationLayer` and its `generate`, if the model reads speech. A model hears a
+    window of a clip at a time, 30 seconds for Whisper. The algorithm is that of Whisper (Radford et al., "Robust speech
+    recognition via large-scale weak supervision", 2022, section 3.8).
+
     Attributes:
-        language: Spoken language (`"de"`, `"German"` or `"<|de|>"`), or one for each clip; None to detect it.
-        task: `"transcribe"`, or `"translate"` (into English); None for the checkpoint's.
+        language: The spoken language (`"de"`, `"German"` or `"<|de|>"`), or one for each clip. None for the one that
+            the checkpoint names, or else to detect it, in the first window of each clip.
+        task: `"transcribe"`, or `"translate"` (into English). None for the checkpoint's own, as a rule `"transcribe"`.
         return_timestamps: Whether to find out when things are said. None does where it has to be: in clips longer
-            than a window.
-        initial_prompt: Text that sets style and spelling, as if it had been said before the clip.
-        prompt_ids: The same as token ids, with or without `<|startofprev|>`.
+            than a window. False is an error for those.
+        initial_prompt: Text that sets style and spelling, as if it had been said before the clip. None for none.
+        prompt_ids: The same as token ids, with or without `<|startofprev|>`; one of the two only. Empty for none.
         prompt_condition_type: With `condition_on_prev_tokens`, whether the prompt stands at the beginning of what was
             said (`"first-segment"`), or before what was said in every window (`"all-segments"`).
         condition_on_prev_tokens: Whether each window is told what was said in those before.
         temperature: 0 takes the most likely tokens, above 0 they are drawn. Several are tried one after the other while
             the thresholds reject the outcome; Whisper's own are `(0.0, 0.2, 0.4, 0.6, 0.8, 1.0)`. None is 0, or what
             `GenerationOptions` say with `do_sample`.
-        compression_ratio_threshold: Reject what zlib compresses more than this, as it repeats itself; such as 1.35.
-        logprob_threshold: Reject what has a mean log-probability below this; such as -1.0.
+        compression_ratio_threshold: Reject token ids that zlib makes shorter by a factor above this, as they repeat
+            themselves; such as 1.35. None rejects nothing.
+        logprob_threshold: Reject what has a mean log-probability a token, in nats, below this; such as -1.0. None
+            rejects nothing.
         no_speech_threshold: Take a window for silence if that has a probability above this, unless
-            `logprob_threshold` is given and accepts what was made; such as 0.6.
-        max_new_tokens: Tokens a window at most; None for all that the model has positions for.
+            `logprob_threshold` is given and accepts what was made; such as 0.6. None takes none for silence.
+        max_new_tokens: The most tokens that a window may have; None for all that the model has positions for.
 
     Raises:
-        ValueError: for a value out of range, naming the option, the value and the range.
-        TypeError: for a value of the wrong type.
+        ValueError: A value is out of range; the message names the option, the value and the range.
+        TypeError: A value has the wrong type.
     """
 
     language: str | tuple[str, ...] | None = None
@@ -106,7 +113,18 @@ class SpeechOptions:
             raise ValueError(f"Received max_new_tokens={most}; expected an int of at least 1.")
 
     def replace(self, **overrides: Any) -> "SpeechOptions":
-        """These options with some of them changed; a prompt replaces the other kind of prompt."""
+        """Return these options with some of them changed; a prompt replaces the other kind of prompt.
+
+        Args:
+            **overrides: New values by name.
+
+        Returns:
+            New `SpeechOptions`.
+
+        Raises:
+            ValueError: A value is out of range.
+            TypeError: A value has the wrong type, or there is no such option.
+        """
         for name, other, empty in (("initial_prompt", "prompt_ids", ()), ("prompt_ids", "initial_prompt", None)):
             if overrides.get(name) is not None and len(overrides[name]):
                 overrides.setdefault(other, empty)
@@ -114,9 +132,15 @@ class SpeechOptions:
 
     @classmethod
     def from_checkpoint(cls, generation: Mapping[str, Any]) -> "SpeechOptions":
-        """The defaults that a `generation_config.json` sets.
+        """Return the defaults that a checkpoint's `generation_config.json` sets.
 
         `return_timestamps: false` there is no wish, as every checkpoint has it: it means None.
+
+        Args:
+            generation: The content of the file.
+
+        Returns:
+            `SpeechOptions`.
         """
         names = {f.name for f in dataclasses.fields(cls)} - {"initial_prompt", "prompt_ids", "temperature"}
         values = {name: value for name, value in generation.items() if name in names and value is not None}

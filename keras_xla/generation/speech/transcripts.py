@@ -15,13 +15,14 @@ FRAMES_PER_TIMESTAMP = 2
 
 @dataclass(frozen=True)
 class Segment:
-    """What was said from `start` to `end`, in seconds of the clip.
+    """What was said in one stretch of a clip.
 
     Attributes:
-        start: Seconds.
-        end: Seconds.
-        text: As the tokenizer decodes it, a leading space included: joined, the segments' texts are the whole.
-        tokens: Ids, timestamps included.
+        start: Where it begins, in seconds of the clip (float).
+        end: Where it ends, in seconds of the clip (float).
+        text: What was said, as the tokenizer decodes it, a leading space included: joined, the texts of the segments
+            are the whole.
+        tokens: The ids of its tokens (ints), timestamps included.
     """
 
     start: float
@@ -32,12 +33,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class Transcript:
-    """The transcription of one clip; `str(transcript)` is its text.
+    """The transcription of one clip, as `XLAGenerationLayer.generate` returns it; `str(transcript)` is its text.
 
     Attributes:
-        text: All of it.
-        segments: Where in the clip it was said; None if it was made without timestamps.
-        language: Code of the language spoken, such as `"en"`; None if the model knows only one.
+        text: All that was said.
+        segments: What was said when: a `Segment` for each stretch of the clip, in order. None if it was made without
+            timestamps.
+        language: The code of the language spoken, such as `"en"`. None if the model knows only one.
     """
 
     text: str
@@ -48,18 +50,24 @@ class Transcript:
         return self.text
 
     def srt(self) -> str:
-        """SubRip subtitles (`.srt`).
+        """Write it as SubRip subtitles.
+
+        Returns:
+            The content of a `.srt` file: numbered cues with times such as `00:01:02,345`.
 
         Raises:
-            ValueError: for a transcript without timestamps.
+            ValueError: The transcript has no timestamps. Pass `return_timestamps=True` to `generate`.
         """
         return to_srt(self._timed())
 
     def vtt(self) -> str:
-        """WebVTT subtitles (`.vtt`).
+        """Write it as WebVTT subtitles (https://www.w3.org/TR/webvtt1/).
+
+        Returns:
+            The content of a `.vtt` file: cues with times such as `00:01:02.345`; `&`, `<` and `>` are escaped.
 
         Raises:
-            ValueError: for a transcript without timestamps.
+            ValueError: The transcript has no timestamps. Pass `return_timestamps=True` to `generate`.
         """
         return to_vtt(self._timed())
 

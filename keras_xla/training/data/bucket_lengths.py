@@ -28,12 +28,13 @@ def bucket_lengths(
     padding_values: Any = 0,
     weights: str | None = "mask",
 ) -> Any:
-    """Pad batches of varying length up to a few sizes.
+    """Pad batches of varying length up to a few sizes, so that XLA compiles few times.
 
-    XLA compiles one executable for every shape. Batches as `padded_batch` makes them have nearly as many lengths as
-    there are batches; these have at most `budget`. All padded leaves of a batch get one size, the smallest that holds
-    the longest of them, so that `budget` bounds the executables of a step (for each number of rows: the last batch
-    stays as small as it is). Rows keep their order; nothing is ever cut off.
+    XLA compiles one executable for every shape of a batch. Batches as `padded_batch` makes them have nearly as many
+    lengths as there are batches; these have at most `budget`. All padded leaves of a batch get one size, the smallest
+    that holds the longest of them. (A leaf is one tensor in the structure of a batch.) So a step has at most `budget`
+    executables, for each number of rows: the last batch stays as small as it is. Rows keep their order, and nothing is
+    ever cut off.
 
     Padding here is more of what `padded_batch` adds, and what makes a model ignore that makes it ignore this:
 
@@ -49,42 +50,46 @@ def bucket_lengths(
     Args:
         data: What `fit`, `evaluate` and `predict` take as batches: a batched `tf.data.Dataset` (of `padded_batch`, of
             ragged tensors, of `tensorflow_datasets`; on every backend), a `keras.utils.PyDataset`, or a generator or
-            another iterable of batches. Each is `x`, `(x, y)` or `(x, y, sample_weight)`, of any structure.
-        buckets: The sizes, or `"pow2"`: 16, 32, 64, ..., as many as `budget` allows (up to 2048 by default).
-        axis: The axis that varies; 0 is that of the rows.
-        budget: The most sizes.
+            another iterable of batches. Each batch is `x`, `(x, y)` or `(x, y, sample_weight)`, of any structure.
+        buckets: The sizes (ints), or `"pow2"`, the default: 16, 32, 64 and so on, `budget` of them (up to 2048 with the
+            default of 8).
+        axis: The axis that varies (int), 1 or more, as 0 is that of the rows; 1 by default.
+        budget: The most sizes that there may be (int), 8 by default.
         leaves: The names of what is padded, as the compile log has them: `["x['ids']", "x['mask']", "y"]`. By default
-            what varies: in a dataset, leaves whose spec has None there; else those that vary in the first batches (at
-            most 8, which are read at once). Where lengths have nothing to do with each other (audio and text), call
-            once for each, with its leaves and sizes; executables are for pairs of sizes then.
-        padding_values: What to pad with: a value, or a dict from names of leaves to values. Strings are padded with
-            `""` where it is 0.
-        weights: The sample weights of a `y` that is padded, where the data have none of its shape. `"mask"`: 1, and 0
-            where it is padded (in ragged rows too). `"mean"`: the same, times all positions over real ones, so that
-            Keras' default reduction of a loss is the mean over real positions; for models that do not mask. None: no
-            weights are added, and those that there are get zeros.
+            it is what varies: in a dataset, leaves whose spec has None there; else those that vary in the first batches
+            (at most 8, which are read at once). Where lengths have nothing to do with each other (audio and text), call
+            this once for each, with its leaves and sizes; executables are for pairs of sizes then.
+        padding_values: What to pad with: a value for all, 0 by default, or a dict from names of leaves to values.
+            Strings are padded with `""` where it is 0.
+        weights: The sample weights of a `y` that is padded, where the data have none of its shape. `"mask"`, the
+            default: 1, and 0 where it is padded (in ragged rows too). `"mean"`: the same, times all positions over real
+            ones, so that Keras' default reduction of a loss is the mean over real positions; for models that do not
+            mask. None: no weights are added, and those that there are get zeros.
 
     Returns:
-        The same kind: a dataset of the same cardinality, a `PyDataset` with its workers, length and hooks, or a
-        generator. On TensorFlow the first two batches of those two have None in their `shape` on the axis, which tells
-        Keras that it varies; `np.asarray(x)` has the real one.
+        The same kind of data: a dataset of the same cardinality, a `PyDataset` with its workers, length and hooks, or a
+        generator. On TensorFlow the first two batches of the latter two have None in their `shape` on the axis, which
+        tells Keras that it varies; `np.asarray(x)` has the real one.
 
     Raises:
-        ValueError: More sizes than `budget`, no leaf varies, a name is none of a leaf, or the weights of a float `y`
-            whose last axis is `axis` are asked for, over which losses such as `"mse"` take a mean. While the batches
-            are read: a length is above the largest size, or another leaf varies too.
-        TypeError: `data` is none of these.
+        ValueError: There are more sizes than `budget`, an argument has another value than those above, no leaf varies,
+            there is no leaf of a name, or the weights of a float `y` whose last axis is `axis` are asked for, over
+            which losses such as `"mse"` take a mean. While the batches are read: a length is above the largest size, or
+            another leaf varies too.
+        TypeError: `data` is none of these, such as an array.
 
     Example:
     ```python
     def batches():
         for length in (9, 12, 30, 17):
-            yield (np.ones((2, length, 3)),)
+            yield np.ones((2, length), "int32"), np.ones((2, 1))
 
-    model = keras.Sequential([keras.Input((None, 3)), keras.layers.GRU(4)])
-    model = keras_xla.compile(model, jit_compile=True)
-    print(model.predict(keras_xla.bucket_lengths(batches(), (16, 32)), verbose=0).shape)
-    print(keras_xla.compile_log("predict"))
+    embedding = keras.layers.Embedding(100, 8, mask_zero=True)  # 0 is padding, which the mean then leaves out
+    layers = [embedding, keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), *layers])
+    model = keras_xla.compile(model, optimizer="adam", loss="mse", jit_compile=True)
+    model.fit(keras_xla.bucket_lengths(batches(), (16, 32)), verbose=0)
+    print(keras_xla.compile_log("train"))  # for the lengths 16 and 32
     ```
     """
     _check(axis, budget, weights, leaves)

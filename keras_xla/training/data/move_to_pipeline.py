@@ -17,31 +17,32 @@ WHO = "keras_xla.move_to_pipeline"
 
 
 def move_to_pipeline(model: keras.Model) -> tuple["Preprocess", keras.Model]:
-    """Split a model into leading layers for the `tf.data` pipeline and the rest, which compiles as a whole.
+    """Split a model into leading layers for the `tf.data` pipeline and the rest, which XLA compiles as a whole.
 
-    For a functional or `Sequential` model that begins with what XLA cannot compile: `StringLookup`,
+    It is for a functional or `Sequential` model that begins with what XLA cannot compile: `StringLookup`,
     `TextVectorization`, `Hashing`, `HashedCrossing`, `IntegerLookup`, random image layers, operations on strings;
-    whatever `explain` finds. In the pipeline they work on the next batches while the model trains on this one, and
-    `keras_xla.compile(rest, jit_compile=True)` compiles all that is left. On the JAX backend, which has no strings,
-    this is how such a model trains.
+    whatever `keras_xla.explain` finds. In the pipeline they work on the next batches while the model trains on this
+    one, and `keras_xla.compile(rest, jit_compile=True)` compiles all that is left. On the JAX backend, which has no
+    strings, this is how such a model trains.
 
     The model itself stays as it is and shares its layers with both parts: train `rest`, then save or serve the model,
     which takes strings. Call this before `compile`: `rest` comes uncompiled.
 
     Args:
-        model: A functional model, also of a subclass with its own `train_step`, or a built `Sequential` one. Other
-            models inside are taken apart where needed.
+        model: A functional `keras.Model`, also of a subclass with its own `train_step`, or a built `Sequential` one.
+            Other models inside are taken apart where needed.
 
     Returns:
-        `(preprocess, rest)`. `dataset.map(preprocess)` takes batches `x`, `(x, y)` or `(x, y, sample_weight)` and gives
-        them with the `x` that `rest` wants: a tensor where that is one, else a dict. Random layers (augmentation) act
-        in training only: with those, `fit` needs `dataset.map(preprocess.for_training)`, `evaluate` and `predict`
-        `dataset.map(preprocess.for_inference)`, and `preprocess` alone is an error. `preprocess.layers` are those that
-        were moved. Where nothing has to be, there are none, batches stay as they are, and `rest` is the model.
+        A pair `(preprocess, rest)` of a `Preprocess` and a `keras.Model`. `dataset.map(preprocess)` takes batches `x`,
+        `(x, y)` or `(x, y, sample_weight)` and gives them with the `x` that `rest` wants: a tensor where that is one,
+        else a dict. Random layers (augmentation) act in training only: with those, `fit` needs
+        `dataset.map(preprocess.for_training)`, `evaluate` and `predict` need `dataset.map(preprocess.for_inference)`,
+        and `preprocess` alone is an error. Where nothing has to be moved, batches stay as they are, and `rest` is the
+        model.
 
     Raises:
         ValueError: A layer that XLA cannot compile does not lead: it has weights, or needs the result of a layer that
-            has. Or the model is subclassed or not built, or nothing would be left of it.
+            has. Or the model is subclassed or not built, returns strings, or nothing would be left of it.
         TypeError: `model` is not a Keras model.
 
     Example:
@@ -87,10 +88,10 @@ def move_to_pipeline(model: keras.Model) -> tuple["Preprocess", keras.Model]:
 
 
 class Preprocess:
-    """Runs the layers that were moved; for `dataset.map`, or for batches at hand.
+    """Runs the layers that `keras_xla.move_to_pipeline` moved; for `dataset.map`, or for batches at hand.
 
     Attributes:
-        layers: The layers and operations that were moved, first to last.
+        layers: The layers and operations that were moved, first to last; empty if there was nothing to move.
     """
 
     def __init__(self, model: str, inputs: Any, nodes: Sequence, crossing: Sequence[tuple[str, Any]]):
@@ -102,23 +103,43 @@ class Preprocess:
         return f"<Preprocess of {self._model!r}: {', '.join(op.name for op in self.layers) or 'nothing to move'}>"
 
     def for_training(self, x: Any, *targets: Any) -> Any:
-        """What the layers do in `fit`."""
+        """Run the layers as in `fit`, where random layers act; for `dataset.map`.
+
+        Args:
+            x: The inputs of the model: arrays or tensors, in its structure of inputs.
+            *targets: `y`, or `y` and `sample_weight`, which stay as they are.
+
+        Returns:
+            The inputs of the rest, alone or in a tuple with the targets.
+        """
         return self(x, *targets, training=True)
 
     def for_inference(self, x: Any, *targets: Any) -> Any:
-        """What they do in `evaluate` and `predict`."""
+        """Run the layers as in `evaluate` and `predict`, where random layers do nothing; for `dataset.map`.
+
+        Args:
+            x: The inputs of the model: arrays or tensors, in its structure of inputs.
+            *targets: `y`, or `y` and `sample_weight`, which stay as they are.
+
+        Returns:
+            The inputs of the rest, alone or in a tuple with the targets.
+        """
         return self(x, *targets, training=False)
 
     def __call__(self, x: Any, *targets: Any, training: bool | None = None) -> Any:
         """Run the layers on a batch.
 
         Args:
-            x: The inputs of the model.
+            x: The inputs of the model: arrays or tensors, in its structure of inputs.
             *targets: `y`, or `y` and `sample_weight`, which stay as they are.
-            training: Whether random layers act; needed if there are any.
+            training: Whether random layers act (bool). It is needed if there are any.
 
         Returns:
-            The inputs of the rest, alone or in a tuple with the targets.
+            The inputs of the rest, a tensor or a dict of tensors by name, alone or in a tuple with the targets.
+
+        Raises:
+            ValueError: There are layers that act in training only, and `training` is None. Or `x` has another structure
+                or other ranks than the inputs of the model. Or a mask would have to travel through the pipeline.
         """
         if training is None and self._random:
             raise ValueError(

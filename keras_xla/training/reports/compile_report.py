@@ -20,32 +20,35 @@ _CODE = " " * 4  # before lines that Markdown leaves as they are
 
 
 class CompileReport(AnyKeras):
-    """Reports what was compiled and why, what was decided, step times and memory, while a model runs.
+    """Report what was compiled and why, what was decided, step times and memory, while a model runs.
 
-    For models that `keras_xla.compile` or `XLACompile` (in the same list of callbacks, too) compiles. It looks at
-    epochs only, so that steps still run several at a time.
+    It is for models that `keras_xla.compile` compiles, or `XLACompile`, which may be in the same list of callbacks. It
+    works in `fit`, `evaluate` and `predict`. It looks at epochs only, so that steps still run several at a time.
 
     Args:
-        console: Whether to print a line after each epoch, with what was decided and compiled in it, and a table at the
-            end of the call. An epoch's line comes when Keras has finished its progress bar: as the next one begins.
-        log_dir: A folder for TensorBoard, where the curves are a run named `keras_xla`; it may be that of
-            `keras.callbacks.TensorBoard`. None for no such files.
-        json_path: A JSON file with all of it, written anew after each epoch. None for no file.
+        console: Whether to print (bool), True by default: a line after each epoch, with what was decided and compiled
+            in it, and tables at the end of the call if anything was. An epoch's line comes when Keras has finished its
+            progress bar: as the next epoch begins.
+        log_dir: A folder for TensorBoard (a path). The curves are a run named `keras_xla` in it, so it may be that of
+            `keras.callbacks.TensorBoard`. None, the default, for no such files.
+        json_path: A JSON file with all of it (a path), written anew after each epoch. None, the default, for no file.
 
     Attributes:
         periods: A `Period` for each epoch of `fit` and each call of `evaluate` and `predict`, of the latest model.
 
     Raises:
-        ValueError: As `fit`, `evaluate` or `predict` begins: `keras_xla` has not compiled the model.
+        ValueError: When `fit`, `evaluate` or `predict` begins: `keras_xla` has not compiled the model.
         ImportError: `log_dir` is given, and TensorFlow, which writes those files, is not installed.
         TypeError: `log_dir` or `json_path` is not a path.
+        OSError: When a call begins: `json_path` cannot be written.
 
     Example:
     ```python
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model = keras_xla.compile(model, optimizer="adam", loss="mse")
     report = keras_xla.callbacks.CompileReport(json_path="compile_report.json")
-    model.fit(np.ones((32, 4)), np.ones((32, 1)), epochs=3, callbacks=[report], verbose=2)
+    model.fit(np.ones((64, 4)), np.ones((64, 1)), epochs=3, callbacks=[report], verbose=2)
+    print(report.periods[-1].seconds)
     ```
     """
 

@@ -17,12 +17,13 @@ class Decision:
 
     Attributes:
         kind: `"train"`, `"test"` or `"predict"`.
-        shapes: The batch, as `"x: (32, 784) float32, y: (32,) int64"`.
-        way: `"graph"` (what plain Keras does), `"xla"`, or `"partial"` (XLA, with some operations in front of it).
+        shapes: The batch, such as `"x: (32, 784) float32, y: (32,) int64"`.
+        way: `"graph"` for what plain Keras does, `"xla"`, or `"partial"`: in parts, of which some run as in plain Keras
+            and the others through XLA.
         reason: Why, in words.
         measured: Milliseconds a step, by way; empty if nothing was timed.
         spent: Seconds that the measuring took, compilation included.
-        time: `time.time()` when it was decided.
+        time: When it was decided, in seconds since 1970, as `time.time()` has it.
     """
 
     kind: str
@@ -45,14 +46,19 @@ class Decision:
 
 @dataclass
 class Tally:
-    """Steps of one kind that ran in one way."""
+    """Steps of one kind that ran in one way.
+
+    Attributes:
+        steps: How many.
+        seconds: How long all of them took.
+    """
 
     steps: int = 0
     seconds: float = 0.0
 
     @property
     def milliseconds(self) -> float:
-        """A step, on average."""
+        """Milliseconds a step, on average; 0 if there was none."""
         return 1e3 * self.seconds / self.steps if self.steps else 0.0
 
     def __add__(self, other: "Tally") -> "Tally":
@@ -64,12 +70,12 @@ class Tally:
 
 @dataclass(frozen=True)
 class Compilation:
-    """One compilation of a step, and how steps of that kind ran around it.
+    """One compilation of a step, and how steps of that kind ran before and after it.
 
     Attributes:
-        event: As the compile log has it.
-        before: The steps since the compilation before this one.
-        after: The steps since this one, up to the next.
+        event: The `CompileEvent` of the compile log.
+        before: The steps since the compilation before this one, as a `Tally`.
+        after: The steps since this one, up to the next, as a `Tally`.
     """
 
     event: CompileEvent
@@ -79,13 +85,14 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A journal as it was at one moment, or what came between two moments.
+    """What was decided and compiled for a model, and how its steps ran, up to one moment or between two.
 
     Attributes:
-        decisions: Oldest first.
-        compilations: Oldest first.
-        tallies: Steps by kind and way, such as `("train", "xla")`; those that neither decided nor compiled anything.
-        shapes: How many different batches each kind of step was asked about.
+        decisions: Each `Decision`, oldest first.
+        compilations: Each `Compilation`, oldest first.
+        tallies: A `Tally` by kind and way, such as `("train", "xla")`. Steps that ran for a decision or a compilation
+            do not count.
+        shapes: How many batches of different shapes there were, by kind.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -100,7 +107,7 @@ class Snapshot:
 
     @property
     def overhead(self) -> float:
-        """Seconds that deciding and compiling took; each includes the steps that ran for it."""
+        """Seconds that deciding and compiling took, with the steps that ran for it."""
         events = [c.event for c in self.compilations]
         compiling = sum(event.seconds for event in events if not any(d.tried(event) for d in self.decisions))
         return sum(decision.spent for decision in self.decisions) + compiling

@@ -15,14 +15,14 @@ from keras_xla.training.reports.table import hanging, milliseconds, table
 
 @dataclass(frozen=True)
 class ModelReport:
-    """The answer of `model_report`; `print` shows it as tables.
+    """The answer of `keras_xla.model_report`; `print` shows it as tables.
 
     Attributes:
         model: Name of the model.
         jit_compile: As it was asked for: True or `"auto"`.
-        backend: That Keras runs on.
+        backend: The backend that Keras runs on: `"tensorflow"` or `"jax"`.
         run_eagerly: Whether the model runs eagerly, where there is nothing to compile or decide.
-        history: The decisions, compilations and step times.
+        history: A `Snapshot`: the decisions, the compilations and the times of the steps.
     """
 
     model: str
@@ -33,13 +33,19 @@ class ModelReport:
 
     @property
     def untimed(self) -> tuple[str, ...]:
-        """Kinds of steps that Keras' own function runs: compiled, but neither decided about nor timed."""
+        """Kinds of steps that Keras' own function runs: they were compiled, but neither decided about nor timed."""
         compiled = {compilation.event.kind for compilation in self.history.compilations}
         known = {decision.kind for decision in self.history.decisions} | {kind for kind, _ in self.history.tallies}
         return tuple(kind for kind in KINDS if kind in compiled - known)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as dictionaries, lists, strings and numbers, ready for JSON."""
+        """All of it as dictionaries, lists, strings and numbers, ready for JSON.
+
+        Returns:
+            A dict with `"model"`, `"jit_compile"`, `"backend"`, `"run_eagerly"`, `"overhead_seconds"` (what deciding
+            and compiling took), and for each of `"train"`, `"test"` and `"predict"` a dict with `"different_batches"`,
+            `"decisions"`, `"ran"` (by way, with `"steps"` and `"ms_per_step"`) and `"compilations"`.
+        """
         return {
             "model": self.model,
             "jit_compile": self.jit_compile,
@@ -104,23 +110,24 @@ class ModelReport:
 
 
 def model_report(model: keras.Model) -> ModelReport:
-    """What was decided for a model, what was compiled for it, and how its steps ran.
+    """Tell what was decided for a model, what was compiled for it, and how its steps ran.
 
     Args:
-        model: Any model that `keras_xla.compile` or `XLACompile` has compiled with `"auto"` or True.
+        model: A Keras model that `keras_xla.compile`, `XLACompile` or `keras_xla.enable` has compiled with `"auto"` or
+            True.
 
     Returns:
         A `ModelReport` of everything since then: `print` it, or take `to_dict()`. It does not change afterwards.
 
     Raises:
-        ValueError: `keras_xla` has not compiled the model, or its owner has compiled it anew without it.
+        ValueError: Plain Keras runs the model: `keras_xla` has not compiled it, or `model.compile` has taken it off.
         TypeError: `model` is not a Keras model.
 
     Example:
     ```python
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
     model = keras_xla.compile(model, optimizer="adam", loss="mse")
-    model.fit(np.ones((32, 4)), np.ones((32, 1)), epochs=3, verbose=0)
+    model.fit(np.ones((64, 4)), np.ones((64, 1)), epochs=3, verbose=0)
     print(keras_xla.model_report(model))
     ```
     """

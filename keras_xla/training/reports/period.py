@@ -14,16 +14,17 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Period:
-    """One epoch of `fit`, or one call of `evaluate` or `predict`.
+    """One epoch of `fit`, or one call of `evaluate` or `predict`, as `CompileReport` saw it.
 
     Attributes:
         call: `"fit"`, `"evaluate"` or `"predict"`.
-        number: Of the epoch, or of the call; from 1.
-        seconds: By the clock, with the data, the validation and what other callbacks did before the end.
-        validation: Seconds of them that validation took.
-        steps: Of training in an epoch, or of the call; None if nobody tells.
-        history: What was decided and compiled, and the steps that ran.
-        peak_memory: Of the process until now, in MiB; None where the system does not tell.
+        number: The number of the epoch, or of the call; the first is 1.
+        seconds: How long it took by the clock, with the data, the validation and what other callbacks did before the
+            end.
+        validation: How many of these seconds validation took.
+        steps: How many steps it had: of training in an epoch, or of the call. None if that is not known.
+        history: What was decided and compiled, and the steps that ran: a `Snapshot`.
+        peak_memory: The most memory that the process has had until then, in MiB. None where the system does not tell.
     """
 
     call: str
@@ -36,11 +37,11 @@ class Period:
 
     @property
     def milliseconds(self) -> float | None:
-        """A step by the clock, everything included but validation."""
+        """Milliseconds a step by the clock, everything included but validation; None if the steps are not known."""
         return 1e3 * (self.seconds - self.validation) / self.steps if self.steps else None
 
     def scalars(self) -> dict[str, float]:
-        """For curves, by tag."""
+        """The numbers that `CompileReport` writes for TensorBoard's curves, by their tags."""
         values = {
             f"{self.call}/seconds": self.seconds,
             f"{self.call}/overhead_seconds": self.history.overhead,
@@ -55,7 +56,7 @@ class Period:
         return {tag: value for tag, value in values.items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, ready for JSON."""
+        """All of it as dictionaries, lists, strings and numbers, ready for JSON."""
         return {
             "call": self.call,
             "number": self.number,
@@ -69,7 +70,7 @@ class Period:
         }
 
     def summary(self, name: str) -> str:
-        """One sentence."""
+        """One sentence about it, which begins with `name`."""
         facts = [f"{self.seconds:.2f} s"]
         if self.history.overhead >= 0.005:
             facts[0] += f", {self.history.overhead:.2f} s of it deciding and compiling"
@@ -82,7 +83,7 @@ class Period:
         return hanging("keras_xla: ", f"{name}: {'; '.join(facts)}")
 
     def events(self) -> list[str]:
-        """What was decided and compiled, a paragraph each."""
+        """What was decided and compiled, as a text for each."""
         lines = []
         for d in self.history.decisions:
             spent = f" in {d.spent:.2f} s" if d.measured else ""
