@@ -25,17 +25,27 @@ import smollm2  # noqa: E402  (a script in another folder)
 import keras_xla  # noqa: E402
 from keras_xla.engine.watch import Watch  # noqa: E402
 
-ROME = (
+TEXTS = (
     "Rome is the capital of Italy. It was founded, as the legend has it, in 753 BC by Romulus and Remus. For a "
-    "thousand years it was the centre of the Roman Empire. Today almost three million people live there, and many more "
-    "come to see the Colosseum, the Forum and the Vatican."
+    "thousand years it was the centre of the Roman Empire. Today almost three million people live there, and many "
+    "more come to see the Colosseum, the Forum and the Vatican.",
+    "To make tea, bring a litre of fresh water to the boil. Warm the pot with a little of it, and pour that away. Put"
+    " in one spoon of leaves for each person and one for the pot. Pour the boiling water over them, wait for four "
+    "minutes, and pour the tea through a strainer.",
+    "The library opens at nine in the morning and closes at seven in the evening. On Saturdays it closes at two. "
+    "Books can be kept for four weeks, films and music for one. Whoever returns a book late pays ten cents a day for "
+    "each of them, children pay nothing.",
+    "A honey bee visits up to a hundred flowers before it returns to its hive. It carries the nectar in a second "
+    "stomach that is there for nothing else. In the hive other bees chew it, pass it on and dry it with their wings, "
+    "until it has become honey. A bee makes about a twelfth of a teaspoon in its life.",
 )
-TEA = (
-    "To make tea, bring a litre of fresh water to the boil. Warm the pot with a little of it, and pour that away. Put "
-    "in one spoon of leaves for each person and one for the pot. Pour the boiling water over them, wait for four "
-    "minutes, and pour the tea through a strainer."
+TEXT_TASKS = (
+    "Repeat this text word for word:\n\n{}",
+    "Correct the spelling of this text, and write out all of it:\n\n{}",
+    "Copy the following text:\n\n{}",
 )
-CODE = """def report(prices, taxes):
+CODES = (
+    """def report(prices, taxes):
     total = 0
     for price, tax in zip(prices, taxes):
         total = total + price + price * tax
@@ -44,21 +54,68 @@ CODE = """def report(prices, taxes):
     else:
         print("The total is small:", total)
     return total
-"""
-TOWNS = ["Berlin", "Madrid", "Paris", "Vienna", "Warsaw", "Lisbon", "Athens", "Oslo"]
+""",
+    """class Stack:
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        self.items.append(item)
+
+    def pop(self):
+        if not self.items:
+            raise IndexError("pop from an empty stack")
+        return self.items.pop()
+""",
+    """def count_words(path):
+    counts = {}
+    with open(path) as file:
+        for line in file:
+            for word in line.split():
+                counts[word] = counts.get(word, 0) + 1
+    return counts
+""",
+)
+CODE_TASKS = (
+    "Write out this code once more:\n\n{}",
+    "Add a comment to the first line, and write out all of the code:\n\n{}",
+    "Repeat this code with the same names:\n\n{}",
+)
+TOWNS = ("Berlin", "Madrid", "Paris", "Vienna", "Warsaw", "Lisbon", "Athens", "Oslo", "Prague", "Dublin")
 LIST = "\n".join(f"{i}. {town}" for i, town in enumerate(TOWNS, 1))
 KINDS = {
     "repeats its prompt": [
-        f"Repeat this text word for word:\n\n{ROME}",
-        f"Correct the spelling of this text, and write out all of it:\n\n{TEA}",
-        f"Rename the variable total to amount, and write out the whole function:\n\n{CODE}",
-        f"Write this list once more:\n\n{LIST}",
+        *(task.format(text) for task in TEXT_TASKS for text in TEXTS),
+        *(task.format(code) for task in CODE_TASKS for code in CODES),
+        *(f"{task}:\n\n{LIST}" for task in ("Write this list once more", "Repeat this list", "Copy this list")),
     ],
     "does not": [
         "Tell me a story about a fox who wants to become a teacher.",
         "Why is the sky blue, and why are sunsets red?",
         "What should I think of when I plan a garden?",
         "Write a letter to a friend who has moved to another country.",
+        "Describe a busy market on a summer morning.",
+        "How does a bicycle stay upright?",
+        "Explain to a child why leaves fall in autumn.",
+        "What makes a good leader?",
+        "Write a poem about the sea.",
+        "How can I sleep better?",
+        "Tell me about the history of chess.",
+        "Why do people like music?",
+        "Give me advice for my first day at a new job.",
+        "What would a day on the moon be like?",
+        "How is paper made?",
+        "Write a short dialogue between a cat and a dog.",
+        "What are the advantages of a small town?",
+        "How do I learn a new language?",
+        "Describe your favourite room in an old house.",
+        "Why is bread so important in many cultures?",
+        "What can we do against noise in cities?",
+        "Tell a story that ends with a lost umbrella.",
+        "How do birds find their way in winter?",
+        "What is the difference between weather and climate?",
+        "Write an invitation to a birthday party.",
+        "What did people do in the evening before there was electric light?",
     ],
 }
 BATCHES = (1, 4)
@@ -98,7 +155,7 @@ def main():
     for turn in range(-1, args.rounds):  # the first compiles, and learns what a run takes
         limit = read_bandwidth()
         for kind, prompts in KINDS.items():
-            each = rows_of(layer, prompts)
+            each = rows_of(layer, prompts if turn >= 0 else prompts[: max(BATCHES)])
             for batch in BATCHES:
                 for i in range(0, len(each), batch):
                     made = {}
@@ -112,11 +169,12 @@ def main():
                     differ += turn >= 0 and made["plain"] != made["guesses"]
     if args.raw:
         args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    many = " and ".join(str(len(prompts)) for prompts in KINDS.values())
     print("# Guesses from the prompt\n")
     print(
         f"`python benchmarks/prompt_lookup.py`, {said()}. SmolLM2-135M-Instruct, float32, greedy, at most {args.new} "
-        f"new tokens, prompt_lookup_num_tokens={args.guesses}, {args.rounds} rounds. Calls whose answers differ: "
-        f"{differ}. A ratio is the median over the rounds of what all prompts took together; the prompts' own runs are "
+        f"new tokens, prompt_lookup_num_tokens={args.guesses}, {many} prompts, {args.rounds} rounds. Calls whose answers "
+        f"differ: {differ}. A ratio is the median over the rounds of what all prompts took together; the prompts' own runs are "
         "part of it.\n"
     )
     print("| the answer | batch | runs of the model a token | times as fast | lowest round |\n|---|---|---|---|---|")
