@@ -173,9 +173,9 @@ def main():
     print("# Guesses from the prompt\n")
     print(
         f"`python benchmarks/prompt_lookup.py`, {said()}. SmolLM2-135M-Instruct, float32, greedy, at most {args.new} "
-        f"new tokens, prompt_lookup_num_tokens={args.guesses}, {many} prompts, {args.rounds} rounds. Calls whose answers "
-        f"differ: {differ}. A ratio is the median over the rounds of what all prompts took together; the prompts' own runs are "
-        "part of it.\n"
+        f"new tokens, prompt_lookup_num_tokens={args.guesses}, {many} prompts, {args.rounds} rounds. Calls whose "
+        f"answers differ: {differ}. A ratio is the median over the rounds of what all prompts took together; the "
+        "prompts' own runs are part of it.\n"
     )
     print("| the answer | batch | runs of the model a token | times as fast | lowest round |\n|---|---|---|---|---|")
     for kind in KINDS:
