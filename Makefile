@@ -14,7 +14,7 @@ ON_JAX := tests/private tests/training tests/backend/test_jax_steps.py tests/bac
 PARALLEL := -n 2 --dist worksteal
 test test-all differential oldest transformers4 nightly: export OMP_NUM_THREADS := 1
 
-.PHONY: demo test test-all differential keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
+.PHONY: docs demo test test-all differential keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
 
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py
@@ -43,6 +43,10 @@ differential: $(VENV)/.test
 # The tests that the Keras wheel ships, plainly and with ours: more than an hour, half of it the first time only.
 keras-tests: $(VENV)/.keras-tests
 	$(BIN)/python -m tests.keras_suite
+
+# The documentation as a site, in build/docs; a broken link or an undocumented page is an error.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --config-file .ci/mkdocs.yml
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
@@ -101,6 +105,10 @@ $(VENV)/.test: pyproject.toml .ci/constraints.txt | $(BIN)/python
 $(VENV)/.keras-tests: pyproject.toml .ci/constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[test,kerastests]"
 	touch $@ $(VENV)/.base $(VENV)/.test
+
+$(VENV)/.docs: pyproject.toml .ci/constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[docs]"
+	touch $@ $(VENV)/.base
 
 $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt "ruff"

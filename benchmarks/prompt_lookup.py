@@ -1,6 +1,6 @@
 """SmolLM2-135M with guesses from the prompt and without: answers that repeat their prompt, and answers that do not.
 
-    cd benchmarks/results; python ../prompt_lookup.py --raw prompt_lookup.jsonl > prompt_lookup.md
+    cd benchmarks/results; python ../prompt_lookup.py > prompt_lookup.md
 
 One process, float32, greedy. Both ways answer each set of prompts in turns, each round begins with the other way. Every
 answer is compared: guesses must not change it. A line a call goes to the raw file; ratios are medians over the rounds.
@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 from bandwidth import read_bandwidth
-from facts import facts, said
+from facts import facts
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "examples"))
@@ -84,12 +84,12 @@ CODE_TASKS = (
 TOWNS = ("Berlin", "Madrid", "Paris", "Vienna", "Warsaw", "Lisbon", "Athens", "Oslo", "Prague", "Dublin")
 LIST = "\n".join(f"{i}. {town}" for i, town in enumerate(TOWNS, 1))
 KINDS = {
-    "repeats its prompt": [
-        *(task.format(text) for task in TEXT_TASKS for text in TEXTS),
+    "repeats a text": [task.format(text) for task in TEXT_TASKS for text in TEXTS],
+    "repeats code, or a list": [
         *(task.format(code) for task in CODE_TASKS for code in CODES),
         *(f"{task}:\n\n{LIST}" for task in ("Write this list once more", "Repeat this list", "Copy this list")),
     ],
-    "does not": [
+    "does not repeat": [
         "Tell me a story about a fox who wants to become a teacher.",
         "Why is the sky blue, and why are sunsets red?",
         "What should I think of when I plan a garden?",
@@ -140,59 +140,81 @@ def rows_of(layer, prompts):
     return [np.array(row, np.int32) for row in ids["input_ids"]]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--new", type=int, default=128, help="tokens of an answer at most")
-    parser.add_argument("--guesses", type=int, default=8)
-    parser.add_argument("--raw", type=pathlib.Path)
-    args = parser.parse_args()
-    layer = keras_xla.XLAGenerationLayer.from_pretrained(smollm2.fetch(), max_new_tokens=args.new)
+def measure(layer, rounds: int, guesses: int, said_of: dict) -> list[dict]:
+    """A line a call."""
     plain = layer.options.replace(do_sample=False)
-    ways = {"plain": plain, "guesses": plain.replace(prompt_lookup_num_tokens=args.guesses)}
-    known = facts()
-    lines, differ = [], 0
-    for turn in range(-1, args.rounds):  # the first compiles, and learns what a run takes
+    ways = {"plain": plain, "guesses": plain.replace(prompt_lookup_num_tokens=guesses)}
+    lines = []
+    for turn in range(-1, rounds):  # the first compiles, and learns what a run takes
         limit = read_bandwidth()
         for kind, prompts in KINDS.items():
             each = rows_of(layer, prompts if turn >= 0 else prompts[: max(BATCHES)])
             for batch in BATCHES:
                 for i in range(0, len(each), batch):
-                    made = {}
+                    made, mine = {}, []
                     for way in list(ways)[:: -1 if turn % 2 else 1]:
-                        seconds, tokens, runs = answer(layer, each[i : i + batch], ways[way])
-                        made[way] = tokens
-                        line = dict(round=turn, kind=kind, batch=batch, first=i, way=way, seconds=seconds)
-                        lines.append(
-                            {**line, "tokens": sum(map(len, tokens)), "runs": runs, "bandwidth": limit, **known}
-                        )
-                    differ += turn >= 0 and made["plain"] != made["guesses"]
-    if args.raw:
-        args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    many = " and ".join(str(len(prompts)) for prompts in KINDS.values())
-    print("# Guesses from the prompt\n")
-    print(
-        f"`python benchmarks/prompt_lookup.py`, {said()}. SmolLM2-135M-Instruct, float32, greedy, at most {args.new} "
-        f"new tokens, prompt_lookup_num_tokens={args.guesses}, {many} prompts, {args.rounds} rounds. Calls whose "
-        f"answers differ: {differ}. A ratio is the median over the rounds of what all prompts took together; the "
-        "prompts' own runs are part of it.\n"
-    )
-    print("| the answer | batch | runs of the model a token | times as fast | lowest round |\n|---|---|---|---|---|")
+                        seconds, made[way], runs = answer(layer, each[i : i + batch], ways[way])
+                        line = dict(round=turn, kind=kind, batch=batch, first=i, way=way, seconds=seconds, runs=runs)
+                        line |= dict(tokens=sum(map(len, made[way])), bandwidth=limit, **said_of)
+                        mine.append(line)
+                    same = made["plain"] == made["guesses"]
+                    lines += [{**line, "same": same} for line in mine]
+    return lines
+
+
+def report(lines: list[dict], guesses: int) -> str:
+    """The page."""
+    rounds = max(line["round"] for line in lines) + 1
+    counted = [line for line in lines if line["round"] >= 0]
+    many = ", ".join(f"{len(prompts)} of an answer that {kind}" for kind, prompts in KINDS.items())
+    differ = sum(not line["same"] for line in counted if line["way"] == "guesses")
+    first = lines[0]
+    made = [
+        "# Guesses from the prompt\n",
+        f"`python benchmarks/prompt_lookup.py`, {first['date']}, commit {first['commit']}, keras {first['keras']} on "
+        f"{first['backend']}. SmolLM2-135M-Instruct, float32, greedy, at most {first['new']} new tokens, "
+        f"prompt_lookup_num_tokens={guesses}, {rounds} rounds. Prompts: {many}. Calls whose tokens differ: {differ}. "
+        "A ratio is the median over the rounds of what all prompts took together; the prompts' own runs are part of "
+        "it. A batch waits for its slowest row.\n",
+        "| the answer | batch | runs of the model a token | times as fast | lowest round | single calls |",
+        "|---|---|---|---|---|---|",
+    ]
     for kind in KINDS:
         for batch in BATCHES:
-            of = [line for line in lines if (line["kind"], line["batch"]) == (kind, batch) and line["round"] >= 0]
+            of = [line for line in counted if (line["kind"], line["batch"]) == (kind, batch)]
 
-            def total(way, turn, of=of):
-                return sum(line["seconds"] for line in of if (line["way"], line["round"]) == (way, turn))
+            def total(way, field, turn=None, of=of):
+                mine = [line for line in of if line["way"] == way and turn in (None, line["round"])]
+                return sum(np.sum(line[field]) for line in mine)
 
-            ratios = [total("plain", turn) / total("guesses", turn) for turn in range(args.rounds)]
-            sums = {
-                way: sum(sum(line["runs"]) for line in of if line["way"] == way) for way in ways
-            }  # a plain run is one token of each row
-            print(
-                f"| {kind} | {batch} | {sums['guesses'] / sums['plain']:.2f} | {statistics.median(ratios):.2f} | "
-                f"{min(ratios):.2f} |"
+            ratios = [total("plain", "seconds", turn) / total("guesses", "seconds", turn) for turn in range(rounds)]
+            firsts = sorted({line["first"] for line in of})
+            single = [
+                statistics.median(line["seconds"] for line in of if (line["first"], line["way"]) == (i, "plain"))
+                / statistics.median(line["seconds"] for line in of if (line["first"], line["way"]) == (i, "guesses"))
+                for i in firsts
+            ]
+            runs = total("guesses", "runs") / total("plain", "runs")  # a plain run is one token of each row
+            made.append(
+                f"| {kind} | {batch} | {runs:.2f} | {statistics.median(ratios):.2f}x | {min(ratios):.2f}x | "
+                f"{min(single):.2f}x - {max(single):.2f}x |"
             )
+    return "\n".join(made)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--new", type=int, default=128, help="tokens of an answer at most")
+    parser.add_argument("--guesses", type=int, default=8)
+    parser.add_argument("--raw", type=pathlib.Path, default="prompt_lookup.jsonl")
+    parser.add_argument("--report", action="store_true", help="measure nothing: make the page of the raw lines")
+    args = parser.parse_args()
+    if not args.report:
+        layer = keras_xla.XLAGenerationLayer.from_pretrained(smollm2.fetch(), max_new_tokens=args.new)
+        lines = measure(layer, args.rounds, args.guesses, {**facts(), "new": args.new})
+        args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    print(report([json.loads(line) for line in args.raw.read_text().splitlines()], args.guesses))
 
 
 if __name__ == "__main__":

@@ -50,6 +50,12 @@ def test_options_are_frozen_and_normalized():
         options.top_k = 5
 
 
+def test_none_is_off():
+    names = ("early_stopping", "renormalize_logits", "num_beams", "top_p", "stop_strings")
+    off = GenerationOptions(**dict.fromkeys(names))
+    assert off == GenerationOptions()
+
+
 def test_finished_rows_are_filled_with_the_pad_token_or_the_first_eos_or_zero():
     assert GenerationOptions(pad_token_id=9, eos_token_id=3).fill == 9
     assert GenerationOptions(eos_token_id=(3, 4)).fill == 3

@@ -1,29 +1,60 @@
-"""Every Python listing of every page in docs/ runs, in order, as one script a page."""
+"""Every Python listing of the README and of every page in docs/ runs, and prints what the page says."""
 
+import os
 import pathlib
-import re
+import subprocess
+import sys
 
 import pytest
 
-from tests import reference
-from tests.test_examples import ROOT, run
-from tests.tokenizers import tiny
+from tests.pages import differences, listings, script
+from tests.test_examples import ROOT
 
 pytestmark = pytest.mark.slow
+PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if listings(page))  # some have none
 
 
-def listings(page: pathlib.Path, kind: str = "python") -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", page.read_text(), re.DOTALL)
-
-
-PAGES = sorted(page for page in (ROOT / "docs").glob("*.md") if listings(page))  # some have none
+def check(page: pathlib.Path, folder: pathlib.Path, packages: pathlib.Path) -> None:
+    """Run a page in an empty folder, with the keras_xla of `packages`."""
+    found, path = listings(page), folder / "page.py"
+    path.write_text(script(found, folder), encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": str(packages), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=1200, cwd=folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert differences(found, done.stdout) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_listings_run(page, tmp_path):
-    code = "\n\n".join(listings(page))
-    folder = reference.folder("gpt2", tmp_path)
-    tiny().save_pretrained(folder)
-    script = tmp_path / "page.py"
-    script.write_text(code.replace("openai-community/gpt2", folder))
-    run(str(script))
+def test_the_listings_run_and_print_what_the_page_says(page, tmp_path):
+    check(page, tmp_path, ROOT)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> pathlib.Path:
+    """A folder into which the wheel was installed, and nothing else."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, str(ROOT)], check=True, timeout=600)
+    (wheel,) = folder.glob("keras_xla-*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", folder / "site", wheel], check=True, timeout=600)
+    return folder / "site"
+
+
+def test_the_readmes_snippets_run_from_the_installed_wheel(installed, tmp_path):
+    assert len(listings(ROOT / "README.md")) >= 3
+    check(ROOT / "README.md", tmp_path, installed)
+
+
+def test_the_wheel_is_complete_and_has_a_command(installed, tmp_path):
+    inside = {path.relative_to(installed) for path in (installed / "keras_xla").rglob("*.py")}
+    assert inside == {path.relative_to(ROOT) for path in (ROOT / "keras_xla").rglob("*.py")}
+    (tmp_path / "script.py").write_text("import sys, keras_xla\nprint(sys.argv[1:], keras_xla.__file__)\n")
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    command = [sys.executable, installed / "bin" / "keras-xla", "--quiet", "script.py", "7"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=tmp_path, check=True, timeout=300)
+    assert done.stdout.split() == ["['7']", str(installed / "keras_xla" / "__init__.py")]
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200

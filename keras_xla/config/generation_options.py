@@ -2,11 +2,11 @@
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from keras_xla.config.limits import INTEGERS, NUMBERS, OFF, TOKEN, TOKENS
 from keras_xla.config.values import (
     all_values,
     as_biases,
@@ -154,25 +154,25 @@ class GenerationOptions:
         def put(name, value):
             object.__setattr__(self, name, value)
 
+        for name, off in OFF.items():
+            if getattr(self, name) is None:
+                put(name, off)
         for name in ("do_sample", "renormalize_logits"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"Received {name}={getattr(self, name)!r}; expected True or False.")
         if self.early_stopping not in (True, False, "never"):
             raise ValueError(f'Received early_stopping={self.early_stopping!r}; expected True, False or "never".')
-        for name, off in _OFF.items():
-            if getattr(self, name) is None:
-                put(name, off)
-        for name, low in _INTEGERS.items():
+        for name, low in INTEGERS.items():
             put(name, self._each(name, lambda value, name=name, low=low: as_integer(name, value, low)))
         for name, low in (("prompt_lookup_num_tokens", 0), ("num_assistant_tokens", 1)):
             put(name, as_integer(name, getattr(self, name), low, MOST_GUESSES))
-        for name, *limits in _NUMBERS:
+        for name, *limits in NUMBERS:
             put(name, self._each(name, lambda value, name=name, by=limits: as_number(name, value, *by)))
         if self.seed is not None:
             put("seed", self._each("seed", lambda value: as_integer("seed", value, 0, 2**63 - 1)))
-        for name in _TOKENS:
+        for name in TOKENS:
             put(name, as_tokens(name, getattr(self, name)))
-        for name in _TOKEN:
+        for name in TOKEN:
             if getattr(self, name) is not None:
                 put(name, as_integer(name, getattr(self, name), 0))
         put("bad_words_ids", as_words(self.bad_words_ids))
@@ -196,7 +196,7 @@ class GenerationOptions:
     def _each(self, name: str, check: Callable[[Any], Any]) -> Any:
         """The checked value of an option, or one for each prompt where it may have them."""
         value = getattr(self, name)
-        return as_each(name, value, check, _OFF.get(name)) if name in PER_ROW else check(value)
+        return as_each(name, value, check, OFF.get(name)) if name in PER_ROW else check(value)
 
     def _check_together(self):
         least = min(all_values(self.max_new_tokens))
@@ -336,59 +336,6 @@ def checkpoint_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict
         if name not in known | harmless and not name.startswith("_") and value not in (None, 0, False, off.get(name))
     }
     return options, unknown
-
-
-_OFF = {  # what None means, as generation_config.json writes it
-    "min_new_tokens": 0,
-    "min_length": 0,
-    "num_beams": 1,
-    "length_penalty": 1.0,
-    "early_stopping": False,
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "encoder_repetition_penalty": 1.0,
-    "sequence_bias": (),
-    "guidance_scale": 1.0,
-    "renormalize_logits": False,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "bad_words_ids": (),
-    "stop_strings": (),
-    "prompt_lookup_num_tokens": 0,
-}
-_INTEGERS = {  # smallest values
-    "max_new_tokens": 1,
-    "min_new_tokens": 0,
-    "min_length": 0,
-    "num_beams": 1,
-    "num_return_sequences": 1,
-    "top_k": 0,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-}
-_NUMBERS = (
-    ("temperature", lambda v: v > 0, "above 0"),
-    ("top_p", lambda v: 0 < v <= 1, "above 0 and at most 1"),
-    ("min_p", lambda v: 0 <= v < 1, "at least 0 and below 1"),
-    ("typical_p", lambda v: 0 < v <= 1, "above 0 and at most 1"),
-    ("epsilon_cutoff", lambda v: 0 <= v < 1, "at least 0 and below 1"),
-    ("eta_cutoff", lambda v: 0 <= v < 1, "at least 0 and below 1"),
-    ("repetition_penalty", lambda v: v > 0, "above 0"),
-    ("encoder_repetition_penalty", lambda v: v > 0, "above 0"),
-    ("presence_penalty", math.isfinite, "that is finite"),
-    ("frequency_penalty", math.isfinite, "that is finite"),
-    ("length_penalty", math.isfinite, "that is finite"),
-    ("guidance_scale", math.isfinite, "that is finite"),
-)
-_TOKENS = ("eos_token_id", "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens")
-_TOKEN = ("pad_token_id", "forced_bos_token_id", "decoder_start_token_id")
 
 
 def _hint(name: str, known: list[str]) -> str:

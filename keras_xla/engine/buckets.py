@@ -32,7 +32,7 @@ class Buckets:
             return
         increasing = len(sizes) > 0 and sizes[0] > 0 and all(a < b for a, b in itertools.pairwise(sizes))
         if not increasing:
-            raise ValueError(f"Received {self.name} buckets {sizes}; expected increasing sizes above 0.")
+            raise ValueError(f"Received {self.name}_buckets={sizes}; expected increasing sizes above 0.")
 
     def fit(self, size: int) -> int:
         """The smallest bucket that holds `size`.
@@ -46,8 +46,8 @@ class Buckets:
             if size <= bucket:
                 return bucket
         raise ValueError(
-            f"Received a {self.name} of {size}, larger than the largest bucket of {self.sizes}. "
-            "Add a larger bucket, or pass less at once."
+            f"This needs a {self.name} of {size}; the largest of {self.name}_buckets={self.sizes} is smaller. Add a "
+            "larger one, or pass less at once."
         )
 
 

@@ -52,7 +52,7 @@ def check_options(model: Any, options: GenerationOptions) -> None:
     for name, ids in named.items():
         ids = [ids] if isinstance(ids, int) else ids or []
         if outside := [i for i in ids if i >= vocab]:
-            raise ValueError(f"Received {name} {outside}; expected ids below the vocabulary's {vocab}.")
+            raise ValueError(f"Received {name} with {outside}; expected ids below the vocabulary's {vocab}.")
     if options.num_beams > 1 and options.num_beams * 2 > vocab:
         raise ValueError(
             f"Received num_beams={options.num_beams}; expected at most half of the vocabulary's {vocab} tokens."
@@ -65,13 +65,13 @@ def check_speech(options: GenerationOptions) -> None:
     """Raise for options about tokens that an encoder reads, and for guesses."""
     if options.prompt_lookup_num_tokens:
         raise ValueError(
-            f"Received prompt_lookup_num_tokens={options.prompt_lookup_num_tokens} with speech; expected it with text "
-            "only."
+            f"Received prompt_lookup_num_tokens={options.prompt_lookup_num_tokens} with speech, where it has no "
+            "meaning. Leave it out."
         )
     if options.encoder_repetition_penalty != 1 or options.encoder_no_repeat_ngram_size:
         raise ValueError(
-            "Received encoder_repetition_penalty or encoder_no_repeat_ngram_size with speech, which has no tokens; "
-            "expected them with text only."
+            "Received encoder_repetition_penalty or encoder_no_repeat_ngram_size with speech, which has no tokens. "
+            "Leave them out."
         )
 
 
@@ -81,15 +81,17 @@ def check_assisted(generator: Any, assistant: Any, options: GenerationOptions) -
     Raises:
         ValueError: for models that are not decoders of keras_xla's, and options that do not go with guesses.
     """
-    for each, who in ((generator, "a model"), (assistant, "an assistant")):
+    for each, who in ((generator, "the layer's model"), (assistant, "the assistant")):
         if not each.keeps_prompts:
             kind = "an encoder-decoder" if each.has_encoder else "a model with a cache of its own"
-            raise ValueError(f"Received an assistant, and {kind} as {who}; expected decoder-only ones of keras_xla's.")
+            raise ValueError(
+                f"Received an assistant, and {who} is {kind}; expected two decoder-only models of keras_xla's."
+            )
     asked = [name for name in CONSTRAINTS if getattr(options, name) is not None]
     asked += ["num_beams"] if options.num_beams > 1 else []
     asked += ["prompt_lookup_num_tokens"] if options.prompt_lookup_num_tokens else []
     if asked:
-        raise ValueError(f"Received an assistant with {asked[0]}; expected one of them. Leave the other out.")
+        raise ValueError(f"Received an assistant with {asked[0]}, for which it cannot guess. Leave one of them out.")
 
 
 def decoder_prompts(rows: Rows, options: GenerationOptions, prompts: Rows | None) -> Rows:
@@ -123,7 +125,9 @@ def negative_prompts(rows: Rows, options: GenerationOptions, negative: Rows | No
     if negative is None:
         return [row[-1:] for row in rows] if options.guided else None
     if len(negative) != len(rows):
-        raise ValueError(f"Received {len(negative)} negative prompts for {len(rows)} prompts; expected one for each.")
+        raise ValueError(
+            f"Received {len(negative)} negative prompts for {len(rows)} prompts; expected one for each, or one for all."
+        )
     return negative
 
 

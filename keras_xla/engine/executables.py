@@ -243,7 +243,10 @@ class Executables:
     def _first(self, key, args, weights):
         cause = self._cause(key)
         if cause != "first call" and not self.may_compile:
-            raise RecompileError(f"{self.name} would compile again: {cause}. Warm that up, or widen the buckets.")
+            raise RecompileError(
+                f'{self.name} would compile again: {cause}. It was made with on_recompile="raise": call warmup with '
+                "such sizes and options before, or widen the buckets."
+            )
         result = Future()
 
         def run():

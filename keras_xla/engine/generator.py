@@ -320,7 +320,8 @@ class Generator:
         self.check(rows, options)
         if len(parts := self.parts(rows, options)) > 1:
             raise ValueError(
-                f"Received {len(rows)} prompts to save; expected at most {len(parts[0].prompts)}, one batch."
+                f"Received {len(rows)} prompts to save; expected at most {len(parts[0].prompts)}, one batch. Save "
+                "fewer at a time."
             )
         kept = Kept.of(self.start(rows, options).generation)
         return SavedPrompt(kept, self.pool, self.model.variables)

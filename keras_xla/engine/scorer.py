@@ -88,7 +88,8 @@ class Scorer:
         self.check()
         generator, options = self._generator, GenerationOptions(max_new_tokens=1)
         if top > generator.model.vocab_size:
-            raise ValueError(f"Received top_logprobs={top} for a vocabulary of {generator.model.vocab_size} tokens.")
+            vocab = generator.model.vocab_size
+            raise ValueError(f"Received top_logprobs={top} for a vocabulary of {vocab} tokens; expected at most that.")
         runs = [row[:-1] if len(row) > 1 else row for row in rows]  # nothing is asked behind a last token
         check(generator.model, runs, options, reads)
         check(generator.model, [row[-1:] for row in rows], options)

@@ -101,8 +101,10 @@ class Completion:
         if self.text is not None and self.text.return_prompt and self.generator.has_encoder:
             raise ValueError("Received return_prompt=True; an encoder-decoder's text does not go on from its prompt.")
 
-    def check(self) -> None:
-        """Raise for what the generator cannot run."""
+    def check(self, streamer: Any = None) -> None:
+        """Raise for what the generator cannot run, and for what cannot be told to a `streamer`."""
+        if streamer is not None:
+            self._check_streamer(streamer)
         self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
 
     @property
@@ -231,13 +233,7 @@ class Completion:
             self._warn_of_cut_off(led, [ids for ids, _ in rows], numbers)
 
     def _streamed(self, streamer: Any) -> dict[str, np.ndarray]:
-        self._refuse_beams("a streamer")
-        if not (hasattr(streamer, "put") and hasattr(streamer, "end")):
-            raise TypeError(f"Received streamer={streamer!r}; expected an object with the methods put and end.")
-        part, *others = self.generator.parts(self.rows, self.options, self.unwanted)
-        if others:
-            most = len(part.prompts)
-            raise ValueError(f"Received a streamer with {len(self.rows)} prompts; expected at most {most}.")
+        part = self._check_streamer(streamer)
         watch, fill = self._watch(), self.options.fill
         # Before the streamer is told anything.
         prompts, _ = self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
@@ -264,6 +260,20 @@ class Completion:
         run.close()
         self._warn_of_cut_off(guides, _cut(outputs))
         return outputs
+
+    def _check_streamer(self, streamer: Any) -> Part:
+        """The only part that there may be."""
+        self._refuse_beams("a streamer")
+        if not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+            raise TypeError(f"Received streamer={streamer!r}; expected an object with the methods put and end.")
+        part, *others = self.generator.parts(self.rows, self.options, self.unwanted)
+        if others:
+            most = len(part.prompts)
+            raise ValueError(
+                f"Received a streamer with {len(self.rows)} prompts; expected at most {most}, one batch. Pass fewer, "
+                "or use layer.stream."
+            )
+        return part
 
     def _start(self, part: Part, guides: list):
         decoder, negative = (None if rows is None else part.of(rows) for rows in (self.decoder, self.unwanted))

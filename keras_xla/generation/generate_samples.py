@@ -78,7 +78,9 @@ class GenerateSamples(keras.callbacks.Callback):
         self._summaries = None if log_dir is None else Summaries("GenerateSamples", log_dir)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Make the layer, and check prompts and options: an error shall not come after the first epoch."""
+        """Make the layer, and check prompts, options and the file: an error shall not come after the first epoch."""
+        if self._file is not None:
+            pathlib.Path(self._file).open("a", encoding="utf-8").close()
         if not self._given:
             self.layer = XLAGenerationLayer(self.model, self._tokenizer) if self.model.built else None
         if self.layer is not None:

@@ -69,9 +69,9 @@ class Grammars:
         try:
             matcher = self._llguidance.LLMatcher(self._tokenizer, from_text(text), log_level=0)
         except ValueError as error:
-            raise ValueError(f"Received {kind}={text!r}, which is none: {error}") from error
+            raise ValueError(f"Received {kind}={text!r}, which llguidance cannot read: {error}") from error
         if matcher.is_error():
-            raise ValueError(f"Received {kind}={text!r}, which is none: {matcher.get_error()}")
+            raise ValueError(f"Received {kind}={text!r}, which llguidance cannot read: {matcher.get_error()}")
         return matcher
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -131,7 +132,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         asked = resolve(stored, options, hasattr(decoder, "encode"), is_speech(decoder))
         super().__init__(name=name, dtype=dtype, trainable=trainable)
         if lists := [*asked.options.per_row, *(["processor_options"] if asked.options.processor_options else [])]:
-            raise ValueError(f"Received values of one call for {', '.join(lists)}; pass them to generate.")
+            raise ValueError(f"Received {', '.join(lists)} with values for one call. Pass that to generate.")
         self.options, self.tokenizer = asked.options, tokenizer
         self.sampling_rate = sampling_rate
         self.supports_jit = False  # it compiles itself, for its own shapes
@@ -304,26 +305,18 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         layer.warmup(batch_sizes=[1, 4], prompt_lengths=24)
         ```
         """
-        asked = {name: overrides.pop(name) for name in ("output_logprobs", "top_logprobs") if name in overrides}
-        assistant = self._assistant(overrides.pop("assistant", None))
-        if assistant is not None:
-            overrides.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule
-        options = self.options.replace(**overrides)
-        if options.per_row:
-            raise ValueError(
-                f"Received lists for {', '.join(options.per_row)}; expected one value: lists compile nothing."
-            )
         batches, lengths = ((sizes,) if isinstance(sizes, int) else sizes for sizes in (batch_sizes, prompt_lengths))
-        pairs = [(batch, length) for batch in batches for length in (lengths if self._speech is None else lengths[:1])]
-        bar = keras.utils.Progbar(len(pairs), unit_name="shape") if verbose else None
+        if self._speech is None:
+            warm, shapes = self._text.warmup, list(itertools.product(batches, lengths))
+            overrides["assistant"] = self._assistant(overrides.get("assistant"))
+        else:
+            warm, shapes = self._speech.warmup, [(batch,) for batch in batches]
+        bar = keras.utils.Progbar(len(shapes), unit_name="shape") if verbose else None
         before = self.trace_count
-        for i, (batch, length) in enumerate(pairs):
-            if self._speech is not None:
-                self._speech.warmup(batch, options)
-            else:
-                self._text.warmup([np.zeros((length,), np.int32)] * batch, options, assistant=assistant, **asked)
+        for i, shape in enumerate(shapes):
+            warm(*shape, self.options, **overrides)
             if bar:
-                bar.update(i + 1, finalize=i + 1 == len(pairs))
+                bar.update(i + 1, finalize=i + 1 == len(shapes))
         return self.trace_count - before
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:

@@ -96,9 +96,7 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
         keep = _between_padding(ids, pad)
     else:
         keep = np.ones(ids.shape, bool)
-    if ids.max() > 2**31 - 1 or ids.min() < -(2**31):
-        raise ValueError(f"Received token ids up to {ids.max()}; expected ids that fit into int32.")
-    return [row[kept].astype(np.int32) for row, kept in zip(ids, keep, strict=True)]
+    return [_int32(row[kept]) for row, kept in zip(ids, keep, strict=True)]
 
 
 def split_decoder(inputs: Any) -> tuple[Any, Any]:
@@ -133,7 +131,8 @@ def _check_message(i: int, message: Message) -> None:
     content = message.get("content")
     if not isinstance(message["role"], str) or not (isinstance(content, (str, list)) or (content is None and calls)):
         raise TypeError(
-            f"Chat {i} has a message with role={message['role']!r} and content={content!r}; expected strings."
+            f"Chat {i} has a message with role={message['role']!r} and content={content!r}; expected strings, "
+            "or as the content a list of parts."
         )
 
 
@@ -154,10 +153,18 @@ def _ragged(prompts: Sequence, mask: Any, pad: int | None) -> list[np.ndarray]:
         if array.size and not np.issubdtype(array.dtype, np.integer):
             raise TypeError(f"Prompt {i} has dtype {array.dtype}; expected ints.")
     if mask is None:
-        arrays = [array if pad is None else array[_between_padding(array, pad)] for array in arrays]
-        return [array.astype(np.int32) for array in arrays]
+        return [_int32(array if pad is None else array[_between_padding(array, pad)]) for array in arrays]
+    if len(mask) != len(arrays):
+        raise ValueError(f"Received {len(mask)} attention masks for {len(arrays)} prompts; expected one for each.")
     masks = [_mask(_array(m), array.shape) for m, array in zip(mask, arrays, strict=True)]
-    return [array[kept].astype(np.int32) for array, kept in zip(arrays, masks, strict=True)]
+    return [_int32(array[kept]) for array, kept in zip(arrays, masks, strict=True)]
+
+
+def _int32(ids: np.ndarray) -> np.ndarray:
+    limits = np.iinfo(np.int32)
+    if (outside := ids[(ids > limits.max) | (ids < limits.min)]).size:
+        raise ValueError(f"Received the token id {outside[0]}; expected ids that fit into int32.")
+    return ids.astype(np.int32)
 
 
 def _mask(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

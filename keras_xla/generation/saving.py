@@ -72,11 +72,12 @@ class SavedWithTokenizer(keras.layers.Layer):
         Returns:
             An `XLAGenerationLayer`. Its weights are set by Keras, or by `set_weights`.
         """
-        dtype, quantization = config.pop("dtype", None), config.pop("quantization", None)
+        rest = dict(config)  # whoever passes it may use it again
+        dtype, quantization = rest.pop("dtype", None), rest.pop("quantization", None)
         dtype = keras.saving.deserialize_keras_object(dtype) if isinstance(dtype, dict) else dtype
-        own = [keras.saving.deserialize_keras_object(each) for each in config.pop("logits_processors", ())]
-        model = build(config["model"], dtype, quantization=quantization)
-        made = {**config, "model": model, "dtype": dtype, "logits_processors": own}
+        own = [keras.saving.deserialize_keras_object(each) for each in rest.pop("logits_processors", ())]
+        model = build(rest["model"], dtype, quantization=quantization)
+        made = {**rest, "model": model, "dtype": dtype, "logits_processors": own}
         return cls(**made, tokenizer=getattr(config, "tokenizer", None))
 
     def save_assets(self, dir_path: str) -> None:

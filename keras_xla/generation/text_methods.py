@@ -9,6 +9,9 @@ from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.scorer import Logprobs
 from keras_xla.generation.chat import Chat
 
+# Arguments of `generate` that are no options.
+_OF_A_CALL = ("cancel", "reuse_prompt", "output_logprobs", "top_logprobs", "negative_prompt", "verbose")
+
 
 class TextMethods:
     """The methods of `XLAGenerationLayer` for models of text: streams, chats, saved prompts and scores."""
@@ -73,9 +76,7 @@ class TextMethods:
 
         Args:
             inputs: Text, chats or ids, as for `generate`; no speech.
-            **overrides: The fields of `keras_xla.config.GenerationOptions`, with text those of
-                `keras_xla.generation.text_options.TextOptions`, and `assistant` and `negative_prompt`. The other
-                arguments of `generate` are not known here.
+            **overrides: All other arguments of `generate`.
 
         Raises:
             ValueError: A prompt or an option that the model cannot run, or speech.
@@ -93,9 +94,10 @@ class TextMethods:
         """
         if self._speech is not None:
             raise ValueError("Received speech; only text and token ids can be checked.")
-        call = dict(assistant=self._assistant(overrides.pop("assistant", None)))
-        call |= dict(negative_prompt=overrides.pop("negative_prompt", None))
-        self._text.completion(inputs, self.tokenizer, self.options, overrides, **call).check()
+        given = {name: overrides.pop(name) for name in _OF_A_CALL if name in overrides}
+        given |= dict(assistant=self._assistant(overrides.pop("assistant", None)))
+        streamer = overrides.pop("streamer", None)
+        self._text.completion(inputs, self.tokenizer, self.options, overrides, **given).check(streamer)
 
     def save_prompt(self, inputs: Any, **overrides: Any) -> SavedPrompt:
         """Run prompts that many calls begin with, such as instructions or examples, and keep them in memory.

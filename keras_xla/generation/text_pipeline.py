@@ -108,14 +108,23 @@ class TextPipeline:
 
     def warmup(
         self,
-        rows: Rows,
+        batch: int,
+        length: int,
         options: GenerationOptions,
         output_logprobs: bool = False,
         top_logprobs: int = 0,
         assistant: Generator | None = None,
+        **overrides: Any,
     ) -> None:
-        """Compile what calls with rows of this length need."""
+        """Compile what calls with `batch` prompts of `length` tokens need."""
         check_top(top_logprobs)
+        if assistant is not None:
+            overrides.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule
+        options, rows = options.replace(**overrides), [np.zeros((length,), np.int32)] * batch
+        if options.per_row:
+            raise ValueError(
+                f"Received lists for {', '.join(options.per_row)}; expected one value, which compiles the same."
+            )
         if assistant is not None:
             check_assisted(self.generator, assistant, options)
         self.generator.warmup(rows, options, assistant=assistant)
@@ -168,9 +177,8 @@ class TextPipeline:
         """Scores of texts, those of long ones in parts."""
         room = self.generator.model.max_positions
         if window is not None and (window < 2 or (room is not None and window > room)):
-            raise ValueError(
-                f"Received window={window}; expected 2 or more tokens, at most the model's {room} positions."
-            )
+            most = "" if room is None else f", at most the model's {room} positions"
+            raise ValueError(f"Received window={window}; expected 2 or more tokens{most}.")
         window = window or room or max(2, *map(len, rows))
         stride = max(window // 2, 1) if stride is None else stride
         if not 0 < stride < window:

@@ -21,10 +21,7 @@ def inverse_frequencies(rope: dict, head_dim: int) -> tuple[tuple[float, ...], f
     """
     kind = rope.get("rope_type", "default")
     if kind not in KNOWN_SCALINGS:
-        raise ValueError(
-            f"Received a config with rope_type={kind!r}; expected one of {', '.join(KNOWN_SCALINGS)}. "
-            "Use a checkpoint with one of those."
-        )
+        raise ValueError(f"rope_type={kind!r} is not supported here; expected one of {', '.join(KNOWN_SCALINGS)}")
     base = float(rope["rope_theta"])
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     plain = 1.0 / np.power(np.float32(base), exponents, dtype=np.float32)

@@ -48,11 +48,13 @@ class Recompute:
     """
 
     def __init__(self, model: keras.Model, max_positions: int | None = None):
-        if not isinstance(model, keras.layers.Layer) or not model.built:
-            state = "has not been built" if isinstance(model, keras.layers.Layer) else "is no Keras model"
+        expected = "expected a Keras model from ids (batch, length) to logits (batch, length, vocab)"
+        if not isinstance(model, keras.layers.Layer):
+            raise TypeError(f"Received a {type(model).__name__}, which is no Keras model; {expected}.")
+        if not model.built:
             raise TypeError(
-                f"Received a {type(model).__name__} that {state}; expected a Keras model from ids (batch, length) to "
-                "logits (batch, length, vocab). Call it on ids once, or load its weights."
+                f"Received a {type(model).__name__} that has not been built; {expected}. Call it on ids once, or load "
+                "its weights."
             )
         self.model = model
         if stateful := [layer.name for layer in getattr(model, "layers", ()) if getattr(layer, "stateful", False)]:

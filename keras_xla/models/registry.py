@@ -95,8 +95,8 @@ def load_model(
             return build(untied(family.spec(config), family, checkpoint), dtype, kind, quantization)
         except _UNFIT as error:
             raise ValueError(
-                f"{checkpoint.path}: its config does not describe a model of the type {kind!r}: {error}. The file is "
-                "damaged, or belongs to another checkpoint."
+                f"{checkpoint.path}: its config does not describe a {kind!r} model that can run here: "
+                f"{str(error).rstrip('.')}. Is the file whole, and does it belong to this checkpoint?"
             ) from error
 
     model, filled = load(build_model, family, checkpoint)

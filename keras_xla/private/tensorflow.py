@@ -83,7 +83,11 @@ DEFAULTS = Name(
 )
 TYPE = Name("tensorflow.Function", "function_type", "binds arguments to a function's parameters", _NOT_WATCHED, _SEEN)
 COMPOSITE = Name(
-    "tensorflow.__internal__", "CompositeTensor", "the class of ragged, sparse and other composite tensors", "", _SEEN
+    "tensorflow.__internal__",
+    "CompositeTensor",
+    "the class of ragged, sparse and other composite tensors",
+    _NOT_WATCHED,
+    _SEEN,
 )
 
 Function = type(tf.function(lambda: None))  # what `tf.function` makes, which has no public name

@@ -17,7 +17,7 @@ def test_powers_of_two_hold_the_size_and_waste_less_than_half(size, smallest):
 def test_own_sizes_are_used_in_order():
     buckets = make("prompt", [10, 100], 32)
     assert [buckets.fit(n) for n in (1, 10, 11, 100)] == [10, 10, 100, 100]
-    with pytest.raises(ValueError, match="prompt of 101, larger than the largest bucket"):
+    with pytest.raises(ValueError, match="prompt of 101; the largest of"):
         buckets.fit(101)
 
 

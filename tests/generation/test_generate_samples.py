@@ -103,6 +103,12 @@ def test_errors_come_before_the_first_epoch(arguments, error, text):
     assert not begun
 
 
+def test_a_file_that_cannot_be_written_is_told_before_the_first_epoch(tmp_path):
+    samples = GenerateSamples([[5]], file=tmp_path / "there is none" / "samples.jsonl")
+    with pytest.raises(FileNotFoundError):
+        samples.on_train_begin()
+
+
 def test_bad_every():
     with pytest.raises(ValueError, match="every=0"):
         GenerateSamples(["a"], every=0)

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 
 import keras
 import numpy as np
@@ -201,6 +202,25 @@ def test_the_checkpoints_defaults_hold_unless_overridden(checkpoint, tmp_path):
     with pytest.warns(UserWarning, match="diversity_penalty"):
         layer = XLAGenerationLayer.from_pretrained(folder, do_sample=False, num_beams=1, eos_token_id=9)
     assert not layer.options.do_sample and layer.options.num_beams == 1 and layer.options.eos_token_id == (9,)
+
+
+def test_a_config_makes_a_layer_again_and_again(model):
+    config = XLAGenerationLayer(model, max_new_tokens=3, dtype="float32").get_config()
+    known = dict(config)
+    for _ in range(2):
+        assert XLAGenerationLayer.from_config(config).options.max_new_tokens == 3
+        assert config == known
+
+
+def test_check_takes_all_that_generate_takes(model, new_events):
+    layer = XLAGenerationLayer(model, tiny(), max_new_tokens=3)
+    more = dict(output_logprobs=True, top_logprobs=2, reuse_prompt=True, cancel=threading.Event(), verbose=0)
+    layer.check(["abc", "d"], do_sample=True, **more)
+    for options in (dict(top_logprobs=50), dict(cancel=3), dict(streamer=3), dict(reuse_prompt=3)):
+        for call in (layer.check, layer.generate):
+            with pytest.raises((ValueError, TypeError), match=str(*options.values())):
+                call(["abc"], **options)
+    assert not new_events()
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def answer(layer, way, rows, options):
 def test_a_cache_that_could_not_grow_as_far_is_refused_before_anything_runs(checkpoint):
     model = load_model(open_checkpoint(checkpoint("llama-tied-gqa")))
     layer = XLAGenerationLayer(model, cache_buckets=[64], max_new_tokens=60)
-    with pytest.raises(ValueError, match=r"cache of 65, larger than the largest bucket of \(64,\)"):
+    with pytest.raises(ValueError, match=r"cache of 65; the largest of cache_buckets=\(64,\) is smaller"):
         layer.generate([[5] * 5])
     assert layer.trace_count == 0 and layer.generate([[5] * 4])["sequences"].shape == (1, 60)
 

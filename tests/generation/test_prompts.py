@@ -61,6 +61,9 @@ def test_a_ragged_tensor_gives_its_rows():
         ({"input_ids": np.ones((1, 2), int), "attention_mask": np.ones((1, 2))}, TypeError, "mask of dtype float64"),
         ({"input_ids": np.ones((1, 2), int), "attention_mask": np.full((1, 2), 2)}, ValueError, "expected 0 and 1"),
         ({"input_ids": np.ones((1, 2), int), "attention_mask": np.ones((2, 1), int)}, ValueError, "of shape (2, 1)"),
+        ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, ValueError, "1 attention masks for 2 prompts"),
+        ([[2**32 + 5]], ValueError, "the token id 4294967301; expected ids that fit into int32"),
+        (np.array([[1, -(2**40)]]), ValueError, "the token id -1099511627776"),
     ],
 )
 def test_bad_ids_are_refused(inputs, error, text):

@@ -138,6 +138,8 @@ def test_of_all_matrices_none_stays_in_floats(layer):
 def test_what_cannot_be_quantized_says_so(folder, layer):
     with pytest.raises(ValueError, match="Received quantization='int3'; expected 'int8', or None"):
         XLAGenerationLayer.from_pretrained(folder, quantization="int3")
+    with pytest.raises(ValueError, match="Received quantization='int4'; expected 'int8', or None"):
+        XLAGenerationLayer.from_pretrained(folder).quantize("int4")
     with pytest.raises(ValueError, match=r"quantized \(int8\) already"):
         layer.quantize("int8")
     inputs = keras.Input((None,), dtype="int32")

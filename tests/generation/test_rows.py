@@ -107,7 +107,7 @@ class TestOptionsOfEachPrompt:
         assert layer.trace_count == before
 
     def test_lists_are_of_calls(self, model):
-        with pytest.raises(ValueError, match="values of one call for max_new_tokens"):
+        with pytest.raises(ValueError, match="max_new_tokens with values for one call"):
             XLAGenerationLayer(model, generation_config={"max_new_tokens": [1, 2]})
 
 

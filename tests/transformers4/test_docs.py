@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.test_docs import listings
+from tests.pages import listings
 from tests.test_examples import EXAMPLES, ROOT, run
 from tests.tokenizers import tiny
 from tests.transformers4.models import live
@@ -24,9 +24,8 @@ def folder(tmp_path):
 
 @pytest.mark.slow
 def test_the_guides_listings_for_live_models(folder, tmp_path):
-    code = "import numpy as np\nimport keras_xla\n" + "\n".join(
-        listings(ROOT / "docs" / "xla_guide.md", "python transformers4")
-    )
+    found = listings(ROOT / "docs" / "xla_guide.md", "python transformers4")
+    code = "\n".join(["import numpy as np\nimport keras_xla", *(each.code for each in found)])
     assert code.count("from_pretrained") == 1
     script = tmp_path / "page.py"
     script.write_text(code.replace("openai-community/gpt2", folder) + "\nassert tokens.shape[1] == 19\n")

@@ -35,7 +35,10 @@ _lock = threading.Lock()
 def keep_executables(cache: ExecutableCache) -> None:
     """Let TensorFlow keep executables from now on; raises `RuntimeError` if it is too late, or cannot be."""
     if not cpu_features():
-        raise RuntimeError("Executables cannot be kept here: nothing tells what the processor can do.")
+        raise RuntimeError(
+            "Executables cannot be kept on this system: /proc/cpuinfo does not tell what the processor can do, so that "
+            "one of another processor could be taken. Leave compile_cache() out."
+        )
     ask_for_it()
 
 

@@ -96,7 +96,9 @@ def _clip(name: str, item: Any, rate: Any, target: int) -> np.ndarray:
     while isinstance(item, Mapping):
         item, rate = _open(item, rate)
     if isinstance(item, bytes) and len(item) > _LONGEST_PATH:
-        raise TypeError(f"{name} is {len(item)} bytes, the content of a file?; expected its path, or samples.")
+        raise TypeError(
+            f"{name} is {len(item)} bytes, which look like the content of a file; expected its path, or samples."
+        )
     if isinstance(item, (str, bytes, os.PathLike)):
         path = os.fsdecode(item)
         name = f"{name} ({path})"

@@ -32,8 +32,8 @@ def read(path: str | os.PathLike) -> tuple[np.ndarray, int]:
         return soundfile.read(path, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise ValueError(
-            f"{path!r} is no audio file that soundfile can read ({error}). Convert it, such as with "
-            "ffmpeg -i FILE -ac 1 -ar 16000 speech.wav"
+            f"{path!r} is no audio file that soundfile can read ({error}). Convert it, for example with "
+            "`ffmpeg -i FILE -ac 1 -ar 16000 speech.wav`."
         ) from error
 
 

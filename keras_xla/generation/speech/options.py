@@ -67,7 +67,9 @@ class SpeechOptions:
         if self.return_timestamps not in (None, True, False):
             raise TypeError(f"Received return_timestamps={self.return_timestamps!r}; expected True, False or None.")
         if not isinstance(self.condition_on_prev_tokens, bool):
-            raise TypeError(f"Received condition_on_prev_tokens={self.condition_on_prev_tokens!r}; expected a bool.")
+            raise TypeError(
+                f"Received condition_on_prev_tokens={self.condition_on_prev_tokens!r}; expected True or False."
+            )
         if self.prompt_condition_type not in CONDITION_TYPES:
             raise ValueError(
                 f"Received prompt_condition_type={self.prompt_condition_type!r}; expected one of "
@@ -96,7 +98,7 @@ class SpeechOptions:
         if self.temperature is not None:
             several = self.temperature if isinstance(self.temperature, (list, tuple)) else (self.temperature,)
             if not several:
-                raise ValueError("Received temperature=(); expected at least one.")
+                raise ValueError(f"Received temperature={self.temperature!r}; expected at least one.")
             put("temperature", tuple(_number("temperature", t, 0.0, math.inf) for t in several))
         bounds = {
             "compression_ratio_threshold": (0.0, math.inf),

@@ -1,5 +1,6 @@
 """What a layer with a speech model has beside its generator: from clips or features to transcripts or tokens."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_xla.config import CONSTRAINTS, GenerationOptions
+from keras_xla.config.values import as_integer
 from keras_xla.engine.buckets import CACHE_BUCKETS, make
 from keras_xla.engine.checks import check_options, check_speech
 from keras_xla.engine.generator import Generator
@@ -23,6 +25,9 @@ from keras_xla.generation.speech.transcriber import Transcriber
 from keras_xla.generation.speech.transcripts import FRAMES_PER_SECOND, Transcript
 from keras_xla.models.audio import LogMel
 from keras_xla.models.sources.live import refresh
+
+# Options of what is written down, beside tokens.
+_OF_CLIPS = {field.name for field in dataclasses.fields(SpeechOptions)} - {"language", "task", "max_new_tokens"}
 
 
 def is_speech(model: Any) -> bool:
@@ -102,7 +107,8 @@ class SpeechPipeline:
         """
         if tokenizer is None:
             raise ValueError("Received speech, but the layer has no tokenizer to write it down. Pass tokenizer=...")
-        speech, options = self._options(options, overrides)
+        batch_size, (speech, options) = as_integer("batch_size", batch_size, 1), self._options(options, overrides)
+        self.generator.batch_buckets.fit(batch_size)  # before anything runs
         clips = audio.clips(inputs, sampling_rate, self.features.log_mel.sampling_rate)
         transcriber = Transcriber(
             EngineSpeech(self.generator),
@@ -116,6 +122,11 @@ class SpeechPipeline:
 
     def complete(self, features: Any, options: GenerationOptions, **overrides: Any) -> dict[str, np.ndarray]:
         """The tokens of features `(batch, mel bins, frames)`, without timestamps; as `Generator` returns them."""
+        if given := [name for name in overrides if name in _OF_CLIPS]:
+            raise ValueError(
+                f"Received {', '.join(given)} with input_features, whose tokens come as they are. Pass the audio "
+                "itself, or leave it out."
+            )
         features = np.asarray(features)
         if features.ndim != 3 or features.shape[1:] != self.shape or not len(features):
             raise ValueError(
@@ -139,15 +150,16 @@ class SpeechPipeline:
         prompts = [np.array(self.tokens.prompt(name, task, timestamps=False), np.int32) for name in names]
         return self.generator([], options, prompts=prompts, hidden=hidden)
 
-    def warmup(self, batch: int, options: GenerationOptions) -> None:
-        """Compile what `batch` windows at once need."""
+    def warmup(self, batch: int, options: GenerationOptions, **overrides: Any) -> None:
+        """Compile what `batch` windows at once need, with the options as for `transcribe`."""
+        speech, options = self._options(options, overrides)
         self.features(np.zeros((self.features.samples,), np.float32))
         with self.generator.executables.warming():
             hidden = self.generator.encode(np.zeros((batch, *self.shape), np.float32))
             self.generator.score([np.array([self.tokens.start], np.int32)] * batch, hidden)
         language = next(iter(self.tokens.languages), None)
         prompts = [np.array(self.tokens.prompt(language, self.tokens.task, timestamps=False), np.int32)] * batch
-        most = self.defaults.max_new_tokens or self.generator.model.max_positions - len(prompts[0])
+        most = speech.max_new_tokens or self.generator.model.max_positions - len(prompts[0])
         self.generator.warmup([], options.replace(max_new_tokens=most, eos_token_id=self.tokens.eos), prompts, hidden)
 
     def _detect(self, names, hidden) -> list[str]:
@@ -161,13 +173,16 @@ class SpeechPipeline:
     ) -> tuple[SpeechOptions, GenerationOptions]:
         speech, rest = split_speech(overrides)
         options = options.replace(**rest)
-        if options.stop_strings or options.max_time is not None:
-            raise ValueError(
-                f"Received stop_strings={list(options.stop_strings)} and max_time={options.max_time} with speech; "
-                "expected neither: a transcript ends with its clip."
-            )
+        for name, off in (("stop_strings", ()), ("max_time", None)):
+            if (value := getattr(options, name)) != off:
+                raise ValueError(
+                    f"Received {name}={value!r} with speech; a transcript ends with its clip. Leave it out."
+                )
         if asked := [*options.per_row, *(name for name in CONSTRAINTS if getattr(options, name) is not None)]:
-            raise ValueError(f"Received {', '.join(asked)} with speech; expected that, or lists, with text only.")
+            raise ValueError(
+                f"Received {', '.join(asked)} with speech, where it has no meaning, or not as a list. "
+                "Leave it out, or pass one value."
+            )
         check_options(self.generator.model, options)  # the generator would, but after the encoder has run
         check_speech(options)
         check_processor_options(self.generator.processors, options, self.generator.model.vocab_size)

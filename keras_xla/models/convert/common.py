@@ -71,7 +71,7 @@ def activation(name: str) -> str:
     """The spec's name of a Hugging Face activation."""
     if name not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        raise ValueError(f"Received a config with the activation {name!r}; expected one of {known}.")
+        raise ValueError(f"the activation {name!r} is not supported here; expected one of {known}")
     return ACTIVATIONS[name]
 
 

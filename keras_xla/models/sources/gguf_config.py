@@ -56,17 +56,25 @@ def gguf_config(header: GGUFHeader) -> dict[str, Any]:
         if isinstance(value, list):
             # Some converters write one number a layer, all of them the same.
             if len(set(value)) != 1:
-                raise ValueError(f"{header.path}: '{architecture}.{key}' differs between layers: {value}.")
+                raise ValueError(
+                    f"{header.path}: '{architecture}.{key}' differs between layers: {value}; expected one "
+                    "value. Use the safetensors folder of this model."
+                )
             value = value[0]
         return value
 
     if "token_embd.weight" not in tensors:
-        raise ValueError(f"{header.path} has no tensor 'token_embd.weight': it holds no language model.")
+        raise ValueError(
+            f"{header.path} has no tensor 'token_embd.weight': it holds no language model. Download it again."
+        )
     heads, hidden = get("attention.head_count"), get("embedding_length")
     head_dim = get("attention.key_length", hidden // heads)
     for key in ("attention.value_length", "rope.dimension_count"):
         if (other := get(key, head_dim)) != head_dim:
-            raise ValueError(f"{header.path}: '{architecture}.{key}' is {other}; expected the head size {head_dim}.")
+            raise ValueError(
+                f"{header.path}: '{architecture}.{key}' is {other}; expected the head size {head_dim}. "
+                "Use the safetensors folder of this model."
+            )
     config = {
         "architectures": [ARCHITECTURES[architecture]],
         "model_type": architecture,
@@ -122,10 +130,7 @@ def _refuse_unreadable(header: GGUFHeader, architecture: str) -> None:
     metadata, tensors = header.metadata, header.tensors
     experts = metadata.get(f"{architecture}.expert_count") or 0
     if experts or any(re.search(r"ffn_gate_inp|_exps\.|ffn_up\.\d", name) for name in tensors):
-        raise ValueError(
-            f"{header.path} is a mixture of experts ({experts} of them); expected a dense model. "
-            "Mixtures of experts are not supported."
-        )
+        raise ValueError(f"{header.path} is a mixture of experts, which is not supported; expected a dense model.")
     if metadata.get("split.count", 1) > 1:
         raise ValueError(
             f"{header.path} is one of {metadata['split.count']} parts of a model; expected a single file. "

@@ -92,8 +92,10 @@ class GGUFHeader:
         cursor.offset = 4
         version = cursor.scalar("I")
         if version not in (2, 3):
-            what = "big-endian" if version & 0xFFFF == 0 else f"of version {version}"
-            raise ValueError(f"{self.path} is a GGUF file {what}; expected a little-endian one of version 2 or 3.")
+            what = "a big-endian GGUF file" if version & 0xFFFF == 0 else f"a GGUF file of version {version}"
+            raise ValueError(
+                f"{self.path} is {what}; expected a little-endian one of version 2 or 3. Convert the model again."
+            )
         return cursor.scalar("Q"), cursor.scalar("Q")
 
     def _tensor(self, name: str, start: int, shape: tuple[int, ...], kind: int, offset: int) -> TensorInfo:

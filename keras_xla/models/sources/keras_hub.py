@@ -104,8 +104,8 @@ def open_task(task: Any, quantization: str | None = None) -> Transformer | Encod
     if any(kind.__name__ == "Seq2SeqLM" for kind in type(task).__mro__):
         known = ", ".join(name for name in LAYOUTS if name.endswith("Seq2SeqLM"))
         raise TypeError(
-            f"Received the KerasHub task {type(task).__name__} {task.name!r}; of encoder-decoders, expected {known} "
-            "(no subclass) whose weights are neither quantized nor adapted by a LoRA."
+            f"Received the KerasHub task {type(task).__name__} {task.name!r}; the encoder-decoders that can run are "
+            f"{known}, not subclasses of them, without quantization and LoRA."
         )
     return own_decoder(task)
 

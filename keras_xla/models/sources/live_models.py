@@ -52,6 +52,7 @@ def quantized(decoder: Decoder | EncoderDecoder, quantization: str | None) -> Tr
         NotImplementedError: for a model that is not ours; Keras' `Model.quantize` makes a warning of it.
         ValueError: for one that is quantized, or follows a live model; and for an unknown or no `quantization`.
     """
+    check_quantization(quantization)
     asked = f"Received quantization={quantization!r}"
     if not isinstance(decoder, (Transformer, OurEncoderDecoder)):
         raise NotImplementedError(

@@ -107,7 +107,7 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}). Download or save it again.") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object.")
+        raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object. Download or save it again.")
     return content
 
 
@@ -122,7 +122,9 @@ def _config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"The folder {folder} has no config.json. {hint}.")
     config = _json(path)
     if "model_type" not in config:
-        raise ValueError(f"{path} has no 'model_type'; expected the config.json of a transformers model.")
+        raise ValueError(
+            f"{path} has no 'model_type'; expected the config.json of a transformers model. Download or save it again."
+        )
     if method := config.get("quantization_config"):
         name = method.get("quant_method", "unknown") if isinstance(method, dict) else method
         raise ValueError(

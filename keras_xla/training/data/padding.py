@@ -60,7 +60,10 @@ class Padding:
     def _check(self, leaves: Mapping[str, Any], kit) -> None:
         named = [*self.leaves, *(self.values if isinstance(self.values, Mapping) else ())]
         if unknown := [name for name in named if name not in leaves]:
-            raise ValueError(f"{WHO} received a batch of {', '.join(leaves)}; there is no {', '.join(unknown)} in it.")
+            raise ValueError(
+                f"{WHO} received a batch of {', '.join(leaves)}; there is no {', '.join(unknown)} in it. "
+                "Name what is there in leaves and padding_values."
+            )
         for name in self.leaves:
             if kit.rank(leaves[name]) <= self.axis:
                 raise ValueError(f"{WHO} received {name!r} without an axis {self.axis}; it is to be padded there.")
@@ -105,7 +108,10 @@ class Padding:
             return [] if given is None else [given]
         several = keras.tree.flatten(given) if keras.tree.is_nested(given) else [given] * len(targets)
         if len(several) != len(targets):
-            raise ValueError(f"{WHO} received {len(several)} sample weights for {len(targets)} targets.")
+            raise ValueError(
+                f"{WHO} received {len(several)} sample weights for {len(targets)} targets; expected one for "
+                "each, or one for all."
+            )
         weights = [
             self._weight(name, target, weight, size, kit)
             for name, target, weight in zip(names, targets, several, strict=True)

@@ -1,0 +1,76 @@
+"""The plots of the README, of the tables in results: `python benchmarks/plots.py`. Matplotlib is in the extra docs."""
+
+import pathlib
+import re
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+HERE = pathlib.Path(__file__).parent
+IMAGES = HERE.parent / "docs" / "images"
+COLOURS = {"plain": "#9aa3b2", "forced": "#e0a458", "ours": "#3f51b5", "jax": "#7986cb", "torch": "#e0a458"}
+
+
+def table(text: str, heading: str) -> list[dict[str, str]]:
+    """The rows of the first table behind a heading, by the names of their columns."""
+    lines = text[text.index(heading) :].splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[first:]]
+    end = next((i for i, line in enumerate(lines[first:]) if not line.startswith("|")), len(cells))
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:end]]
+
+
+def number(cell: str) -> float:
+    """The first number of a cell."""
+    return float(re.search(r"\d+(\.\d+)?", cell)[0])
+
+
+def training(path: pathlib.Path) -> None:
+    """How many times as fast as `model.compile(...)` a fit of about a minute is, for each model."""
+    rows = table((HERE / "results" / "fit_suite.md").read_text(), "## (b) Whole fit")
+    rows.sort(key=lambda row: number(row["ours to default"]))
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    for shift, column, label, colour in (
+        (0.2, "ours to default", "keras_xla.compile(model, ...)", "ours"),
+        (-0.2, "forced to default", "model.compile(..., jit_compile=True)", "forced"),
+    ):
+        places = [i + shift for i in range(len(rows))]
+        axes.barh(places, [number(row[column]) for row in rows], 0.38, label=label, color=COLOURS[colour])
+    axes.axvline(1, color=COLOURS["plain"], linestyle="--", label="model.compile(...)")
+    axes.set_yticks(range(len(rows)), [row["model"] for row in rows])
+    axes.set_xlabel("times as fast as model.compile(...), a fit of about a minute")
+    axes.legend(loc="lower right", frameon=False)
+    save(figure, axes, path)
+
+
+def decoding(path: pathlib.Path) -> None:
+    """Milliseconds that a step takes, for one row and for eight, with the memory's limit."""
+    text = (HERE / "results" / "decode.md").read_text()
+    rows = table(text, "# Steady greedy decode")
+    limit = number(re.search(r"GB/s, measured before every run: (\S+) ms", text)[1])
+    figure, several = plt.subplots(1, 2, figsize=(8, 3), layout="constrained", sharey=True)
+    for axes, batch in zip(several, ("1", "8"), strict=True):
+        mine = [row for row in rows if row["batch"] == batch][::-1]
+        names = [row[""] for row in mine]
+        kinds = ["ours" if "TensorFlow" in n else "jax" if "JAX" in n else "forced" for n in names]
+        step = next(name for name in mine[0] if name.startswith("ms a step"))
+        axes.barh(names, [number(row[step]) for row in mine], 0.6, color=[COLOURS[kind] for kind in kinds])
+        axes.axvline(limit, color=COLOURS["plain"], linestyle="--", label="limit of the memory")
+        axes.set_xlabel(f"ms a step, batch {batch}")
+        save(figure, axes, path)
+    several[1].legend(frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def save(figure, axes, path: pathlib.Path) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    training(IMAGES / "training.png")
+    decoding(IMAGES / "decoding.png")
