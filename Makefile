@@ -46,7 +46,7 @@ keras-tests: $(VENV)/.keras-tests
 
 # The documentation as a site, in build/docs; a broken link or an undocumented page is an error.
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --config-file .ci/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file .ci/mkdocs.yml
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

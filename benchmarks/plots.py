@@ -60,7 +60,7 @@ def decoding(path: pathlib.Path) -> None:
         axes.axvline(limit, color=COLOURS["plain"], linestyle="--", label="limit of the memory")
         axes.set_xlabel(f"ms a step, batch {batch}")
         save(figure, axes, path)
-    several[1].legend(frameon=False)
+    figure.legend(*several[0].get_legend_handles_labels(), loc="outside upper right", frameon=False)
     figure.savefig(path, dpi=120)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 
@@ -76,7 +77,7 @@ class Explanation:
         )
 
 
-def explain(model: keras.Model, sample_batch=None) -> Explanation:
+def explain(model: keras.Model, sample_batch: Any = None) -> Explanation:
     """Find what keeps XLA from compiling the forward pass of a model, without running it.
 
     Losses, metrics and custom steps are not looked at. `fit` checks those when it starts.

@@ -79,7 +79,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             `pad_token_id` at either end, if given and no `eos_token_id`. Beside them, encoder-decoders take
             `decoder_input_ids`. Speech: files, arrays `(batch, samples)`, `{"input_features": (batch, bins, frames)}`.
 
-    Returns:
+    Call returns:
         For ids `{"sequences": (batch * num_return_sequences, max_new_tokens) int32, "lengths": (...,) int32,
         "scores": (...,) float32}`: new tokens only, right-padded with `pad_token_id`; the tokens made, with
         the end-of-sequence token; the sum of their log-probabilities under the model (or a beam's score). For text

@@ -1,6 +1,7 @@
 """`keras_xla.compile`: `Model.compile` with XLA where it is faster, and every compilation in the log."""
 
 import inspect
+from typing import Any
 
 import keras
 
@@ -10,7 +11,7 @@ from keras_xla.diagnosis.explain import refuse_layers
 from keras_xla.training.attach import Attachment, attach, detach
 
 
-def compile(model: keras.Model, *args, jit_compile: bool | str = "auto", **kwargs) -> keras.Model:
+def compile(model: keras.Model, *args: Any, jit_compile: bool | str = "auto", **kwargs: Any) -> keras.Model:
     """Compile a model so that `fit`, `evaluate` and `predict` run through XLA where that is faster.
 
     It takes the place of `model.compile`. XLA is a compiler that turns a whole training step into one program. To
