@@ -9,7 +9,7 @@ from tests.tokenizers import tiny
 
 VARIES = "<!-- varies -->"  # in front of an output: times, or what depends on the machine
 _BLOCK = re.compile(rf"({re.escape(VARIES)}\s*)?^```([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-_MARK = "-- listing {} --"
+_MARK = "\n-- listing {} --"
 
 
 class Listing(NamedTuple):

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field
 
 _LOCK = threading.Lock()
+KINDS = ("train", "test", "predict", "generate", "function")
 _EVENTS: list["CompileEvent"] = []
 
 
@@ -100,12 +101,14 @@ def compile_log(kind: str | None = None) -> CompileLog:
     minutes, so the log is the place to look when something is slow. Models that run as plain Keras are not in it.
 
     Args:
-        kind: Only the events of this kind (str, see `CompileEvent`); all of them by default. A kind that does not exist
-            has no events.
+        kind: Only the events of this kind (str, see `CompileEvent`); all of them by default.
 
     Returns:
         A `CompileLog`: a list of `CompileEvent` that `print` shows as a table. It is a copy: later compilations do not
         change it.
+
+    Raises:
+        ValueError: There is no such kind.
 
     Example:
     ```python
@@ -114,5 +117,7 @@ def compile_log(kind: str | None = None) -> CompileLog:
     print(keras_xla.compile_log())
     ```
     """
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"Received kind={kind!r}; expected one of {', '.join(KINDS)}, or None for all.")
     with _LOCK:
         return CompileLog(event for event in _EVENTS if kind in (None, event.kind))
