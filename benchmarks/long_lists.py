@@ -1,10 +1,10 @@
 """1,000 prompts in one call: rows that make room for waiting prompts, sorted batches, and one batch after the other.
 
-    cd benchmarks/results; python ../long_lists.py --raw long_lists.jsonl > long_lists.md
+    cd benchmarks/results; python ../long_lists.py > long_lists.md
 
 One process, SmolLM2-135M-Instruct, float32, greedy. Prompts have 20 to 200 tokens, answers end by themselves or after
-`--new` tokens. The ways take turns, each round begins with another one; a first, short list compiles. All answers are
-compared. A line a call goes to the raw file; ratios are medians over the rounds.
+`--new` tokens. The ways take turns, each round begins with another one; short lists before compile. All answers are
+compared. A line a call goes to the raw file, and the same command goes on where it was cut off.
 """
 
 import argparse
@@ -15,10 +15,11 @@ import resource
 import statistics
 import sys
 import time
+import zlib
 
 import numpy as np
 from bandwidth import read_bandwidth
-from facts import facts, said
+from facts import facts
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "examples"))
@@ -27,6 +28,7 @@ import smollm2  # noqa: E402  (a script in another folder)
 
 import keras_xla  # noqa: E402
 
+WAYS = ("rows make room", "sorted batches", "one batch after the other")
 THINGS = [
     *("a violin", "the sea", "bread", "a lighthouse", "winter", "a bicycle", "the moon", "honey", "a library"),
     *("a market", "rain", "a garden", "an old map", "the desert", "a train", "a bridge", "tea", "a kite", "a mountain"),
@@ -58,23 +60,15 @@ def prompts(count: int) -> list[str]:
     return made
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--new", type=int, default=96, help="tokens of an answer at most")
-    parser.add_argument("--batch", type=int, default=32, help="rows that run at once at most")
-    parser.add_argument("--raw", type=pathlib.Path)
-    args = parser.parse_args()
-    layer = keras_xla.XLAGenerationLayer.from_pretrained(
-        smollm2.fetch(), max_new_tokens=args.new, batch_buckets=(args.batch,), do_sample=False
-    )
+def rows_of(layer, count: int) -> list[list[int]]:
+    chats = [[{"role": "user", "content": prompt}] for prompt in prompts(count)]
+    ids = layer.tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]
+    return [np.array(row, np.int32).tolist() for row in ids]
+
+
+def ways_of(layer, batch: int) -> dict:
+    """Functions from rows to outputs."""
     refill = layer._generator._refill
-    chats = [[{"role": "user", "content": prompt}] for prompt in prompts(args.count)]
-    rows = [
-        np.array(row, np.int32).tolist()
-        for row in layer.tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]
-    ]
 
     def refilled(rows):
         return layer.generate(rows, verbose=0)
@@ -87,43 +81,82 @@ def main():
             refill.worth_it = before
 
     def in_order(rows):
-        made = [layer.generate(rows[i : i + args.batch], verbose=0) for i in range(0, len(rows), args.batch)]
+        made = [layer.generate(rows[i : i + batch], verbose=0) for i in range(0, len(rows), batch)]
         return {name: np.concatenate([each[name] for each in made]) for name in made[0]}
 
-    ways = {"rows make room": refilled, "sorted batches": sorted_batches, "one batch after the other": in_order}
-    known = facts()
-    lines, differ, names = [], 0, list(ways)
-    for turn in range(-1, args.rounds):  # the first compiles
-        these, limit, made = (rows if turn >= 0 else rows[: 4 * args.batch]), read_bandwidth(), {}
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            start = time.perf_counter()
-            made[name] = ways[name](these)
-            seconds = time.perf_counter() - start
-            line = dict(round=turn, way=name, seconds=seconds, prompts=len(these))
-            line |= dict(tokens=int(made[name]["lengths"].sum()), bandwidth=limit, **known)
-            line["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            lines.append(line)
-            print(line, file=sys.stderr, flush=True)
-        wanted = made[names[-1]]
-        differ += sum((each["sequences"] != wanted["sequences"]).any(axis=1).sum() for each in made.values()) * (
-            turn >= 0
-        )
-    if args.raw:
-        args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    lengths = made[names[0]]["lengths"]
-    print("# Long lists of prompts\n")
-    print(
-        f"`python benchmarks/long_lists.py`, {said()}. SmolLM2-135M-Instruct, float32, greedy; {args.count} prompts of "
-        f"{min(map(len, rows))} to {max(map(len, rows))} tokens, answers of {lengths.min()} to {lengths.max()} (median "
-        f"{np.median(lengths):.0f}), {args.batch} rows at once, {args.rounds} rounds. Answers that are not those of "
-        f"one batch after the other, over all rounds: {differ}. A ratio is the median over the rounds.\n"
+    return {WAYS[0]: refilled, WAYS[1]: sorted_batches, WAYS[2]: in_order}
+
+
+def measure(args: argparse.Namespace) -> None:
+    """Append a line a call to the raw file; a round that is there is left out."""
+    layer = keras_xla.XLAGenerationLayer.from_pretrained(
+        smollm2.fetch(), max_new_tokens=args.new, batch_buckets=(args.batch,), do_sample=False
     )
-    print("| way | tokens a second | times as fast as one batch after the other | lowest round |\n|---|---|---|---|")
-    for name in names:
-        of = {way: [line for line in lines if line["way"] == way and line["round"] >= 0] for way in (name, names[-1])}
-        ratios = [b["seconds"] / a["seconds"] for a, b in zip(of[name], of[names[-1]], strict=True)]
-        speed = statistics.median(line["tokens"] / line["seconds"] for line in of[name])
-        print(f"| {name} | {speed:.0f} | {statistics.median(ratios):.2f} | {min(ratios):.2f} |")
+    rows, ways, known = rows_of(layer, args.count), ways_of(layer, args.batch), facts()
+    lengths = list(map(len, rows))
+    known |= dict(count=args.count, new=args.new, batch=args.batch, shortest=min(lengths), longest=max(lengths))
+    for way in WAYS:  # compiles
+        ways[way](rows[: 2 * args.batch])
+    done = {(line["round"], line["way"]) for line in read(args.raw)}
+    for turn in range(args.rounds):
+        limit = read_bandwidth()
+        for way in (*WAYS[turn % len(WAYS) :], *WAYS[: turn % len(WAYS)]):
+            if (turn, way) in done:
+                continue
+            start = time.perf_counter()
+            made = ways[way](rows)
+            line = dict(round=turn, way=way, seconds=time.perf_counter() - start, tokens=int(made["lengths"].sum()))
+            line |= dict(answers=[zlib.crc32(row.tobytes()) for row in made["sequences"]], bandwidth=limit, **known)
+            line |= dict(answer_lengths=[int(made["lengths"].min()), float(np.median(made["lengths"]))])
+            line["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            with args.raw.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(turn, way, f"{line['seconds']:.0f} s", file=sys.stderr, flush=True)
+
+
+def read(path: pathlib.Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def report(lines: list[dict]) -> str:
+    """The page, of the rounds that are complete."""
+    rounds = [turn for turn in {line["round"] for line in lines} if sum(line["round"] == turn for line in lines) == 3]
+    of = {(line["round"], line["way"]): line for line in lines if line["round"] in rounds}
+    first = lines[0]
+    pairs = [(of[turn, way], of[turn, WAYS[2]]) for turn in rounds for way in WAYS[:2]]
+    differ = sum(a != b for one, other in pairs for a, b in zip(one["answers"], other["answers"], strict=True))
+    least, middle = first["answer_lengths"]
+    held = max(line["peak_bytes"] for line in lines) / 2**30
+    made = [
+        "# Long lists of prompts\n",
+        f"`python benchmarks/long_lists.py`, {first['date']}, commit {first['commit']}, keras {first['keras']} on "
+        f"{first['backend']}. SmolLM2-135M-Instruct, float32, greedy; {first['count']} prompts of {first['shortest']} "
+        f"to {first['longest']} tokens, answers of {least} to {first['new']} (median {middle:.0f}), {first['batch']} "
+        f"rows at once, rounds: {len(rounds)}. Answers that are not those of one batch after the other: {differ} of "
+        f"{2 * len(rounds) * first['count']}. A ratio is the median over the rounds. The whole process held at most "
+        f"{held:.1f} GiB.\n",
+        "| way | tokens a second | times as fast as one batch after the other | lowest round |",
+        "|---|---|---|---|",
+    ]
+    for way in WAYS:
+        ratios = [of[turn, WAYS[2]]["seconds"] / of[turn, way]["seconds"] for turn in rounds]
+        speed = statistics.median(of[turn, way]["tokens"] / of[turn, way]["seconds"] for turn in rounds)
+        made.append(f"| {way} | {speed:.0f} | {statistics.median(ratios):.2f} | {min(ratios):.2f} |")
+    return "\n".join(made)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--new", type=int, default=96, help="tokens of an answer at most")
+    parser.add_argument("--batch", type=int, default=32, help="rows that run at once at most")
+    parser.add_argument("--raw", type=pathlib.Path, default="long_lists.jsonl")
+    parser.add_argument("--report", action="store_true", help="measure nothing: make the page of the raw lines")
+    args = parser.parse_args()
+    if not args.report:
+        measure(args)
+    print(report(read(args.raw)))
 
 
 if __name__ == "__main__":
