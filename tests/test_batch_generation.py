@@ -77,7 +77,7 @@ def test_rows_that_fail_leave_the_others_alone(recipe, model):
     worker = recipe.Generate(model, 4, [16, 64], 8)
     answers = rows(worker(table("good", "", "x" * 65, "fine", None)))
     assert [answers[i]["error"] is None for i in "01234"] == [True, False, False, True, False]
-    assert "empty" in answers["1"]["error"] and "largest bucket" in answers["2"]["error"]
+    assert "empty" in answers["1"]["error"] and "the largest of cache_buckets" in answers["2"]["error"]
     assert answers["2"]["text"] is None and answers["2"]["tokens"] == 0
     assert answers["0"]["text"] == rows(worker(table("good")))["0"]["text"]
     assert worker.layer.trace_count == 2
@@ -135,7 +135,7 @@ def test_the_whole_script_on_the_local_runner_and_again(model, tmp_path):
     workers = re.findall(r"^  \S+:\d+: (\d+) rows, \d+\.\d tokens/s, (\d) compilations$", printed, re.MULTILINE)
     assert sum(int(count) for count, _ in workers) == 22
     assert all(1 <= int(compiled) <= 2 for _, compiled in workers)  # one for each prompt bucket, at most
-    assert re.search(r"^  failed: long: .*largest bucket", printed, re.MULTILINE)
+    assert re.search(r"^  failed: long: .*the largest of cache_buckets", printed, re.MULTILINE)
     written = pyarrow.parquet.read_table(out).to_pylist()
     assert sorted(row["id"] for row in written) == sorted(row["id"] for row in asked)
     assert {row["prompt"]: row["text"] for row in written if row["error"] is None}.keys() == {

@@ -124,7 +124,7 @@ def test_on_recompile_raise_names_the_change_and_compiles_nothing(new_events):
         ([[-1]], {}, "token id -1"),
         ([[1] * 64], {}, "Prompt 0 has 64 tokens; the model has 64 positions"),
         ([[1] * 60], {"max_new_tokens": 5}, "Pass max_new_tokens=4 or less"),
-        ([[1]], {"eos_token_id": 10}, "Received eos_token_id [10]"),
+        ([[1]], {"eos_token_id": 10}, "Received eos_token_id with [10]"),
     ],
 )
 def test_bad_rows_raise_before_anything_compiles(rows, options, text, new_events):
