@@ -34,6 +34,10 @@ class Buckets:
         if not increasing:
             raise ValueError(f"Received {self.name}_buckets={sizes}; expected increasing sizes above 0.")
 
+    def holds(self, size: int) -> bool:
+        """Whether there is a bucket for `size`."""
+        return self.sizes is None or size <= self.sizes[-1]
+
     def fit(self, size: int) -> int:
         """The smallest bucket that holds `size`.
 

@@ -68,6 +68,8 @@ def check_speech(options: GenerationOptions) -> None:
             f"Received prompt_lookup_num_tokens={options.prompt_lookup_num_tokens} with speech, where it has no "
             "meaning. Leave it out."
         )
+    if options.guided:
+        raise ValueError(f"Received guidance_scale={options.guidance_scale} with speech. Leave it out.")
     if options.encoder_repetition_penalty != 1 or options.encoder_no_repeat_ngram_size:
         raise ValueError(
             "Received encoder_repetition_penalty or encoder_no_repeat_ngram_size with speech, which has no tokens. "

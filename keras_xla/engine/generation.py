@@ -61,7 +61,7 @@ class Pace:
 
     def took(self, seconds: float, runs: int) -> None:
         """Learn from a call that compiled nothing."""
-        self._seconds = seconds / max(runs, 1)
+        self._seconds = seconds / runs
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Generation:
             self._make_room()
         traces, start = self._executables.trace_count, time.perf_counter()
         runs = self._run(self._executable(self._key), count)
-        if self._executables.trace_count == traces:
+        if self._executables.trace_count == traces and runs:
             self._pace.took(time.perf_counter() - start, runs)
 
     def _run(self, key: AdvanceKey, count: int) -> int:

@@ -246,13 +246,15 @@ class Generator:
     ) -> None:
         """Compile what a call with arguments of this size needs, for `max_new_tokens`."""
         if hidden is None:
+            if not len(rows):
+                return
+            self.check(rows, options, prompts)
             with self.executables.warming():
-                alone = self.keeps_prompts and assistant is None
-                if alone and (asked := self._refill.worth_it(rows, options)) is not None:
+                alone, stops = self.keeps_prompts and assistant is None, options.stop_strings
+                if alone and (asked := self._refill.worth_it(rows, options, stops=stops)) is not None:
                     self.prompt_runner.refresh()
                     self._refill.warm(asked)
-                    return
-            for part in self.parts(rows, options):
+            for part in self.parts(rows, options):  # of a long list, too: streams and saved prompts run in batches
                 begun = None if prompts is None else part.of(prompts)
                 self._warm(part.of(rows), part.options, begun, None, assistant)
         else:

@@ -16,7 +16,7 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import copies_of, drawn_by, most_rows, slots_of
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import Executables, RefillKey
-from keras_xla.engine.generation import CALL_SECONDS, Pace, StateKey
+from keras_xla.engine.generation import Pace, StateKey
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.prompt_runner import PromptRunner
 from keras_xla.engine.refilled_generation import FILLED_PART, Completed, RefilledGeneration, filled_at_once
@@ -93,15 +93,17 @@ class Refill:
         self, rows: Rows, options: GenerationOptions, first_row: int = 0, stops: Sequence[Stop] = ()
     ) -> LongList | None:
         """The rows of a call, if it takes less time to let them take turns; arguments as for `Generator`."""
-        if options.num_beams > 1 or options.guided or options.prompt_lookup_num_tokens:
+        if options.num_beams > 1 or options.guided or options.prompt_lookup_num_tokens or options.constrained:
             return None
         if not (options.eos_token_id or stops or isinstance(options.max_new_tokens, tuple)):
             return None  # all end together
         copies = copies_of(options)
-        slots = slots_of(max(map(len, rows)), options.most_new_tokens)
+        slots = slots_of(max(map(len, rows), default=0), options.most_new_tokens)
+        if not self._cache.holds(slots):  # the longest prompt may not be the one with the longest answer
+            return None
         row_bytes = self._programs.slot_bytes * slots
         size = most_rows(self._batch, row_bytes + row_bytes // FILLED_PART, self._cache_bytes)
-        if len(rows) * copies < 2 * size:
+        if len(rows) * copies < 2 * size or size < FILLED_PART:  # so few rows would need a state as large beside them
             return None
         asked = LongList(
             rows=[row for row in rows for _ in range(copies)],
@@ -131,12 +133,13 @@ class Refill:
         with _SmallStates(self._pool, self._prompt_runner, turns.generation) as small:
             while turns.unfinished and not watch.over:
                 turns.fill(small)
-                turns.generation.advance(seconds=min(CALL_SECONDS, watch.seconds))
+                turns.generation.advance(seconds=watch.seconds)
                 before, finished = finished, finished + turns.collect()
                 if prompts := finished // copies - before // copies:
                     report(prompts)
+            completed = turns.close()  # raises for NaN, before a state goes back
         made = nothing(len(asked.rows) // copies, options)
-        for i, (tokens, score) in enumerate(turns.close()):
+        for i, (tokens, score) in enumerate(completed):
             made["sequences"][i, : len(tokens)] = tokens
             made["lengths"][i], made["scores"][i] = len(tokens), score
         return made

@@ -91,7 +91,7 @@ class RefilledGeneration(Generation):
         new = slice(self.prompt_end, self.prompt_end + length)
         state = self._state["search"]
         tokens, logprobs = (ops.convert_to_numpy(x)[row, new] for x in (state.tokens, state.logprobs))
-        return Completed(tokens, logprobs.sum(dtype=np.float32))
+        return Completed(tokens.copy(), logprobs.sum(dtype=np.float32))  # a view would keep all rows in memory
 
     def tokens(self) -> list[np.ndarray]:
         """The new tokens of each row, those of unused ones among them."""
@@ -103,7 +103,7 @@ class RefilledGeneration(Generation):
         """Let nobody use a row any more."""
         if not self.done[row]:
             self.done[row] = True
-            self._state.assign("search", self._host("search")._replace(done=self.done))
+            self._state.assign("search", self._state["search"]._replace(done=self.done))
 
     def _run(self, key: RefillKey, count: int) -> int:
         count = min(count, self._key.cache - self._slot, self._room - self._longest)

@@ -16,6 +16,7 @@ LEAST_PRICE = 0.05  # that can be told from noise
 PLAIN_RUNS = 4  # that tell how long a run without guesses takes
 PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured again
 QUICKER = 0.8  # times what it should have taken is too quick to be true
+MARGIN = 1.5  # times the price: what good guesses have to bring, for a check that is just worth it brings nothing
 NEVER = -1e9  # steps saved: too few for any check
 
 
@@ -41,6 +42,13 @@ class RunTimes:
                 return PRICE
             return max(self._checked / self._plain - 1, LEAST_PRICE)
 
+    @property
+    def least(self) -> float:
+        """Tokens a row that good guesses have to bring; none while nobody knows what a check costs."""
+        with self._lock:
+            known = self._plain is not None and self._checked is not None
+        return MARGIN * self.price if known else 0.0
+
     def took(self, seconds: float | None, plain: int, checked: int) -> None:
         """Learn from a call of so many runs of each kind; `seconds` are None where it compiled."""
         with self._lock:
@@ -50,7 +58,8 @@ class RunTimes:
             self._since_plain += plain + checked
             self._since_check = 0 if checked else self._since_check + plain
             if self._since_check > PLAIN_EVERY:
-                self._checked = None  # what looked too dear gets another chance
+                dear = self._plain is None or self._checked is None or self._checked > (1 + PRICE) * self._plain
+                self._checked = None if dear else self._checked  # what looked too dear gets another chance
             if not checked:
                 self._since_plain = 0
                 self._plain = seconds / plain if self._plain is None else (self._plain + seconds / plain) / 2
@@ -94,7 +103,7 @@ class Speculation(Generation):
         # A row that a stop string ended would go on guessing.
         stopped = [row in self._stopped for row in range(self.batch)]
         limits = np.array([self.step, count, *stopped], np.int32)
-        budget = np.array([*(saved[:2] + (NEVER if wanting else 0)), saved[2], price], np.float32)
+        budget = np.array([*(saved[:2] + (NEVER if wanting else 0)), saved[2], price, times.least], np.float32)
         inputs = map(ops.convert_to_tensor, (limits, budget))
         traces, start = self._executables.trace_count, time.perf_counter()
         weights = [*self.weights, *self._draft_weights]

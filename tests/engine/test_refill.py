@@ -137,6 +137,29 @@ def test_an_end_of_its_own_makes_room(runs):
         assert not row[stop.length :].any()
 
 
+def test_a_list_whose_longest_prompt_and_longest_answer_need_more_than_the_largest_cache(runs):
+    """Each row fits; rows that take turns need a cache for both at once, so they run in batches."""
+    gen = Generator(Recall(10.0, None), Buckets("batch", (1, 4)), Buckets("cache", (16, 32)))
+    texts, most = ["ab", "abcdefgh" * 3] * 4, [24, 4] * 4
+    made = gen([encode(text) for text in texts], options_of(max_new_tokens=most, eos_token_id=None))
+    assert made["lengths"].tolist() == most and not runs
+
+
+def test_a_batch_of_a_few_rows_takes_no_turns(runs):
+    rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(9)]
+    gen = new_generator(batch=(1, 2))
+    same(gen(rows, options_of()), generator()(rows, options_of()))
+    assert not takes_turns(gen)
+
+
+def test_what_is_kept_of_an_answer_is_not_the_whole_batch():
+    made, completed = [], RefilledGeneration.completed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RefilledGeneration, "completed", lambda *a: made.append(completed(*a)) or made[-1])
+        generator()([encode("abc")] * 12, options_of())
+    assert len(made) == 12 and all(each.tokens.base is None for each in made)
+
+
 def test_reports_count_prompts():
     told = []
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(17)]
@@ -164,6 +187,32 @@ def test_a_warmup_serves_lists_that_raise_otherwise():
     before = gen.executables.trace_count
     gen(rows, options_of(max_new_tokens=40, eos_token_id=(2, 5)))
     assert takes_turns(gen) and gen.executables.trace_count == before
+
+
+def test_a_warmup_of_a_list_serves_what_runs_in_batches_too():
+    gen = new_generator(on_recompile="raise")
+    gen.warmup([np.zeros((8,), np.int32)] * 12, options_of(max_new_tokens=20))
+    rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(12)]
+    before = gen.executables.trace_count
+    gen(rows, options_of(max_new_tokens=20))
+    for part in gen.parts(rows, options_of(max_new_tokens=20)):
+        gen.start(part.of(rows), part.options, room=part.room)
+    assert gen.executables.trace_count == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "text"),
+    [
+        ([np.zeros((0,), np.int32)] * 12, {}, "Prompt 0 is empty"),
+        ([np.zeros((3,), np.int32)] * 12, dict(suppress_tokens=[10**6]), "suppress_tokens with"),
+    ],
+)
+def test_a_warmup_of_a_list_checks_what_it_is_for(rows, options, text):
+    gen = new_generator()
+    with pytest.raises(ValueError, match=text):
+        gen.warmup(rows, options_of(**options))
+    gen.warmup([], options_of())
+    assert gen.executables.trace_count == 0
 
 
 def test_whoever_has_warmed_up_batches_gets_batches():

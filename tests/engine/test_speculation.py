@@ -14,7 +14,7 @@ from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.search.prompt_lookup import LONGEST, look_up
 from keras_xla.engine.search.speculate import FREE_CHECKS, SLACK
-from keras_xla.engine.speculation import PRICE, RunTimes
+from keras_xla.engine.speculation import MARGIN, PRICE, RunTimes
 from keras_xla.engine.watch import Watch
 from tests.engine.fake import EOS, Follow, Recall, decode, encode
 
@@ -192,6 +192,19 @@ def test_a_price_is_measured_in_runs_without_guesses():
     for _ in range(5):
         times.took(2.0 + 3 * 4.0, 2, 3)
     assert times.price == pytest.approx(3.0, rel=0.02)
+
+
+def test_a_check_has_to_be_worth_it_once_its_price_is_known():
+    times = RunTimes()
+    assert times.least == 0  # a first check tells
+    times.took(None, 4, 0)
+    times.took(4.0, 4, 0)
+    times.took(2.0, 0, 1)
+    assert times.least == pytest.approx(MARGIN * times.price) and times.price < PRICE
+    before = times.price
+    for _ in range(60):
+        times.took(10.0, 10, 0)
+    assert times.price == pytest.approx(before, rel=0.3)  # what is cheap is not forgotten
 
 
 def test_a_few_checks_among_many_runs_tell_little_of_a_price():

@@ -56,6 +56,15 @@ def test_a_scale_of_0_is_the_negative_prompt_and_one_of_1_the_prompt(layer, opti
     same(layer.generate(ROWS, negative_prompt=NEGATIVE, guidance_scale=[0.0, 1.0, 0.0], **options), plain)
 
 
+def test_a_row_without_guidance_among_others_is_as_if_alone(layer):
+    """Also for processors that tell logits from log-probabilities."""
+    options = dict(repetition_penalty=1.8, exponential_decay_length_penalty=(2, 1.2))
+    made = layer.generate(ROWS, negative_prompt=NEGATIVE, guidance_scale=[1.0, 2.0, 1.0], **options)
+    alone = layer.generate(ROWS, **options)
+    for row in (0, 2):
+        np.testing.assert_array_equal(made["sequences"][row], alone["sequences"][row])
+
+
 @pytest.mark.quick_on_jax("lookup")
 @pytest.mark.parametrize("kind", ["lookup", "assistant"])
 def test_guesses_change_nothing(layer, checkpoint, monkeypatch, kind):

@@ -9,12 +9,13 @@ import pytest
 
 SCRIPT = textwrap.dedent(
     """
-    import json, os, signal, threading, time
+    import gc, json, os, signal, threading, time
     import numpy as np
     import keras_xla
     from keras_xla.models.build import build
     from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
 
+    gc.disable()  # a Ctrl-C that comes while JAX's callback of the garbage collector runs is lost in it
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has jobs in the background ignore it
 
     spec = DecoderSpec(

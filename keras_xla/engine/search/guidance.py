@@ -63,4 +63,5 @@ class GuidedDecoder:
     @staticmethod
     def _led(logits, scale):
         wanted, unwanted = ops.split(ops.log_softmax(logits, axis=-1), 2)
-        return unwanted + scale * (wanted - unwanted)
+        alone, _ = ops.split(logits, 2)  # what a row without guidance has: a processor may tell logits apart
+        return ops.where(scale == 1, alone, unwanted + scale * (wanted - unwanted))

@@ -30,7 +30,6 @@ SLACK = 0.02  # steps that each run without guesses adds
 WELL_OFF = 2  # checks; with less, guesses have to be good
 SHORTEST = 2  # tokens alike that make a guess worth a check
 # A check is worth it if good guesses bring the mean row more tokens than it costs, going by what earlier ones brought.
-MARGIN = 1.5  # times as many: a check that is just worth it brings nothing
 GAIN = 3.0  # tokens that a good guess is thought to bring while nobody knows
 LEARN, FORGET = 0.25, 0.02  # how far a check moves that, and how far each run without one moves it back
 
@@ -99,15 +98,16 @@ def advance(
         step: Scalar int32; 0 before the first token.
         count: Scalar int32.
         stopped: `[B]` bool, rows that need no more tokens.
-        budget: `[4]` float32: how many steps guesses have saved the mean row, and the slowest one; how many tokens a
-            good guess brings; and how many steps it costs to check some.
+        budget: `[5]` float32: how many steps guesses have saved the mean row, and the slowest one; how many tokens a
+            good guess brings; how many steps it costs to check some; and how many tokens a row good guesses have to
+            bring for a check.
 
     Returns:
         The values; how many tokens a row has at most, whether a row needs more, the search's progress, `[3]` int32 (the
         tokens of the unfinished row that has the most; runs without guesses, and with them), and the first three
         of the budget as they are now, `[3]` float32.
     """
-    loop = _Loop(model, request, search, guesser, values["tokens"].shape[1], count, budget[3])
+    loop = _Loop(model, request, search, guesser, values["tokens"].shape[1], count, budget[3], budget[4])
     state, runs = state_at(step, search, values), ops.zeros((2,), "int32")
     state = state._replace(done=ops.logical_or(state.done, stopped))
     scores = ops.zeros((values["tokens"].shape[0], guesser.count + 1, model.vocab_size), "float32")
@@ -125,9 +125,9 @@ def advance(
 class _Loop:
     """See `advance`; `slots` are T."""
 
-    def __init__(self, model, request: Request, search: Sampling, guesser: Guesser, slots: int, count, price):
+    def __init__(self, model, request: Request, search: Sampling, guesser: Guesser, slots: int, count, price, least):
         self._model, self._request, self._search, self._guesser = model, request, search, guesser
-        self._slots, self._count, self._price = slots, count, price
+        self._slots, self._count, self._price, self._least = slots, count, price, least
 
     def run(self, carry: _Carry) -> _Carry:
         """All runs of a call."""
@@ -141,7 +141,7 @@ class _Loop:
         good = ops.logical_and(going, matched >= least)
         share = ops.sum(ops.cast(good, "float32")) / ops.maximum(ops.sum(ops.cast(going, "float32")), 1.0)
         fits = ops.max(ops.where(state.done, 0, self._last(state))) + guesses + 1 <= self._slots
-        worth = ops.logical_and(share > 0, share * ops.minimum(gain, float(guesses)) >= MARGIN * self._price)
+        worth = ops.logical_and(share > 0, share * ops.minimum(gain, float(guesses)) >= self._least)
         check = ops.logical_and(ops.logical_and(ops.all(saved >= self._price), worth), fits)
         return _Carry(saved, runs, chosen, state, cache, draft, scores, gain, found, good, check)
 

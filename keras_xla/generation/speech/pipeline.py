@@ -99,7 +99,7 @@ class SpeechPipeline:
             tokenizer: A Hugging Face tokenizer.
             options: How to decode.
             sampling_rate: Of arrays, in hertz.
-            batch_size: Windows of 30 s to run at once at most.
+            batch_size: Windows of 30 s to run at once at most; no more than the largest batch bucket.
             **overrides: Fields of `SpeechOptions` and `GenerationOptions`.
 
         Raises:
@@ -108,7 +108,7 @@ class SpeechPipeline:
         if tokenizer is None:
             raise ValueError("Received speech, but the layer has no tokenizer to write it down. Pass tokenizer=...")
         batch_size, (speech, options) = as_integer("batch_size", batch_size, 1), self._options(options, overrides)
-        self.generator.batch_buckets.fit(batch_size)  # before anything runs
+        batch_size = min(batch_size, max(self.generator.batch_buckets.sizes or (batch_size,)))
         clips = audio.clips(inputs, sampling_rate, self.features.log_mel.sampling_rate)
         transcriber = Transcriber(
             EngineSpeech(self.generator),
@@ -122,7 +122,8 @@ class SpeechPipeline:
 
     def complete(self, features: Any, options: GenerationOptions, **overrides: Any) -> dict[str, np.ndarray]:
         """The tokens of features `(batch, mel bins, frames)`, without timestamps; as `Generator` returns them."""
-        if given := [name for name in overrides if name in _OF_CLIPS]:
+        of_speech, _ = split_speech(overrides)
+        if given := [name for name, value in of_speech.items() if name in _OF_CLIPS and value is not None]:
             raise ValueError(
                 f"Received {', '.join(given)} with input_features, whose tokens come as they are. Pass the audio "
                 "itself, or leave it out."

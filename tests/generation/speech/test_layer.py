@@ -54,6 +54,25 @@ def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
             assert made == [token for token in expected if token < EOS]
 
 
+def test_features_are_sampled_with_a_temperature(layer):
+    inputs = {"input_features": features([sound(0.9, 0)])}
+    drawn = [
+        layer.generate(inputs, do_sample=True, temperature=2.0, seed=i, top_k=0)["sequences"].tolist() for i in (1, 2)
+    ]
+    assert drawn[0] != drawn[1]
+    np.testing.assert_array_equal(
+        layer.generate(inputs, initial_prompt=None)["sequences"], layer.generate(inputs)["sequences"]
+    )
+
+
+def test_a_layer_with_small_batch_buckets_transcribes(folder):
+    small = XLAGenerationLayer.from_pretrained(
+        folder, tokenizer=Numbers(), max_new_tokens=8, language="en", batch_buckets=[1]
+    )
+    clips = [sound(0.9, seed) for seed in range(2)]
+    assert len(small.generate(clips, sampling_rate=RATE)) == 2
+
+
 @pytest.mark.quick_on_jax
 @pytest.mark.slow
 def test_the_spoken_language_is_detected(layer, folder):
@@ -129,6 +148,7 @@ def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
             ValueError,
             "not as a list",
         ),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, guidance_scale=2.0), ValueError, "guidance_scale=2.0"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, output_logprobs=True), ValueError, "output_logprobs"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, prompt_lookup_num_tokens=4), ValueError, "with speech"),
         (
