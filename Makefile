@@ -22,16 +22,16 @@ demo: $(VENV)/.base
 # Both backends, and the live TensorFlow models of transformers 4 in an environment of their own.
 test: $(VENV)/.test .venv-transformers4/.installed
 	$(BIN)/python -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation -m "not slow"
-	$(BIN)/python -m pytest $(PARALLEL) tests/generation -m "not slow"
-	$(BIN)/python -m pytest $(PARALLEL) tests/training -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) tests/generation --ignore tests/generation/speech -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) tests/training tests/generation/speech -m "not slow"
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m "not slow"
 
 # And what takes longer, on both backends: before an issue is closed.
 test-all: test
 	$(BIN)/python -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation -m slow
-	$(BIN)/python -m pytest $(PARALLEL) tests/generation -m slow
-	$(BIN)/python -m pytest $(PARALLEL) tests/training -m slow
+	$(BIN)/python -m pytest $(PARALLEL) tests/generation --ignore tests/generation/speech -m slow
+	$(BIN)/python -m pytest $(PARALLEL) tests/training tests/generation/speech -m slow
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m slow
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m slow
 	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile random $$(grep -rl "from hypothesis" tests)
