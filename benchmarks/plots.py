@@ -42,7 +42,7 @@ def training(path: pathlib.Path) -> None:
     axes.set_yticks(range(len(rows)), [row["model"] for row in rows])
     axes.set_xlabel("times as fast as model.compile(...), a fit of about a minute")
     axes.legend(loc="lower right", frameon=False)
-    save(figure, axes, path)
+    save(figure, path)
 
 
 def decoding(path: pathlib.Path) -> None:
@@ -59,14 +59,13 @@ def decoding(path: pathlib.Path) -> None:
         axes.barh(names, [number(row[step]) for row in mine], 0.6, color=[COLOURS[kind] for kind in kinds])
         axes.axvline(limit, color=COLOURS["plain"], linestyle="--", label="limit of the memory")
         axes.set_xlabel(f"ms a step, batch {batch}")
-        save(figure, axes, path)
     figure.legend(*several[0].get_legend_handles_labels(), loc="outside upper right", frameon=False)
-    figure.savefig(path, dpi=120)
+    save(figure, path)
 
 
-def save(figure, axes, path: pathlib.Path) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+def save(figure, path: pathlib.Path) -> None:
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 

@@ -85,9 +85,8 @@ def check_assisted(generator: Any, assistant: Any, options: GenerationOptions) -
     """
     for each, who in ((generator, "the layer's model"), (assistant, "the assistant")):
         if not each.keeps_prompts:
-            kind = "an encoder-decoder" if each.has_encoder else "a model with a cache of its own"
             raise ValueError(
-                f"Received an assistant, and {who} is {kind}; expected two decoder-only models of keras_xla's."
+                f"Received an assistant, and {who} is {each.kind}; expected two decoder-only models of keras_xla's."
             )
     asked = [name for name in CONSTRAINTS if getattr(options, name) is not None]
     asked += ["num_beams"] if options.num_beams > 1 else []

@@ -171,7 +171,7 @@ class Generator:
                 "own, which runs one token at a time; expected it with a model of keras_xla's."
             )
         if options.guided and not self.keeps_prompts:
-            raise ValueError(f"Received guidance_scale for {self._kind}; expected it with {OUR_DECODER}.")
+            raise ValueError(f"Received guidance_scale for {self.kind}; expected it with {OUR_DECODER}.")
         check_processor_options(self.processors, options, self.model.vocab_size)
         reads = rows if self.has_encoder and hidden is None else None
         check(self.model, [p for p in prompts if len(p) or hidden is None], options, reads)
@@ -288,7 +288,8 @@ class Generator:
         return first
 
     @property
-    def _kind(self) -> str:
+    def kind(self) -> str:
+        """What the model is that is not a decoder whose prompts are kept, as errors call it."""
         return "an encoder-decoder" if self.has_encoder else "a model with a cache of its own"
 
     @property
@@ -317,7 +318,7 @@ class Generator:
             ValueError: as `__call__` does, for more rows than one batch, and where prompts cannot stay.
         """
         if not self.keeps_prompts:
-            raise ValueError(f"Received a prompt to save for {self._kind}; expected {OUR_DECODER}.")
+            raise ValueError(f"Received a prompt to save for {self.kind}; expected {OUR_DECODER}.")
         options = GenerationOptions(max_new_tokens=1)
         self.check(rows, options)
         if len(parts := self.parts(rows, options)) > 1:

@@ -5,6 +5,7 @@ come later run in a small state of their own, and are copied into the rows that 
 """
 
 import dataclasses
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,11 @@ class LongList:
     size: int
     drawn_by: np.ndarray
     stops: Sequence[Stop] = ()
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """Length of the longest prompt."""
+        return max(map(len, self.rows))
 
     def seeded(self) -> "LongList":
         """With one seed for all that is asked for in turns."""
@@ -158,7 +164,7 @@ class Refill:
         return self._executable(asked)(self._state_key(asked))
 
     def _state_key(self, asked: LongList) -> StateKey:
-        slots = max(map(len, asked.rows)) + min(asked.options.most_new_tokens, AHEAD)
+        slots = asked.longest + min(asked.options.most_new_tokens, AHEAD)
         return StateKey(asked.size, self._cache.fit(slots))
 
     def _executable(self, asked: LongList) -> Callable[[StateKey], RefillKey]:
@@ -167,9 +173,9 @@ class Refill:
 
     def _request(self, asked: LongList, numbers: np.ndarray):
         """What is asked for of the rows with these numbers, and what rooms it has; see `request_of`."""
-        batch, longest = asked.batch(numbers), max(map(len, asked.rows))
-        lengths = [len(prompt) for prompt in batch.prompts]
-        return request_of(self._programs, batch, longest - np.array(lengths, np.int32), longest)
+        batch = asked.batch(numbers)
+        lengths = np.array([len(prompt) for prompt in batch.prompts], np.int32)
+        return request_of(self._programs, batch, asked.longest - lengths, asked.longest)
 
     def _turns(self, asked: LongList) -> "_Turns":
         key, executable = self._state_key(asked), self._executable(asked)
@@ -184,7 +190,7 @@ class Refill:
             state=state,
             request=None,
             executable=executable,
-            prompt_end=max(map(len, asked.rows)),
+            prompt_end=asked.longest,
             options=asked.options,
             step=0,
             pace=self._paces.setdefault(executable(key), Pace()),
