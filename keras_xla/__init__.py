@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from keras_xla.logger import show_what_is_asked_for as _show_what_is_asked_for
 from keras_xla.registration import register as _register
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
+_show_what_is_asked_for()
 _register()
 
 

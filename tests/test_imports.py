@@ -7,16 +7,17 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / "keras_xla"
 BELOW = {
-    "training": {"private", "training", "functions", "diagnosis", "backend", "config", "cache_folder"},
+    "training": {"private", "training", "functions", "diagnosis", "backend", "config", "cache_folder", "logger"},
     "generation": {"private", "generation", "functions", "engine", "models", "diagnosis", "backend", "config"},
     "engine": {"private", "engine", "models", "backend", "config"},
     "functions": {"private", "functions", "diagnosis", "backend", "config"},
     "diagnosis": {"private", "diagnosis", "backend"},
     "models": {"private", "models", "backend"},
-    "backend": {"private", "backend", "cache_folder"},
+    "backend": {"private", "backend", "cache_folder", "logger"},
     "private": {"private"},
     "config": {"config"},
     "cache_folder": set(),
+    "logger": set(),
 }
 # Python's own, of which the underscore does not mean private, or is old enough.
 _OPEN = {"_replace", "_fields", "_asdict", "_make", "_getframe", "_initializing"}

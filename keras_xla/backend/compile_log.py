@@ -4,6 +4,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+from keras_xla.logger import logger
+
 _LOCK = threading.Lock()
 KINDS = ("train", "test", "predict", "generate", "function")
 _EVENTS: list["CompileEvent"] = []
@@ -91,6 +93,7 @@ def record(name: str, kind: str, shapes: str, cause: str, seconds: float) -> Com
     event = CompileEvent(name, kind, shapes, cause, seconds)
     with _LOCK:
         _EVENTS.append(event)
+    logger.info("compiled %s in %.2f s [%s]: %s", name, seconds, shapes, cause)
     return event
 
 

@@ -18,6 +18,7 @@ from keras_xla.backend.new_shapes import NewShapes, TrialImpossible, WayFailed
 from keras_xla.backend.signature import describe
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import place_of, refuse_ops
+from keras_xla.logger import logger
 from keras_xla.training.decide.cost import estimated_cost
 from keras_xla.training.decide.decisions import Decisions, Key, Times
 from keras_xla.training.decide.rare_shapes import RareShapes
@@ -178,7 +179,9 @@ class Policy:
         return Key(new_shapes.facts.fingerprint, self.kind, describe(new_shapes.leaves), **machine())
 
     def _decided(self, new_shapes: NewShapes, way: str, reason: str, measured=None, spent: float = 0.0) -> str:
-        self.journal.decided(Decision(self.kind, describe(new_shapes.leaves), way, reason, measured or {}, spent))
+        decision = Decision(self.kind, describe(new_shapes.leaves), way, reason, measured or {}, spent)
+        self.journal.decided(decision)
+        logger.info("decided %s.%s_step runs as %s: %s", self.model.name, self.kind, way, decision.why("step"))
         return way
 
 
