@@ -16,7 +16,7 @@ import transformers
 from facts import said
 
 import keras_xla
-from keras_xla.generation.logprobs import perplexity
+from keras_xla.generation.text.logprobs import perplexity
 
 HERE = pathlib.Path(__file__).resolve().parent
 

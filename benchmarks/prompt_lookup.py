@@ -23,7 +23,7 @@ sys.path.append(str(HERE.parent / "examples"))
 import smollm2  # noqa: E402  (a script in another folder)
 
 import keras_xla  # noqa: E402
-from keras_xla.engine.watch import Watch  # noqa: E402
+from keras_xla.engine.runs.watch import Watch  # noqa: E402
 
 TEXTS = (
     "Rome is the capital of Italy. It was founded, as the legend has it, in 753 BC by Romulus and Remus. For a "

@@ -8,7 +8,7 @@ import importlib.machinery
 import sys
 from typing import Any
 
-_CLASSES = {"XLAGenerationLayer": "keras_xla.generation.layer", "LogMel": "keras_xla.models.audio"}
+_CLASSES = {"XLAGenerationLayer": "keras_xla.generation.layer", "LogMel": "keras_xla.models.layers.log_mel"}
 
 
 def register() -> None:

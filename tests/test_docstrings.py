@@ -18,15 +18,15 @@ from keras_xla import XLAGenerationLayer, callbacks
 from keras_xla.backend.executable_cache import CacheSettings
 from keras_xla.config import GenerationOptions
 from keras_xla.diagnosis.explain import Blocker, Explanation
-from keras_xla.engine.prompt_cache import SavedPrompt
 from keras_xla.engine.scorer import Logprobs
+from keras_xla.engine.states.prompt_cache import SavedPrompt
 from keras_xla.functions.hf_generate import CompiledGenerate
 from keras_xla.functions.jit import CompiledFunction
-from keras_xla.generation.chat import Chat
-from keras_xla.generation.logprobs import ScoredText, perplexity
 from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.transcripts import Segment, Transcript
-from keras_xla.generation.text_options import TextOptions
+from keras_xla.generation.text.chat import Chat
+from keras_xla.generation.text.logprobs import ScoredText, perplexity
+from keras_xla.generation.text.options import TextOptions
 from keras_xla.models.interface import ChunkDecoder, Decoder, EncoderDecoder, View
 from keras_xla.training.data.move_to_pipeline import Preprocess
 from keras_xla.training.reports.journal import Compilation, Decision, Snapshot, Tally

@@ -12,18 +12,18 @@ from keras_xla.engine.batches import Part, copies_of, drawn_by, most_rows, slots
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check, check_negative, check_speech, decoder_prompts, negative_prompts
 from keras_xla.engine.executables import Executables
-from keras_xla.engine.generation import StateKey
 from keras_xla.engine.padding import padded
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.prompt_cache import Kept, PromptCache, SavedPrompt
-from keras_xla.engine.prompt_runner import PromptRunner
-from keras_xla.engine.refill import Refill
-from keras_xla.engine.run import Guide, Run, Stop, nothing
+from keras_xla.engine.runs.generation import StateKey
+from keras_xla.engine.runs.refill import Refill
+from keras_xla.engine.runs.run import Guide, Run, Stop, nothing
+from keras_xla.engine.runs.starter import Batch, Starter
+from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.search import processors as logits
 from keras_xla.engine.search.own_processors import check_processor_options
-from keras_xla.engine.starter import Batch, Starter
-from keras_xla.engine.state_pool import StatePool
-from keras_xla.engine.watch import Watch
+from keras_xla.engine.states.prompt_cache import Kept, PromptCache, SavedPrompt
+from keras_xla.engine.states.prompt_runner import PromptRunner
+from keras_xla.engine.states.state_pool import StatePool
 from keras_xla.models.interface import Decoder, EncoderDecoder
 
 Rows = Sequence[np.ndarray]

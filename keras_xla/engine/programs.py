@@ -23,8 +23,8 @@ from keras_xla.engine.executables import (
     SpeculateKey,
     WholeKey,
 )
-from keras_xla.engine.generation import StateKey
 from keras_xla.engine.padding import chunk_size
+from keras_xla.engine.runs.generation import StateKey
 from keras_xla.engine.search import decode, processors, refill, speculate
 from keras_xla.engine.search.assistant import Assistant, Draft
 from keras_xla.engine.search.beam_cache import is_chunked, kind_of_cache, rows_of_cache

@@ -10,9 +10,9 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part
 from keras_xla.engine.checks import check
 from keras_xla.engine.executables import LogprobKey
-from keras_xla.engine.generation import StateKey
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.padding import chunk_size, chunks, pad_left
+from keras_xla.engine.runs.generation import StateKey
 
 # B batch, C chunk, L length of the rows, N likeliest tokens, V vocabulary
 

@@ -29,7 +29,7 @@ class GenerateSamples(keras.callbacks.Callback):
         log_dir: A folder for TensorBoard (a path), which shows the samples as texts. None, the default, for none.
         verbose: 1, the default, to print the samples, 0 not to.
         **options: Options of each generation: the fields of `keras_xla.config.GenerationOptions` and, with texts, of
-            `keras_xla.generation.text_options.TextOptions`; also `assistant` and `negative_prompt`, see
+            `keras_xla.generation.text.options.TextOptions`; also `assistant` and `negative_prompt`, see
             `XLAGenerationLayer.generate`.
 
     Attributes:

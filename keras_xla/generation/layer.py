@@ -13,16 +13,16 @@ import numpy as np
 
 from keras_xla import backend
 from keras_xla.engine.generator import CACHE_BYTES
-from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.search.own_processors import own_processors
-from keras_xla.generation import prompts
+from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.defaults import known_options, resolve, stored_options
 from keras_xla.generation.in_graph import host_call, output_specs
 from keras_xla.generation.saving import SavedWithTokenizer
 from keras_xla.generation.speech.pipeline import SpeechPipeline, generator_for, is_speech
 from keras_xla.generation.speech.transcripts import Transcript
-from keras_xla.generation.text_methods import TextMethods
-from keras_xla.generation.text_pipeline import TextPipeline
+from keras_xla.generation.text import prompts
+from keras_xla.generation.text.methods import TextMethods
+from keras_xla.generation.text.pipeline import TextPipeline
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.sources.live_models import as_decoder, options_of, quantized, tokenizer_of
@@ -239,14 +239,14 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             negative_prompt: With `guidance_scale`, what completions are led away from: text or ids as the inputs are,
                 one for each of them or one for all; by default the last token of each prompt.
             verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
-            **overrides: Fields of `GenerationOptions`; with text of `keras_xla.generation.text_options.TextOptions`;
+            **overrides: Fields of `GenerationOptions`; with text of `keras_xla.generation.text.options.TextOptions`;
                 with speech of `SpeechOptions`, `sampling_rate` and `batch_size` (windows that run at once, 8 by
                 default). Speech takes none of the arguments before these but `inputs`.
 
         Returns:
             A list of strings for text; for ids or features the same dict as a call, as NumPy arrays; for speech a list
             of `keras_xla.generation.speech.transcripts.Transcript`, whose `str` is the text. With `output_logprobs` the
-            strings are `keras_xla.generation.logprobs.ScoredText`, and the dict holds `"logprobs"` of the shape of
+            strings are `keras_xla.generation.text.logprobs.ScoredText`, and the dict holds `"logprobs"` of the shape of
             `"sequences"`, 0 behind each end, and `"top_tokens"` and `"top_logprobs"` with an axis more.
 
         Raises:

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_xla.models.encoder_decoder import EncoderDecoder
-from keras_xla.models.matrices import Matrix, stored_as
+from keras_xla.models.layers.matrices import Matrix, stored_as
 from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import Unmade, unmade_weights

@@ -2,13 +2,13 @@
 
 from keras import ops
 
-from keras_xla.models.attention import AttentionInputs
-from keras_xla.models.blocks import Block
-from keras_xla.models.embedding import PositionEmbedding
-from keras_xla.models.layers import Convolution, Norm, gelu
-from keras_xla.models.matrices import make_matrix
+from keras_xla.models.layers.attention import AttentionInputs
+from keras_xla.models.layers.basic import Convolution, Norm, gelu
+from keras_xla.models.layers.blocks import Block
+from keras_xla.models.layers.embedding import PositionEmbedding
+from keras_xla.models.layers.matrices import make_matrix
+from keras_xla.models.layers.stack import run_blocks
 from keras_xla.models.spec import EncoderSpec
-from keras_xla.models.stack import run_blocks
 from keras_xla.models.weights import WeightedLayer
 
 # B batch, L source length, F frames, E hidden size

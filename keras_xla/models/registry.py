@@ -16,7 +16,7 @@ from keras_xla.models.convert.sizes import check_sizes
 from keras_xla.models.convert.t5 import MT5, T5
 from keras_xla.models.convert.whisper import WHISPER
 from keras_xla.models.encoder_decoder import EncoderDecoder
-from keras_xla.models.matrices import check_quantization
+from keras_xla.models.layers.matrices import check_quantization
 from keras_xla.models.sources.live import follow
 from keras_xla.models.transformer import Transformer
 

@@ -4,15 +4,15 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_xla.models import cache as kv
-from keras_xla.models.attention import AttentionInputs
-from keras_xla.models.blocks import Block
-from keras_xla.models.embedding import PositionEmbedding
 from keras_xla.models.interface import Cache, View
-from keras_xla.models.layers import Linear, Norm
-from keras_xla.models.matrices import make_matrix
+from keras_xla.models.layers import cache as kv
+from keras_xla.models.layers.attention import AttentionInputs
+from keras_xla.models.layers.basic import Linear, Norm
+from keras_xla.models.layers.blocks import Block
+from keras_xla.models.layers.embedding import PositionEmbedding
+from keras_xla.models.layers.matrices import make_matrix
+from keras_xla.models.layers.stack import run_blocks
 from keras_xla.models.spec import DecoderSpec
-from keras_xla.models.stack import run_blocks
 from keras_xla.models.weights import WeightedLayer
 
 # B batch, S new tokens, T slots, M source, E hidden size, V vocabulary

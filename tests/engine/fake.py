@@ -3,8 +3,8 @@
 import numpy as np
 from keras import ops
 
-from keras_xla.models import cache as kv
 from keras_xla.models.interface import View
+from keras_xla.models.layers import cache as kv
 
 ALPHABET = "_abcdefgh."
 EOS = ALPHABET.index(".")

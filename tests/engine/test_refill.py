@@ -11,8 +11,8 @@ from keras_xla import RecompileError
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.generator import Generator
-from keras_xla.engine.refilled_generation import RefilledGeneration
-from keras_xla.engine.watch import Watch
+from keras_xla.engine.runs.refilled_generation import RefilledGeneration
+from keras_xla.engine.runs.watch import Watch
 from tests.engine.fake import EOS, Recall, encode
 
 CACHES = (16, 32, 64, 256)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine import speculation
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.generator import Generator
+from keras_xla.engine.runs import speculation
+from keras_xla.engine.runs.speculation import MARGIN, PRICE, RunTimes
+from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.search.prompt_lookup import LONGEST, look_up
 from keras_xla.engine.search.speculate import FREE_CHECKS, SLACK
-from keras_xla.engine.speculation import MARGIN, PRICE, RunTimes
-from keras_xla.engine.watch import Watch
 from tests.engine.fake import EOS, Follow, Recall, decode, encode
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.engine import speculation
-from keras_xla.engine.watch import Watch
+from keras_xla.engine.runs import speculation
+from keras_xla.engine.runs.watch import Watch
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.tokenizers import tiny

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_xla.engine import speculation
-from keras_xla.engine.watch import Watch
+from keras_xla.engine.runs import speculation
+from keras_xla.engine.runs.watch import Watch
 from tests.generation.guessing import check_always, layer_of, runs_of, same
 from tests.tokenizers import tiny
 

@@ -11,7 +11,7 @@ import pytest
 from llguidance import hf
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.generation.grammar import GrammarGuide
+from keras_xla.generation.text.grammar import GrammarGuide
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.tokenizers import tiny

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.engine.watch import Watch
+from keras_xla.engine.runs.watch import Watch
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference

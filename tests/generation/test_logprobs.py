@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.generation.logprobs import ScoredText, perplexity, windows
+from keras_xla.generation.text.logprobs import ScoredText, perplexity, windows
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference

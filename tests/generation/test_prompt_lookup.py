@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from keras_xla.engine.watch import Watch
+from keras_xla.engine.runs.watch import Watch
 from tests import reference
 from tests.generation.guessing import NEW, SEQ2SEQ, check_always, layer_of, runs_of, same
 

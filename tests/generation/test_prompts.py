@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_xla.generation import prompts
+from keras_xla.generation.text import prompts
 
 ROWS = [[5, 6, 7], [8], [9, 5]]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.generation.stop_strings import StopStrings
+from keras_xla.generation.text.stop_strings import StopStrings
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference

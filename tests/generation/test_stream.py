@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.generation.text_pieces import TextPieces
+from keras_xla.generation.text.pieces import TextPieces
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.tokenizers import tiny
@@ -66,7 +66,7 @@ def test_pieces_come_one_token_at_a_time_where_tokens_take_long_and_the_first_al
     options = dict(eos_token_id=None, max_new_tokens=12)
     layer.generate([[5, 6, 7]], **options)
     assert len(next(layer.stream([[5, 6, 7]], **options))) == 1
-    monkeypatch.setattr("keras_xla.engine.generation.Pace.took", lambda self, seconds, tokens: None)
+    monkeypatch.setattr("keras_xla.engine.runs.generation.Pace.took", lambda self, seconds, tokens: None)
     for pace in layer._generator._starter._paces.values():
         pace._seconds = 0.06
     assert [len(ids) for ids in layer.stream([[5, 6, 7]], **options)] == [1] * 12

@@ -8,7 +8,7 @@ from transformers import WhisperFeatureExtractor
 from transformers.audio_utils import mel_filter_bank
 
 from keras_xla import backend
-from keras_xla.models.audio import LogMel, mel_filters, scale
+from keras_xla.models.layers.log_mel import LogMel, mel_filters, scale
 
 RATE = 16000
 

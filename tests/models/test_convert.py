@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.models.build import parameters
-from keras_xla.models.positions import distance_buckets, inverse_frequencies
+from keras_xla.models.layers.positions import distance_buckets, inverse_frequencies
 from keras_xla.models.registry import FAMILIES, load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.spec import DecoderSpec

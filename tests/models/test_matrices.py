@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.models.matrices import _FEW_ROWS, FloatMatrix, Int8Matrix, check_quantization, make_matrix, stored_as
+from keras_xla.models.layers.matrices import (
+    _FEW_ROWS,
+    FloatMatrix,
+    Int8Matrix,
+    check_quantization,
+    make_matrix,
+    stored_as,
+)
 
 RNG = np.random.default_rng(0)
 

@@ -6,10 +6,10 @@ import pytest
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.models.attention import AttentionInputs
-from keras_xla.models.blocks import Block
+from keras_xla.models.layers.attention import AttentionInputs
+from keras_xla.models.layers.blocks import Block
+from keras_xla.models.layers.stack import run_blocks
 from keras_xla.models.spec import AttentionSpec, LearnedPositions, MLPSpec, NormSpec, StackSpec
-from keras_xla.models.stack import run_blocks
 
 LAYERS, SIZE = 6, 8
 X = np.random.default_rng(0).normal(size=(2, 3, SIZE)).astype("float32")

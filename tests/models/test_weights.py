@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_xla.models.build import make_from
-from keras_xla.models.matrices import Int8Matrix
+from keras_xla.models.layers.matrices import Int8Matrix
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.weights import WeightedLayer, unmade_weights

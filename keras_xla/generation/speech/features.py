@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla.engine.executables import Executables
-from keras_xla.models.audio import LogMel, scale
+from keras_xla.models.layers.log_mel import LogMel, scale
 
 
 @dataclass(frozen=True)

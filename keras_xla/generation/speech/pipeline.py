@@ -23,7 +23,7 @@ from keras_xla.generation.speech.timestamp_rules import timestamps_processor
 from keras_xla.generation.speech.tokens import SpeechTokens
 from keras_xla.generation.speech.transcriber import Transcriber
 from keras_xla.generation.speech.transcripts import FRAMES_PER_SECOND, Transcript
-from keras_xla.models.audio import LogMel
+from keras_xla.models.layers.log_mel import LogMel
 from keras_xla.models.sources.live import refresh
 
 # Options of what is written down, beside tokens.

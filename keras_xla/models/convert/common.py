@@ -14,8 +14,8 @@ import numpy as np
 
 from keras_xla.models.build import make_from, parameters
 from keras_xla.models.encoder_decoder import EncoderDecoder
-from keras_xla.models.matrices import Matrix
-from keras_xla.models.positions import inverse_frequencies
+from keras_xla.models.layers.matrices import Matrix
+from keras_xla.models.layers.positions import inverse_frequencies
 from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec, RotaryPositions
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import unmade_weights

@@ -16,7 +16,7 @@ from keras_xla.models.convert.gpt2 import GPT2
 from keras_xla.models.convert.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from keras_xla.models.convert.opt import OPT
 from keras_xla.models.convert.t5 import T5
-from keras_xla.models.layers import ACTIVATIONS
+from keras_xla.models.layers.basic import ACTIVATIONS
 from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, LearnedPositions, ModelSpec
 
 _NO_LIMIT = 2**30  # rotary positions go on forever, and KerasHub sets no end to them

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_xla import backend
 from keras_xla.models.convert.common import Filled, fill
-from keras_xla.models.matrices import FloatMatrix, Matrix
+from keras_xla.models.layers.matrices import FloatMatrix, Matrix
 from keras_xla.models.sources.checkpoint import Checkpoint
 from keras_xla.models.sources.transformers_tf import CLASSES, TransformersTF, accepts
 

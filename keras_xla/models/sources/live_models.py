@@ -7,7 +7,7 @@ import keras
 from keras_xla.models.build import quantize
 from keras_xla.models.encoder_decoder import EncoderDecoder as OurEncoderDecoder
 from keras_xla.models.interface import Decoder, EncoderDecoder
-from keras_xla.models.matrices import check_quantization
+from keras_xla.models.layers.matrices import check_quantization
 from keras_xla.models.recompute import Recompute
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.keras_hub import is_task, open_task

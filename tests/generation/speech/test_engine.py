@@ -16,7 +16,7 @@ from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.timestamp_rules import timestamps_processor
 from keras_xla.generation.speech.tokens import SpeechTokens
 from keras_xla.generation.speech.transcriber import Transcriber
-from keras_xla.models.audio import LogMel
+from keras_xla.models.layers.log_mel import LogMel
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import speech_reference as reference

@@ -5,7 +5,7 @@ import pytest
 from transformers import WhisperFeatureExtractor
 
 from keras_xla.generation.speech.features import ClipFeatures, Features
-from keras_xla.models.audio import LogMel
+from keras_xla.models.layers.log_mel import LogMel
 from tests.speech_reference import sound
 
 RATE = 16000

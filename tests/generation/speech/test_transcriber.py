@@ -12,7 +12,7 @@ from keras_xla.generation.speech import transcriber as speech
 from keras_xla.generation.speech.features import Features
 from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.tokens import SpeechTokens
-from keras_xla.models.audio import LogMel
+from keras_xla.models.layers.log_mel import LogMel
 from tests import speech_reference as reference
 from tests.speech_reference import EOS, FIRST, NO_SPEECH, NO_TIMESTAMPS, PREVIOUS, START, TorchSpeech, sound
 

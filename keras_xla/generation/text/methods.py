@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_xla.engine.generator import Generator
-from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.scorer import Logprobs
-from keras_xla.generation.chat import Chat
+from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.generation.text.chat import Chat
 
 # Arguments of `generate` that are no options.
 _OF_A_CALL = ("cancel", "reuse_prompt", "output_logprobs", "top_logprobs", "negative_prompt", "verbose")
@@ -38,7 +38,7 @@ class TextMethods:
             assistant: A layer with a smaller model that guesses tokens; see `generate`.
             negative_prompt: What completions are led away from; see `generate`.
             **overrides: The fields of `keras_xla.config.GenerationOptions` but for beams, and with text those of
-                `keras_xla.generation.text_options.TextOptions`.
+                `keras_xla.generation.text.options.TextOptions`.
 
         Returns:
             An iterator. For one completion it gives pieces of its text (str), or of its ids: arrays `(n,)` int32. For
@@ -108,7 +108,7 @@ class TextMethods:
         Args:
             inputs: Text, a chat or ids, as for `generate`. Several prompts are one batch; there may be as many as the
                 layer runs at once.
-            **overrides: The fields of `keras_xla.generation.text_options.TextOptions`, such as `add_special_tokens`.
+            **overrides: The fields of `keras_xla.generation.text.options.TextOptions`, such as `add_special_tokens`.
 
         Returns:
             A `SavedPrompt`, which `generate`, `stream` and `chat` take as `reuse_prompt`.
@@ -153,11 +153,11 @@ class TextMethods:
             stride: By how many tokens each part begins behind the one before (int, 1 or more, less than `window`); half
                 a window by default. What two parts share is scored in the first, and stands before the rest in the
                 second. Not with answers.
-            **overrides: The fields of `keras_xla.generation.text_options.TextOptions`, such as `add_special_tokens`.
+            **overrides: The fields of `keras_xla.generation.text.options.TextOptions`, such as `add_special_tokens`.
 
         Returns:
             A list of `keras_xla.engine.scorer.Logprobs`, one for each input: of its tokens but the first, or of the
-            tokens of its answer. `keras_xla.generation.logprobs.perplexity` makes one number of the list.
+            tokens of its answer. `keras_xla.generation.text.logprobs.perplexity` makes one number of the list.
 
         Raises:
             ValueError: Another number of answers than of inputs, `window`, `stride` or `top_logprobs` out of range, a
@@ -193,7 +193,7 @@ class TextMethods:
                 template describes to the model.
 
         Returns:
-            A `keras_xla.generation.chat.Chat` with the methods `send` and `stream`, and the list `messages`.
+            A `keras_xla.generation.text.chat.Chat` with the methods `send` and `stream`, and the list `messages`.
 
         Raises:
             ValueError: There is no tokenizer with a chat template, and no `chat_template=...`. Or another layer saved

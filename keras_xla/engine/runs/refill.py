@@ -17,14 +17,14 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import copies_of, drawn_by, most_rows, slots_of
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import Executables, RefillKey
-from keras_xla.engine.generation import Pace, StateKey
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.prompt_runner import PromptRunner
-from keras_xla.engine.refilled_generation import FILLED_PART, Completed, RefilledGeneration, filled_at_once
-from keras_xla.engine.run import Stop, nothing, refuse_broken
-from keras_xla.engine.starter import AHEAD, Batch, request_of
-from keras_xla.engine.state_pool import StatePool
-from keras_xla.engine.watch import Watch
+from keras_xla.engine.runs.generation import Pace, StateKey
+from keras_xla.engine.runs.refilled_generation import FILLED_PART, Completed, RefilledGeneration, filled_at_once
+from keras_xla.engine.runs.run import Stop, nothing, refuse_broken
+from keras_xla.engine.runs.starter import AHEAD, Batch, request_of
+from keras_xla.engine.runs.watch import Watch
+from keras_xla.engine.states.prompt_runner import PromptRunner
+from keras_xla.engine.states.state_pool import StatePool
 
 # B batch, N rows that are filled at once
 

@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_xla.models.attention import Attention, AttentionInputs, CrossAttention
-from keras_xla.models.layers import MLP, Norm
+from keras_xla.models.layers.attention import Attention, AttentionInputs, CrossAttention
+from keras_xla.models.layers.basic import MLP, Norm
 from keras_xla.models.spec import AttentionSpec, StackSpec
 
 # B batch, S new tokens, E hidden size

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_xla.generation.text_options import TextOptions
+from keras_xla.generation.text.options import TextOptions
 
 DEFAULTS = TextOptions()
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_xla.models.positions import distance_buckets, rotary_tables, sinusoids
+from keras_xla.models.layers.positions import distance_buckets, rotary_tables, sinusoids
 from keras_xla.models.spec import StackSpec
 from keras_xla.models.weights import WeightedLayer
 

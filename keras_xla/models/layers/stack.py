@@ -5,8 +5,8 @@ import functools
 import keras
 
 from keras_xla import backend
-from keras_xla.models.attention import AttentionInputs
-from keras_xla.models.blocks import Block
+from keras_xla.models.layers.attention import AttentionInputs
+from keras_xla.models.layers.blocks import Block
 
 # B batch, S new tokens, E hidden size
 

@@ -14,15 +14,15 @@ from keras_xla.engine.batches import Part, copies_of
 from keras_xla.engine.checks import check_assisted, check_lists, negative_prompts
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.padding import pad_left
-from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.scorer import Logprobs, Scorer
-from keras_xla.engine.watch import Watch
-from keras_xla.generation import tokenizing
-from keras_xla.generation.grammar import GrammarGuide, Grammars
-from keras_xla.generation.logprobs import ScoredText, check_top
-from keras_xla.generation.stop_strings import StopStrings
-from keras_xla.generation.text_options import TextOptions
-from keras_xla.generation.text_pieces import TextPieces
+from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.generation.text import tokenizing
+from keras_xla.generation.text.grammar import GrammarGuide, Grammars
+from keras_xla.generation.text.logprobs import ScoredText, check_top
+from keras_xla.generation.text.options import TextOptions
+from keras_xla.generation.text.pieces import TextPieces
+from keras_xla.generation.text.stop_strings import StopStrings
 
 PIECE_SECONDS = 0.05  # between the pieces of a stream, where a token takes less: a reader sees no difference
 

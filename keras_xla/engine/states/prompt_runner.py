@@ -9,11 +9,11 @@ from keras import ops
 from keras_xla.backend import DeviceState
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import EncodeKey, Executables, PrefillKey, RememberKey, ScoreKey
-from keras_xla.engine.generation import StateKey
 from keras_xla.engine.padding import chunk_size, chunks, pad_left, pad_source
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.prompt_cache import Beginning, PromptCache, SavedPrompt
-from keras_xla.engine.state_pool import StatePool
+from keras_xla.engine.runs.generation import StateKey
+from keras_xla.engine.states.prompt_cache import Beginning, PromptCache, SavedPrompt
+from keras_xla.engine.states.state_pool import StatePool
 from keras_xla.models.interface import Decoder, EncoderDecoder
 
 # B batch, L length of the prompts, M length of what an encoder reads

@@ -12,16 +12,16 @@ from keras import ops
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import AdvanceKey, AssistantKey, Executables, SpeculateKey, WholeKey
-from keras_xla.engine.generation import Generation, Pace, StateKey
 from keras_xla.engine.padding import pad_left, pad_more
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
-from keras_xla.engine.prompt_runner import PromptRunner
-from keras_xla.engine.run import Guide, Run, allowed
+from keras_xla.engine.runs.generation import Generation, Pace, StateKey
+from keras_xla.engine.runs.run import Guide, Run, allowed
+from keras_xla.engine.runs.speculation import RunTimes, Speculation
 from keras_xla.engine.search.guidance import guidance_tensors
 from keras_xla.engine.search.request import Request, eos_room, make_request
-from keras_xla.engine.speculation import RunTimes, Speculation
-from keras_xla.engine.state_pool import StatePool
+from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.engine.states.prompt_runner import PromptRunner
+from keras_xla.engine.states.state_pool import StatePool
 
 if TYPE_CHECKING:
     from keras_xla.engine.generator import Generator

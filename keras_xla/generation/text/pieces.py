@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_xla.generation.stop_strings import UNFINISHED, common
+from keras_xla.generation.text.stop_strings import UNFINISHED, common
 
 
 class TextPieces:

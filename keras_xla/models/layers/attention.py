@@ -6,9 +6,9 @@ import keras
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.models import cache as kv
-from keras_xla.models.layers import Linear, Norm
-from keras_xla.models.positions import rotate
+from keras_xla.models.layers import cache as kv
+from keras_xla.models.layers.basic import Linear, Norm
+from keras_xla.models.layers.positions import rotate
 from keras_xla.models.spec import AttentionSpec, NormSpec
 
 # B batch, S new tokens, E hidden size, T slots, M source

@@ -8,13 +8,13 @@ import numpy as np
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.checks import check_assisted
 from keras_xla.engine.generator import Generator, Rows
-from keras_xla.engine.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.scorer import Logprobs, Scorer
-from keras_xla.generation import prompts, tokenizing
-from keras_xla.generation.completion import Completion
-from keras_xla.generation.grammar import Grammars
-from keras_xla.generation.logprobs import check_top, joined, windows
-from keras_xla.generation.text_options import TextOptions, split_text
+from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.generation.text import prompts, tokenizing
+from keras_xla.generation.text.completion import Completion
+from keras_xla.generation.text.grammar import Grammars
+from keras_xla.generation.text.logprobs import check_top, joined, windows
+from keras_xla.generation.text.options import TextOptions, split_text
 
 
 class TextPipeline:

@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_xla.backend import DeviceState
 from keras_xla.engine.executables import RefillKey
-from keras_xla.engine.generation import Generation
+from keras_xla.engine.runs.generation import Generation
 from keras_xla.engine.search.request import Request
 
 # B batch, N rows that are filled at once, P slots of the longest prompt, T cache slots

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from keras_xla.engine.generation import CALL_SECONDS
+from keras_xla.engine.runs.generation import CALL_SECONDS
 
 
 class Watch:

@@ -9,8 +9,8 @@ import numpy as np
 
 from keras_xla import backend
 from keras_xla.backend import DeviceState
-from keras_xla.engine.generation import Generation, StateKey
-from keras_xla.engine.state_pool import StatePool
+from keras_xla.engine.runs.generation import Generation, StateKey
+from keras_xla.engine.states.state_pool import StatePool
 
 # B batch, S slots that hold tokens, L length of the prompts
 

@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.generation import CALL_SECONDS, Generation
-from keras_xla.engine.watch import Watch
+from keras_xla.engine.runs.generation import CALL_SECONDS, Generation
+from keras_xla.engine.runs.watch import Watch
 
 
 class Stop(Protocol):

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_xla.models.matrices import make_matrix
+from keras_xla.models.layers.matrices import make_matrix
 from keras_xla.models.spec import MLPSpec, NormSpec
 from keras_xla.models.weights import WeightedLayer
 

@@ -76,7 +76,7 @@ class Grammars:
 
 
 class GrammarGuide:
-    """Leads one answer; see `keras_xla.engine.run.Guide`.
+    """Leads one answer; see `keras_xla.engine.runs.run.Guide`.
 
     Args:
         matcher: An `LLMatcher` at its beginning.

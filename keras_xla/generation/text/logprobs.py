@@ -43,7 +43,7 @@ def perplexity(scored: Sequence[Logprobs]) -> float:
 
     Example:
     ```python
-    from keras_xla.generation.logprobs import perplexity
+    from keras_xla.generation.text.logprobs import perplexity
 
     print(perplexity(layer.score(["The sky is blue.", "The grass is green."])))
     ```

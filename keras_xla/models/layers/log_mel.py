@@ -39,7 +39,7 @@ class LogMel(keras.layers.Layer):
 
     Example:
     ```python
-    features = keras_xla.models.audio.LogMel(mel_bins=80)(audio)  # (batch, 80, 3000)
+    features = keras_xla.models.layers.log_mel.LogMel(mel_bins=80)(audio)  # (batch, 80, 3000)
     ```
     """
 

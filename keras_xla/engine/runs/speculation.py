@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla.engine.executables import SpeculateKey
-from keras_xla.engine.generation import Generation
+from keras_xla.engine.runs.generation import Generation
 from keras_xla.engine.search.speculate import FREE_CHECKS, GAIN
 
 PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made anyway, while nobody has measured it

@@ -14,7 +14,7 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import AdvanceKey, Executables
 from keras_xla.engine.search.request import ROW_INTEGERS, Request
-from keras_xla.engine.state_pool import StatePool
+from keras_xla.engine.states.state_pool import StatePool
 
 CALL_SECONDS = 0.5  # that a call of several runs takes: Python's part of it is below 1 %, and Ctrl-C waits no longer
 _NO_BEAM, _NO_LOGITS = -1e8, -1e20  # log-probabilities below: of a beam that is not there; after logits that were NaN

@@ -1,0 +1,1 @@
+"""What stays on the device: states, and prompts that were read already."""

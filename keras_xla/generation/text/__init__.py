@@ -1,0 +1,1 @@
+"""Text in, text out: prompts, chats, streams, grammars, log-probabilities."""

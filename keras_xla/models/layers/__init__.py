@@ -1,0 +1,1 @@
+"""What the stacks of a model are built of."""
