@@ -89,6 +89,7 @@ class Generator:
         report: Callable[[int], None] = lambda rows: None,
         assistant: "Generator | None" = None,
         negative: Rows | None = None,
+        skip_broken: bool = False,
     ) -> dict[str, np.ndarray]:
         """Complete each row.
 
@@ -105,6 +106,7 @@ class Generator:
             report: Called with how many rows have just been finished.
             assistant: Of a smaller model, which guesses tokens; a decoder with the same vocabulary.
             negative: For guidance, what completions are led away from; by default each row's last token.
+            skip_broken: Whether rows whose logits are NaN have no tokens, and NaN as their score.
 
         Returns:
             `sequences (rows * num_return_sequences, max_new_tokens)` int32, new tokens only,
@@ -113,7 +115,7 @@ class Generator:
 
         Raises:
             ValueError: for what `checks.check` refuses; before anything compiles. Also if the model's
-                logits are NaN.
+                logits are NaN, unless `skip_broken`.
         """
         watch = Watch(options.max_time) if watch is None else watch
         if hidden is not None:  # one batch already
@@ -123,7 +125,7 @@ class Generator:
         alone = self.keeps_prompts and not any(guides) and reuse is None and assistant is None
         if alone and (asked := self._refill.worth_it(rows, options, first_row, stops)) is not None:
             self.prompt_runner.refresh()
-            return self._refill.outputs(asked, options, watch, report)
+            return self._refill.outputs(asked, options, watch, report, skip_broken)
         for part in self.parts(rows, options, negative):
             if watch.over:
                 outputs = nothing(len(part.prompts), options)
@@ -133,7 +135,7 @@ class Generator:
                 more = dict(numbers=part.rows, first_row=first_row, room=part.room, assistant=assistant)
                 more |= dict(guides=led, reuse=reuse, negative=unwanted)
                 run = self.start(part.of(rows), part.options, begun, **more)
-                outputs = self._outputs(run, watch, part.of_rows(stops), led, options)
+                outputs = self._outputs(run, watch, part.of_rows(stops), led, options, skip_broken)
             made.append(outputs)
             order.append(part.answers)
             report(len(part.prompts))
@@ -350,9 +352,10 @@ class Generator:
         stops: Sequence[Stop] = (),
         guides: Sequence[Guide | None] = (),
         call: GenerationOptions | None = None,
+        skip_broken: bool = False,
     ) -> dict[str, np.ndarray]:
         for _ in run.advance(watch, stops, guides):
             pass
-        outputs = run.outputs(None if call is None else call.most_new_tokens)
+        outputs = run.outputs(None if call is None else call.most_new_tokens, skip_broken)
         run.close()
         return outputs

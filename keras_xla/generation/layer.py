@@ -220,12 +220,14 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         assistant: "XLAGenerationLayer | None" = None,
         negative_prompt: Any = None,
         verbose: int | str = "auto",
+        on_error: str = "raise",
         **overrides: Any,
-    ) -> list[str] | list[Transcript] | dict[str, np.ndarray]:
+    ) -> list[str | None] | list[Transcript] | dict[str, np.ndarray]:
         """Generate outside of a model, with other options for this call.
 
         Args:
-            inputs: As for a call of the layer, see the class.
+            inputs: As for a call of the layer, see the class. Also a `tf.data.Dataset`, whose prompts are one list:
+                strings or ids, batched or not, pairs of a prompt and a label, or dicts with one feature of strings.
             streamer: An object with `put(ids)` and `end()`, such as Hugging Face's `TextStreamer`: it is told of the
                 prompts, and of every token when it is made. It serves one batch of prompts, without beams.
             cancel: A `threading.Event` that another thread sets to end the call, which returns what there is.
@@ -239,6 +241,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             negative_prompt: With `guidance_scale`, what completions are led away from: text or ids as the inputs are,
                 one for each of them or one for all; by default the last token of each prompt.
             verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
+            on_error: With `"skip"`, a prompt that cannot be run costs no other its answer. Its own is None (for ids no
+                tokens, and NaN as the score), and a warning says why. By default any bad prompt is an error.
             **overrides: Fields of `GenerationOptions`; with text of `keras_xla.generation.text.options.TextOptions`;
                 with speech of `SpeechOptions`, `sampling_rate` and `batch_size` (windows that run at once, 8 by
                 default). Speech takes none of the arguments before these but `inputs`.
@@ -265,17 +269,16 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             given = dict(streamer=streamer, cancel=cancel, reuse_prompt=reuse_prompt or None)
             given |= dict(output_logprobs=output_logprobs or None, top_logprobs=top_logprobs or None)
             given |= dict(assistant=assistant, negative_prompt=negative_prompt)
+            given |= dict(on_error=None if on_error == "raise" else on_error)
             if named := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"Received {', '.join(named)} with speech; expected that with text or ids only.")
             if prompts.is_features(inputs):
                 return self._speech.complete(inputs["input_features"], self.options, **overrides)
             overrides.setdefault("sampling_rate", self.sampling_rate)
             return self._speech.transcribe(inputs, self.tokenizer, self.options, **overrides)
-        given = dict(reuse_prompt=reuse_prompt, cancel=cancel, verbose=verbose)
-        given |= dict(output_logprobs=output_logprobs, top_logprobs=top_logprobs)
-        given |= dict(assistant=self._assistant(assistant), negative_prompt=negative_prompt)
-        made = self._text.completion(inputs, self.tokenizer, self.options, overrides, **given)
-        return made.texts(streamer) if prompts.is_text(inputs) else made.outputs(streamer)
+        call = dict(reuse_prompt=reuse_prompt, cancel=cancel, verbose=verbose, assistant=self._assistant(assistant))
+        call |= dict(output_logprobs=output_logprobs, top_logprobs=top_logprobs)
+        return self._generate_text(inputs, overrides, streamer, negative_prompt, on_error, **call)
 
     def warmup(
         self,

@@ -122,7 +122,12 @@ class Refill:
         return asked if ready else None
 
     def outputs(
-        self, asked: LongList, options: GenerationOptions, watch: Watch, report: Callable[[int], None]
+        self,
+        asked: LongList,
+        options: GenerationOptions,
+        watch: Watch,
+        report: Callable[[int], None],
+        skip_broken: bool = False,
     ) -> dict[str, np.ndarray]:
         """What `Generator` returns.
 
@@ -131,11 +136,12 @@ class Refill:
             options: Those of the call.
             watch: Ends the call before.
             report: Called with how many prompts have just been finished.
+            skip_broken: See `Run.outputs`.
 
         Raises:
             ValueError: if logits are NaN.
         """
-        finished, copies, turns = 0, copies_of(options), self._turns(asked.seeded())
+        finished, copies, turns = 0, copies_of(options), self._turns(asked.seeded(), skip_broken)
         with _SmallStates(self._pool, self._prompt_runner, turns.generation) as small:
             while turns.unfinished and not watch.over:
                 turns.fill(small)
@@ -177,7 +183,7 @@ class Refill:
         lengths = np.array([len(prompt) for prompt in batch.prompts], np.int32)
         return request_of(self._programs, batch, asked.longest - lengths, asked.longest)
 
-    def _turns(self, asked: LongList) -> "_Turns":
+    def _turns(self, asked: LongList, skip_broken: bool = False) -> "_Turns":
         key, executable = self._state_key(asked), self._executable(asked)
         state = self._pool.take(key)
         state.assign("search", state["search"]._replace(done=np.ones((asked.size,), bool)))
@@ -196,14 +202,14 @@ class Refill:
             pace=self._paces.setdefault(executable(key), Pace()),
             weights=self._executables.read_weights(),
         )
-        return _Turns(asked, generation, self._request)
+        return _Turns(asked, generation, self._request, skip_broken)
 
 
 class _Turns:
     """Which rows of a batch work on what."""
 
-    def __init__(self, asked: LongList, generation: RefilledGeneration, request: Callable):
-        self._asked, self.generation, self._request = asked, generation, request
+    def __init__(self, asked: LongList, generation: RefilledGeneration, request: Callable, skip_broken: bool):
+        self._asked, self.generation, self._request, self._skip_broken = asked, generation, request, skip_broken
         # Long prompts first: what comes later finds room before the slot that the others have reached.
         self._waiting = deque(sorted(range(len(asked.rows)), key=lambda i: -len(asked.rows[i])))
         self._numbers = np.full((asked.size,), -1)
@@ -247,7 +253,9 @@ class _Turns:
 
     def _keep(self, row: int, length: int | None = None) -> None:
         number, made = self._numbers[row], self.generation.completed(row, length)
-        refuse_broken([number] if np.isnan(made.score) else [])
+        if np.isnan(made.score):
+            refuse_broken([] if self._skip_broken else [number])
+            made = made._replace(tokens=made.tokens[:0])
         self.generation.end(row)
         self._made[number], self._numbers[row] = made, -1
 

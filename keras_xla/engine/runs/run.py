@@ -87,10 +87,18 @@ class Run:
         """Of each row the new tokens so far, and whether there will be no others; not for beams."""
         return self.generation.rows()[: len(self._busy)]
 
-    def outputs(self, width: int | None = None) -> dict[str, np.ndarray]:
-        """What `Generator` returns, sequences of a `width`: by default `max_new_tokens`."""
+    def outputs(self, width: int | None = None, skip_broken: bool = False) -> dict[str, np.ndarray]:
+        """What `Generator` returns, sequences of a `width`: by default `max_new_tokens`.
+
+        Raises:
+            ValueError: if logits are NaN; with `skip_broken` such rows have no tokens, and NaN as their score.
+        """
         options, count, found = self._options, len(self._busy), self.generation.found()
-        refuse_broken(self._numbers[self._busy & found.broken[:count]])  # idle rows find nothing
+        broken = self._busy & found.broken[:count]  # idle rows find nothing
+        if skip_broken:
+            found.lengths[:count][broken], found.scores[:count][broken] = 0, np.nan
+        else:
+            refuse_broken(self._numbers[broken])
         wanted = options.num_return_sequences if options.num_beams > 1 else 1
         tokens, lengths, scores = (
             x[:count, :wanted].reshape(count * wanted, *x.shape[2:])

@@ -256,7 +256,7 @@ def _table(words: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     There are few sizes, since each compiles: 16 words of up to 8 tokens, or the next powers of two.
     """
     longest = max(map(len, words), default=1)
-    count, size = 1 << max(len(words) - 1, 15).bit_length(), 1 << max(longest, 7).bit_length()
+    count, size = 1 << max(len(words) - 1, 15).bit_length(), 1 << max(longest - 1, 7).bit_length()
     table, lengths = np.zeros((count, size), np.int32), np.zeros((count,), np.int32)
     for i, word in enumerate(words):
         table[i, size - len(word) :], lengths[i] = word, len(word)

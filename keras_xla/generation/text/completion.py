@@ -48,6 +48,7 @@ class Completion:
         verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
         assistant: The generator of a smaller model, which guesses tokens.
         negative: Negative prompts, one for each row, or one for all; None for each row's last token.
+        skip_broken: Whether a row whose logits are NaN costs no other its completion: its text is None, its score NaN.
 
     Raises:
         ValueError: for stop strings without a tokenizer, and negative prompts without guidance.
@@ -69,6 +70,7 @@ class Completion:
     verbose: int | str = 0
     assistant: Generator | None = None
     negative: Rows | None = None
+    skip_broken: bool = False
 
     def __post_init__(self):
         check_lists(self.options, len(self.rows))
@@ -124,13 +126,13 @@ class Completion:
         out = self._whole() if streamer is None else self._streamed(streamer)
         return out | self._arrays(self._scored(out), out["sequences"].shape) if self.output_logprobs else out
 
-    def texts(self, streamer: Any = None) -> list[str]:
-        """The text of each completion; with its log-probabilities where they were asked for."""
+    def texts(self, streamer: Any = None) -> list[str | None]:
+        """The text of each completion; with its log-probabilities where they were asked for. See `skip_broken`."""
         out = self._whole() if streamer is None else self._streamed(streamer)
         texts = [self._decoder(row)(new) for row, new in enumerate(_cut(out))]
-        if not self.output_logprobs:
-            return texts
-        return [ScoredText(text, scored) for text, scored in zip(texts, self._scored(out), strict=True)]
+        if self.output_logprobs:
+            texts = [ScoredText(text, scored) for text, scored in zip(texts, self._scored(out), strict=True)]
+        return [None if np.isnan(score) else text for text, score in zip(texts, out["scores"], strict=True)]
 
     def _whole(self) -> dict[str, np.ndarray]:
         guides = self._guides()
@@ -146,6 +148,7 @@ class Completion:
             report=self._report(),
             assistant=self.assistant,
             negative=self.unwanted,
+            skip_broken=self.skip_broken,
         )
         self._warn_of_cut_off(guides, _cut(outputs))
         return outputs

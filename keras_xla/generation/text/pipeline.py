@@ -10,7 +10,7 @@ from keras_xla.engine.checks import check_assisted
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
-from keras_xla.generation.text import prompts, tokenizing
+from keras_xla.generation.text import datasets, prompts, tokenizing
 from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.grammar import Grammars
 from keras_xla.generation.text.logprobs import check_top, joined, windows
@@ -44,7 +44,7 @@ class TextPipeline:
         """What a call with these inputs asks for.
 
         Args:
-            inputs: Text, chats or ids; see `XLAGenerationLayer`.
+            inputs: Text, chats, ids or a dataset of them; see `XLAGenerationLayer`.
             tokenizer: A Hugging Face tokenizer, or None.
             options: What to generate.
             overrides: Fields of `GenerationOptions` and `TextOptions` that come first.
@@ -55,6 +55,7 @@ class TextPipeline:
         Raises:
             TypeError, ValueError: for bad inputs or options; before anything compiles.
         """
+        inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else inputs
         own, rest = split_text(overrides or {})
         if call.get("assistant") is not None:
             rest.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule

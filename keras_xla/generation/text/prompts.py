@@ -46,15 +46,24 @@ def texts(inputs: Any) -> list[str | list[Message]]:
     elif isinstance(inputs, (list, tuple)):
         prompts = [list(inputs)] if inputs and isinstance(inputs[0], Mapping) else list(inputs)
     else:
-        array = np.asarray(inputs.numpy() if hasattr(inputs, "numpy") else inputs)
-        if array.ndim == 2 and array.shape[1] == 1:
-            array = array[:, 0]
-        if array.ndim > 1:
-            raise ValueError(f"Received strings of shape {array.shape}; expected (batch,) or (batch, 1).")
-        prompts = array.reshape(-1).tolist()
+        prompts = strings(inputs)
     if not prompts:
         raise ValueError("Received no prompts; expected at least one.")
     return [_text(i, prompt) for i, prompt in enumerate(prompts)]
+
+
+def strings(inputs: Any) -> list[str | bytes]:
+    """The strings of an array or tensor, `(batch,)` or `(batch, 1)`, or of one string.
+
+    Raises:
+        ValueError: for another shape.
+    """
+    array = np.asarray(inputs.numpy() if hasattr(inputs, "numpy") else inputs)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim > 1:
+        raise ValueError(f"Received strings of shape {array.shape}; expected (batch,) or (batch, 1).")
+    return array.reshape(-1).tolist()
 
 
 def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:

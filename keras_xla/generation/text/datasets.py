@@ -1,0 +1,52 @@
+"""Prompts that come as a `tf.data.Dataset`, such as TensorFlow Datasets gives, as one list."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras_xla.generation.text import prompts
+
+_ENDLESS = -1  # what such a dataset says of its length
+
+
+def is_dataset(inputs: Any) -> bool:
+    """Whether the inputs are a `tf.data.Dataset`; TensorFlow need not be there to tell."""
+    return hasattr(inputs, "element_spec") and hasattr(inputs, "as_numpy_iterator")
+
+
+def listed(dataset: Any) -> list:
+    """All prompts of a dataset in its order: bytes, or 1-D int32 arrays of ids.
+
+    Elements are prompts or batches of them; pairs with a label, of which the first part counts; or dicts with one
+    feature of strings. Ids are vectors, batches or ragged batches of ints.
+
+    Raises:
+        ValueError: for a dataset that never ends, and for dicts with no or several features of strings.
+    """
+    if int(dataset.cardinality()) == _ENDLESS:
+        raise ValueError("Received a dataset that never ends; expected one with an end. Pass dataset.take(number).")
+    made: list = []
+    for element in dataset:
+        part = _prompts_of(element)
+        if prompts.is_text(part):
+            made += prompts.strings(part)
+        else:
+            made += prompts.rows(part if isinstance(part, Mapping) or len(part.shape) != 1 else part[None])
+    return made
+
+
+def _prompts_of(element: Any) -> Any:
+    """The tensor of prompts in an element, or ids with their mask."""
+    if isinstance(element, (tuple, list)):
+        return _prompts_of(element[0])
+    if not isinstance(element, Mapping):
+        return element
+    if "input_ids" in element:
+        return element
+    features = [name for name, value in element.items() if prompts.is_text(value)]
+    if len(features) != 1:
+        raise ValueError(
+            f"Received a dataset of dicts with the features {sorted(element)}, of which {len(features)} are strings; "
+            f'expected one. Pass dataset.map(lambda features: features["{sorted(element)[0]}"]), with the name of the '
+            "prompts' feature."
+        )
+    return element[features[0]]

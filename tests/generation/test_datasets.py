@@ -1,0 +1,96 @@
+"""A `tf.data.Dataset` of prompts is one list of them, whatever its elements look like."""
+
+import itertools
+
+import pytest
+import tensorflow as tf
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.generation.text.datasets import is_dataset, listed
+from keras_xla.models.registry import load_model
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests.tokenizers import tiny
+
+TEXTS = ["a", "bc", "def", "b", "ca"]
+ROWS = [[5, 6, 7], [8], [9, 10]]
+slices = tf.data.Dataset.from_tensor_slices
+ragged = tf.ragged.constant(ROWS)
+
+
+def texts(made):
+    return [each.decode() for each in made]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        slices(TEXTS),
+        slices(TEXTS).batch(2),
+        slices([[text] for text in TEXTS]).batch(2),
+        slices((TEXTS, [0, 1, 0, 1, 0])),
+        slices((TEXTS, [0, 1, 0, 1, 0])).batch(3),
+        slices({"text": TEXTS, "label": [0, 1, 0, 1, 0]}),
+        slices(({"text": TEXTS}, [0, 1, 0, 1, 0])).batch(2),
+    ],
+    ids=["strings", "batches", "columns", "pairs", "batches of pairs", "dicts", "pairs of a dict"],
+)
+def test_texts_come_in_the_order_of_the_dataset(dataset):
+    assert texts(listed(dataset)) == TEXTS
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        tf.data.Dataset.from_generator(lambda: ROWS, output_signature=tf.TensorSpec((None,), tf.int64)),
+        slices(ragged),
+        slices(ragged).batch(2),
+        slices((ragged, [0, 1, 0])).ragged_batch(2),
+        slices({"input_ids": ragged.to_tensor(), "attention_mask": [[1, 1, 1], [1, 0, 0], [1, 1, 0]]}).batch(2),
+    ],
+    ids=["vectors", "ragged", "ragged batches", "pairs", "ids and masks"],
+)
+def test_ids_lose_their_padding_only_by_a_mask(dataset):
+    assert [row.tolist() for row in listed(dataset)] == ROWS
+
+
+def test_padded_ids_are_stripped_by_the_layer(layer):
+    padded = slices(ragged.to_tensor()).batch(2)
+    assert layer.generate(padded)["sequences"].tolist() == layer.generate(ROWS)["sequences"].tolist()
+
+
+@pytest.fixture(scope="module")
+def layer(checkpoint):
+    model = load_model(open_checkpoint(checkpoint("llama-tied-gqa")))
+    sizes = dict(batch_buckets=(4,), cache_buckets=(32,))
+    return XLAGenerationLayer(model, tiny(), max_new_tokens=4, generation_config={}, pad_token_id=0, **sizes)
+
+
+def test_the_layer_answers_a_dataset_as_a_list(layer):
+    dataset = slices((TEXTS, [0, 1, 0, 1, 0])).batch(2)
+    answers = layer.generate(TEXTS, verbose=0)
+    assert layer.generate(dataset, verbose=0) == answers
+    assert layer.generate(dataset, verbose=0, on_error="skip") == answers
+    pieces = {}
+    for row, piece in layer.stream(dataset):
+        pieces[row] = pieces.get(row, "") + piece
+    assert [pieces.get(row, "") for row in range(len(TEXTS))] == answers
+    assert [each.tokens.tolist() for each in layer.score(dataset)] == [
+        each.tokens.tolist() for each in layer.score(TEXTS)
+    ]
+
+
+def test_what_is_no_list_of_prompts_is_refused(layer):
+    with pytest.raises(ValueError, match=r"never ends.*dataset.take"):
+        layer.generate(slices(TEXTS).repeat())
+    with pytest.raises(ValueError, match="no prompts"):
+        layer.generate(slices(TEXTS).take(0))
+    with pytest.raises(ValueError, match=r"\['de', 'en'\], of which 2 are strings.*dataset.map"):
+        layer.generate(slices({"en": TEXTS, "de": TEXTS}))
+    with pytest.raises(ValueError, match="Prompt 1 is empty"):
+        layer.generate(slices(["a", ""]))
+
+
+def test_only_datasets_are(layer):
+    others = [TEXTS, "a", ROWS, {"input_ids": ROWS}, ragged, tf.constant(TEXTS)]
+    assert not any(map(is_dataset, others)) and is_dataset(slices(TEXTS))
+    assert list(itertools.chain(*map(texts, [listed(slices(TEXTS))]))) == TEXTS

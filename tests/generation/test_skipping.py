@@ -1,0 +1,111 @@
+"""With `on_error="skip"`, a prompt that cannot be run costs no other its answer."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.models.registry import load_model
+from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests.reference import VOCAB
+from tests.tokenizers import tiny
+
+BROKEN = 33  # a token whose embedding is NaN, so that the logits of its row are
+ROWS = [[5, 6, 7], [8], [9, 10, 11]]
+
+
+@pytest.fixture(scope="module")
+def layer(checkpoint):
+    model = load_model(open_checkpoint(checkpoint("llama2")))
+    embedding = next(v for v in model.variables if v.shape[0] == VOCAB)
+    values = np.array(keras.ops.convert_to_numpy(embedding))
+    values[BROKEN] = np.nan
+    embedding.assign(values)
+    sizes = dict(batch_buckets=(1, 4), cache_buckets=(32, 64))
+    return XLAGenerationLayer(model, tiny(), max_new_tokens=6, generation_config={}, pad_token_id=0, **sizes)
+
+
+def made(out):
+    return [row[:n].tolist() for row, n in zip(out["sequences"], out["lengths"], strict=True)]
+
+
+def test_good_prompts_are_answered_as_without_the_bad_ones(layer):
+    good = layer.generate(ROWS)
+    with pytest.warns(UserWarning, match=r"2 of 5 prompts have no answer. Prompt 1 .* Prompt 3 .*empty") as said:
+        out = layer.generate([ROWS[0], [VOCAB], ROWS[1], [], ROWS[2]], on_error="skip")
+    assert said[0].filename == __file__
+    assert out["lengths"][[1, 3]].tolist() == [0, 0] and np.isnan(out["scores"][[1, 3]]).all()
+    assert not out["sequences"][[1, 3]].any()
+    for name, values in good.items():
+        np.testing.assert_array_equal(out[name][[0, 2, 4]], values)
+
+
+def test_the_answer_of_a_bad_text_is_none(layer):
+    good = layer.generate(["ab", "b"])
+    with pytest.warns(UserWarning, match=r"2 of 4 prompts have no answer. Prompt 1 is empty.* Prompt 2 has \d+ tokens"):
+        assert layer.generate(["ab", "", "a" * 5000, "b"], on_error="skip") == [good[0], None, None, good[1]]
+
+
+@pytest.mark.parametrize("many", [4, 40], ids=["batches", "rows that make room"])
+def test_a_row_whose_logits_are_nan(layer, many):
+    rows = [[5 + i % 20, 6] for i in range(many)]
+    good = layer.generate(rows, eos_token_id=2, verbose=0)
+    rows[2] = [5, BROKEN]
+    with pytest.raises(ValueError, match="logits are NaN"):
+        layer.generate(rows, eos_token_id=2, verbose=0)
+    with pytest.warns(UserWarning, match="Prompt 2: the model's logits are NaN"):
+        out = layer.generate(rows, eos_token_id=2, verbose=0, on_error="skip")
+    assert made(out)[2] == [] and np.isnan(out["scores"][2])
+    assert made(out)[:2] + made(out)[3:] == made(good)[:2] + made(good)[3:]
+
+
+def test_beams_answers_and_options_of_each_prompt(layer):
+    options = dict(do_sample=True, num_return_sequences=2, seed=[3, 4, 5], max_new_tokens=[2, 6, 3])
+    good = layer.generate([ROWS[0], ROWS[2]], **{**options, "seed": [3, 5], "max_new_tokens": [2, 3]})
+    with pytest.warns(UserWarning, match="1 of 3"):
+        out = layer.generate([ROWS[0], [], ROWS[2]], on_error="skip", **options)
+    assert out["sequences"].shape == (6, 6)
+    assert made(out) == [*made(good)[:2], [], [], *made(good)[2:]]
+    with pytest.warns(UserWarning, match="NaN"):
+        out = layer.generate([ROWS[0], [BROKEN], ROWS[2]], num_beams=2, on_error="skip")
+    good = made(layer.generate([ROWS[0], ROWS[2]], num_beams=2))
+    assert made(out) == [good[0], [], good[1]]
+
+
+def test_log_probabilities_and_masks_stay_with_their_prompts(layer):
+    ids = {
+        "input_ids": np.array([[5, 6, 7], [0, 0, 0], [9, 10, 0]]),
+        "attention_mask": np.array([[1, 1, 1], [0, 0, 0], [1, 1, 0]]),
+    }
+    good = layer.generate([[5, 6, 7], [9, 10]], output_logprobs=True, top_logprobs=2)
+    with pytest.warns(UserWarning, match="1 of 3"):
+        out = layer.generate(ids, output_logprobs=True, top_logprobs=2, on_error="skip")
+    for name, values in good.items():
+        np.testing.assert_allclose(out[name][[0, 2]], values, rtol=1e-5)
+    assert not out["logprobs"][1].any() and not out["top_tokens"][1].any()
+
+
+def test_what_no_prompt_survives_is_an_error(layer):
+    before = layer.trace_count
+    with pytest.raises(ValueError, match="is empty"):
+        layer.generate(["", ""], on_error="skip")
+    with pytest.raises(ValueError, match="no prompts"):
+        layer.generate([], on_error="skip")
+    with pytest.raises(ValueError, match="eos_token_id"):
+        layer.generate(ROWS, eos_token_id=VOCAB, on_error="skip")
+    with pytest.raises(ValueError, match="2 values for 3 prompts"):
+        layer.generate(ROWS, max_new_tokens=[1, 2], on_error="skip")
+    assert layer.trace_count == before
+
+
+def test_nothing_is_said_where_nothing_is_bad(layer, recwarn):
+    assert made(layer.generate(ROWS, on_error="skip")) == made(layer.generate(ROWS))
+    assert layer.generate("ab", on_error="skip") == layer.generate("ab")
+    assert not [each for each in recwarn if "no answer" in str(each.message)]
+
+
+def test_its_values_are_checked(layer):
+    with pytest.raises(ValueError, match=r'on_error=\'ignore\'; expected "raise" or "skip"'):
+        layer.generate(ROWS, on_error="ignore")
+    with pytest.raises(ValueError, match="streamer"):
+        layer.check(ROWS[:1], on_error="skip", streamer=object())
