@@ -93,7 +93,7 @@ def record(name: str, kind: str, shapes: str, cause: str, seconds: float) -> Com
     event = CompileEvent(name, kind, shapes, cause, seconds)
     with _LOCK:
         _EVENTS.append(event)
-    logger.info("compiled %s in %.2f s [%s]: %s", name, seconds, shapes, cause)
+    logger.info(f"compiled {name} in {seconds:.2f} s [{shapes}]: {cause}")
     return event
 
 

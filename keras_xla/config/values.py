@@ -108,6 +108,11 @@ def as_integer(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:
     return int(value)
 
 
+def as_integers(name: str, value: Any, low: int) -> list[int]:
+    """Ints within limits: several of them, or one."""
+    return [as_integer(name, each, low) for each in ([value] if isinstance(value, Integral) else value)]
+
+
 def as_number(name: str, value: Any, fits, expected: str) -> float:
     """A float that `fits`, which `expected` says in words."""
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_xla import config
 from keras_xla.config import GenerationOptions
+from keras_xla.config.values import as_integer
 from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.tokens import SpeechTokens
 
@@ -97,8 +98,9 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
         defaults = SpeechOptions.from_checkpoint(stored).replace(**wishes)
         return Asked(text.options, SpeechTokens.from_checkpoint(stored, {}), defaults)
     options, _ = config.checkpoint_defaults(stored)
-    if has_encoder and stored.get("max_length"):  # it counts the start token
-        options.setdefault("max_new_tokens", max(stored["max_length"] - 1, 1))
+    if has_encoder and stored.get("max_length") and "max_new_tokens" not in {**options, **asked}:
+        length = as_integer("max_length", stored["max_length"], 1)
+        options["max_new_tokens"] = max(length - 1, 1)  # it counts the start token
     merged = config.without_idle({**options, **asked})
     # What is asked for comes instead of what is stored, even where that is no value an option can have.
     options = {name: value for name, value in options.items() if name in merged and name not in asked}

@@ -15,8 +15,14 @@ def output_specs(ids: Any, options: GenerationOptions, text: bool) -> Specs:
     """Of what comes of a tensor of `ids`, strings or speech.
 
     Raises:
+        TypeError: for what is no tensor.
         ValueError: for a single prompt.
     """
+    if not hasattr(ids, "shape"):
+        raise TypeError(
+            f"Received a {type(ids).__name__} in a graph; expected one tensor, of ids or strings. For a mask pass "
+            '{"input_ids": ids, "attention_mask": mask}.'
+        )
     if len(ids.shape) == 0:
         raise ValueError("Received a single prompt in a graph; expected a batch of them: dataset.batch(8).map(layer).")
     rows = None if ids.shape[0] is None else ids.shape[0] * options.num_return_sequences

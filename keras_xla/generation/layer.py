@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_xla import backend
+from keras_xla.config.values import as_integers
 from keras_xla.engine.generator import CACHE_BYTES
 from keras_xla.engine.search.own_processors import own_processors
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
@@ -26,7 +27,7 @@ from keras_xla.generation.text.pipeline import TextPipeline
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.sources.live_models import as_decoder, options_of, quantized, tokenizer_of
-from keras_xla.private.keras import forget
+from keras_xla.private.keras import forget, in_stateless_scope
 
 
 @keras.saving.register_keras_serializable(package="keras_xla")
@@ -203,9 +204,9 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         if backend.is_traced(prompts.leaf(inputs)):
             return self._call_in_graph(inputs)
         if not self._makes_text(inputs):
-            outputs = self._complete_ids(inputs)
+            outputs = self._complete_ids(inputs, in_stateless_scope())  # a batch of a `predict` on JAX
             return {name: keras.ops.convert_to_tensor(value) for name, value in outputs.items()}
-        completions = self._complete_text(inputs)
+        completions = self._complete_text(inputs, in_stateless_scope())
         return keras.ops.convert_to_tensor(completions) if backend.is_string(inputs) else completions
 
     def generate(
@@ -308,7 +309,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         layer.warmup(batch_sizes=[1, 4], prompt_lengths=24)
         ```
         """
-        batches, lengths = ((sizes,) if isinstance(sizes, int) else sizes for sizes in (batch_sizes, prompt_lengths))
+        batches, lengths = as_integers("batch_sizes", batch_sizes, 1), as_integers("prompt_lengths", prompt_lengths, 1)
         if self._speech is None:
             warm, shapes = self._text.warmup, list(itertools.product(batches, lengths))
             overrides["assistant"] = self._assistant(overrides.get("assistant"))
@@ -366,8 +367,9 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
 
     def compute_output_spec(self, inputs):
         """Return the shapes and dtypes of the outputs for symbolic inputs; Keras calls it."""
-        text = not prompts.is_features(inputs) if self._speech else prompts.leaf(inputs).dtype == "string"
-        specs = output_specs(prompts.leaf(inputs), self.options, text)
+        leaf = prompts.leaf(inputs)
+        text = not prompts.is_features(inputs) if self._speech else getattr(leaf, "dtype", None) == "string"
+        specs = output_specs(leaf, self.options, text)
         outputs = {name: keras.KerasTensor(shape, dtype=dtype) for name, (shape, dtype) in specs.items()}
         return outputs.get("text", outputs)
 

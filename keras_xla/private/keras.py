@@ -1,5 +1,6 @@
 """Names of Keras 3 that it does not promise."""
 
+import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -38,6 +39,20 @@ UNMADE = Name(
     "set_global_attribute",
     "holds the variables that are made at the end of a `StatelessScope`",
     "Keras cannot make variables any more in a thread where reading a checkpoint has failed",
+    _SEEN,
+)
+AUTOCAST = Name(
+    "keras.src.backend.common.variables",
+    "AutocastScope",
+    "within it, variables of floats are read in another dtype, or with None in their own",
+    "a layer for generation whose model computes in mixed precision can be called either by itself or in a model",
+    _SEEN,
+)
+STATELESS = Name(
+    "keras.src.backend.common.stateless_scope",
+    "in_stateless_scope",
+    "whether Keras runs a step of a model on JAX",
+    "on JAX, with a seed, each batch of a `predict` draws alike",
     _SEEN,
 )
 LOSSES = Name(
@@ -242,11 +257,29 @@ def stand_on(variable: keras.Variable, source: Any) -> None:
 @otherwise(None)
 def forget_unmade(variables: set[int]) -> None:
     """Take variables, by their ids, off the list of those that Keras makes at the end of a `StatelessScope`."""
-    global_state = sys.modules.get(UNMADE.owner)
-    if global_state is None:
-        raise UNMADE.gone()
-    pending = global_state.get_global_attribute("uninitialized_variables", [])
-    UNMADE.of(global_state)("uninitialized_variables", [v for v in pending if id(v) not in variables])
+    put = _of_module(UNMADE)
+    pending = sys.modules[UNMADE.owner].get_global_attribute("uninitialized_variables", [])
+    put("uninitialized_variables", [v for v in pending if id(v) not in variables])
+
+
+@otherwise(contextlib.nullcontext())
+def as_stored() -> contextlib.AbstractContextManager:
+    """Within it, variables give their values in their own dtype, whatever a layer around it computes in."""
+    return _of_module(AUTOCAST)(None)
+
+
+@otherwise(False)
+def in_stateless_scope() -> bool:
+    """Whether Keras has put other values in the place of variables, as in a model's steps on JAX."""
+    return _of_module(STATELESS)()
+
+
+def _of_module(name: Name) -> Any:
+    """What a module of Keras that has been imported has under a name."""
+    module = sys.modules.get(name.owner)
+    if module is None:
+        raise name.gone()
+    return name.of(module)
 
 
 def forget(layer: keras.layers.Layer, name: str) -> None:

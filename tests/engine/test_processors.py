@@ -151,3 +151,14 @@ def test_a_word_longer_than_the_text_so_far_forbids_nothing():
     scores = np.zeros((1, VOCAB), "float32")
     out = ours(scores, [[4]], [[]], GenerationOptions(bad_words_ids=[[0, 0, 4, 7]], max_new_tokens=NEW))
     assert (out == 0).all()
+
+
+def test_words_of_up_to_eight_tokens_have_one_shape():
+    def shapes(words):
+        bias = {"sequence_bias": [(word, 1.0) for word in words]}
+        tables = PROCESSORS["bad_words_ids"].tensors(GenerationOptions(bad_words_ids=words), VOCAB)
+        tables += PROCESSORS["sequence_bias"].tensors(GenerationOptions(**bias), VOCAB)
+        return [np.shape(table) for table in tables]
+
+    assert shapes([[4]]) == shapes([list(range(4, 12))]) == shapes([[4] * 8] * 16)
+    assert shapes([[4] * 9]) != shapes([[4] * 8]) != shapes([[4]] * 17)

@@ -126,3 +126,12 @@ def test_a_seed_repeats_beam_samples(checkpoint):
     assert (one["sequences"] != other["sequences"]).any()
     alone = layer.generate(PROMPTS[:1], **options)
     np.testing.assert_array_equal(alone["sequences"], one["sequences"][:2])
+
+
+def test_what_passes_the_check_fits_into_the_largest_cache(checkpoint):
+    layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), cache_buckets=[32])
+    rows, options = [[5] * 23], dict(num_beams=2, max_new_tokens=5)  # 23 and 2 x 5 - 1 slots
+    layer.check(rows, **options)
+    assert layer.generate(rows, **options)["lengths"].tolist() == [5]
+    with pytest.raises(ValueError, match="a cache of 33"):
+        layer.generate([[5] * 24], **options)

@@ -344,3 +344,10 @@ class TestSavedPrompts:
             layer.generate([[5]], reuse_prompt="yes")
         with pytest.raises(TypeError, match="what save_prompt returned"):
             layer.chat(reuse_prompt=True)
+
+
+def test_an_answer_goes_on_from_a_message_of_parts(layer):
+    part = {"type": "text", "text": "a"}
+    chat = layer.chat(messages=[{"role": "assistant", "content": [part]}])
+    answer = chat.send(continue_final_message=True)
+    assert chat.messages == [{"role": "assistant", "content": [part, {"type": "text", "text": answer}]}]

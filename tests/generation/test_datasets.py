@@ -94,3 +94,8 @@ def test_only_datasets_are(layer):
     others = [TEXTS, "a", ROWS, {"input_ids": ROWS}, ragged, tf.constant(TEXTS)]
     assert not any(map(is_dataset, others)) and is_dataset(slices(TEXTS))
     assert list(itertools.chain(*map(texts, [listed(slices(TEXTS))]))) == TEXTS
+
+
+def test_ragged_batches_inside_a_pipeline(layer):
+    made = [row for batch in slices(ragged).ragged_batch(2).map(layer) for row in batch["sequences"].numpy().tolist()]
+    assert made == layer.generate(ROWS)["sequences"].tolist()

@@ -287,18 +287,6 @@ def test_strings_first_and_ids_in_a_model_afterwards(new_layer):
     assert pipeline.predict(np.array([[5, 6, 7]]), verbose=0)["sequences"].shape == (1, 6)
 
 
-@pytest.mark.slow
-def test_batches_of_a_predict_draw_each_for_itself(model):
-    layer = XLAGenerationLayer(model, max_new_tokens=8, do_sample=True, temperature=3.0, seed=1)
-    inputs = keras.Input((3,), dtype="int32")
-    pipeline = keras.Model(inputs, layer(inputs))
-    same = np.array([[5, 6, 7]] * 4)
-    made = pipeline.predict(same, batch_size=2, verbose=0)["sequences"]
-    assert len({tuple(row) for row in made.tolist()}) == 4
-    assert (made == layer.generate(same)["sequences"]).all()  # as if they had run together
-    assert (layer.generate(same)["sequences"] == layer.generate(same, max_new_tokens=8)["sequences"]).all()
-
-
 def test_more_rows_than_run_at_once_are_batches_with_the_same_results(model):
     options = dict(max_new_tokens=4, do_sample=True, seed=5)
     rows = [[5 + i % 50, 6] for i in range(9)]
@@ -367,3 +355,18 @@ def test_bad_values_of_a_checkpoint_can_be_overridden(checkpoint, tmp_path):
     assert layer.options.max_new_tokens == 3
     layer = XLAGenerationLayer.from_pretrained(folder, generation_config={"max_new_tokens": 5})
     assert layer.options.max_new_tokens == 5 and layer.options.repetition_penalty == 1.0
+
+
+def test_a_list_of_symbolic_tensors_is_refused(layer):
+    ids, mask = keras.Input((3,), dtype="int32"), keras.Input((3,), dtype="int32")
+    with pytest.raises(TypeError, match=r'a list in a graph.*"attention_mask": mask'):
+        layer([ids, mask])
+
+
+def test_sizes_of_a_warmup_are_checked(layer):
+    assert layer.warmup(np.int64(1), np.int32(3)) == layer.warmup([1], [3]) + 2 or layer.trace_count
+    for bad in (0, [2, 0]):
+        with pytest.raises(ValueError, match="batch_sizes=0; expected an int of at least 1"):
+            layer.warmup(bad)
+    with pytest.raises(TypeError, match=r"prompt_lengths=2\.5"):
+        layer.warmup(1, [2.5])

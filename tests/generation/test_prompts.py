@@ -112,3 +112,21 @@ def test_bad_texts_are_refused(inputs, error, text):
     with pytest.raises(error) as caught:
         prompts.texts(inputs)
     assert text in str(caught.value)
+
+
+def test_a_column_of_lists_gives_its_rows():
+    column = np.empty((3,), object)
+    column[:] = ROWS
+    assert not prompts.is_text(column) and plain(prompts.rows(column)) == ROWS
+    assert prompts.is_text(np.array(["a", b"b"], object)) and prompts.is_text(np.array([], object))
+    with pytest.raises(TypeError, match="dtype object"):
+        prompts.rows(np.array([[5, 6], [7, 8]], object))
+
+
+def test_bytes_that_are_no_text_are_refused():
+    with pytest.raises(ValueError, match=r"Prompt 1 is no UTF-8 text: .*Decode it"):
+        prompts.texts([b"a", b"\xff"])
+
+
+def test_decoder_rows_begin_with_the_start_token_once():
+    assert plain(prompts.decoder_rows([[4], [2, 4], []], start=2)) == [[2, 4], [2, 4], [2]]

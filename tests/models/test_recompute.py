@@ -235,3 +235,15 @@ def argmax():
 def test_other_models_are_refused_when_the_layer_is_made(make, error, text):
     with pytest.raises(error, match=text):
         Recompute(make())
+
+
+def test_a_lora_that_comes_later_is_not_ignored():
+    model = keras.Sequential(
+        [keras.Input((8,), dtype="int32"), keras.layers.Embedding(20, 4), keras.layers.Dense(20, name="head")]
+    )
+    layer = XLAGenerationLayer(model, max_new_tokens=2)
+    layer.generate([[5, 6]])
+    model.get_layer("head").enable_lora(2)
+    with pytest.raises(ValueError, match=r"has other weights than when the layer was made.*LoRA"):
+        layer.generate([[5, 6]])
+    assert XLAGenerationLayer(model, max_new_tokens=2).generate([[5, 6]])["lengths"].tolist() == [2]

@@ -63,6 +63,8 @@ def owners(model):
         private.TAKES_TRAINING: model,
         private.TRACKER: model,
         private.UNMADE: sys.modules[private.UNMADE.owner],
+        private.AUTOCAST: sys.modules[private.AUTOCAST.owner],
+        private.STATELESS: sys.modules[private.STATELESS.owner],
         private.LAST_LOGS: model,
         private.LOGS_IN_ORDER: model,
         private.MASK: keras.layers.Masking()(np.ones((1, 2, 3), "float32")),

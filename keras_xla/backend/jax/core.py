@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import keras
 
+from keras_xla.private.keras import as_stored
+
 xla = jax.jit  # compiles a function of arrays
 
 
@@ -30,7 +32,8 @@ def float_bits(x: jax.Array) -> jax.Array:
 
 def read_weights(variables: Sequence[keras.Variable]) -> list[jax.Array]:
     """The values that variables have in this thread, to be passed on to another: `predict` has a scope of its own."""
-    return [v.value for v in variables]
+    with as_stored():
+        return [v.value for v in variables]
 
 
 def same_weights(variables: Sequence[keras.Variable], weights: list[jax.Array]) -> bool:

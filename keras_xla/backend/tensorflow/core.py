@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.machine import machine as machine
-from keras_xla.private.keras import stand_on
+from keras_xla.private.keras import as_stored, stand_on
 from keras_xla.private.names import otherwise
 
 xla = tf.function(jit_compile=True, autograph=False)  # compiles a function of tensors
@@ -48,7 +48,8 @@ def share(variable: keras.Variable, source: Any) -> bool:
 
 def read_weights(variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
     """The values of variables; nothing is copied, unless one is assigned to while its value is kept."""
-    return [tf.convert_to_tensor(v.value) for v in variables]
+    with as_stored():
+        return [tf.convert_to_tensor(v.value) for v in variables]
 
 
 def same_weights(variables: Sequence[keras.Variable], weights: list[tf.Tensor]) -> bool:
@@ -79,6 +80,7 @@ def trace_once(fn: Callable) -> Callable:
 
 def is_traced(x: Any) -> bool:
     """Whether `x` is a symbolic tensor of a graph under construction."""
+    x = x.flat_values if isinstance(x, tf.RaggedTensor) else x
     return isinstance(x, tf.Tensor) and not hasattr(x, "numpy")
 
 
@@ -91,17 +93,31 @@ def host_call(fn: Callable, inputs: Any, outputs: Sequence[tuple[tuple, str]]) -
     """Call the Python function `fn` from inside a graph.
 
     Args:
-        fn: From `inputs` as numpy arrays (strings as an object array of bytes) to a list of arrays, or one.
-        inputs: Nested tensors.
+        fn: From `inputs` as numpy arrays (strings as an object array of bytes, ragged tensors as lists of arrays) to a
+            list of arrays, or one.
+        inputs: A tensor, or a dict of tensors.
         outputs: `(shape, dtype)` of each result.
     """
-    flat = tf.nest.flatten(inputs)
+    named = inputs if isinstance(inputs, dict) else {"": inputs}
+    flat = [part for x in named.values() for part in _parts(x)]
 
     def run(*arrays):
-        return fn(tf.nest.pack_sequence_as(inputs, list(arrays)))
+        rest = iter(arrays)
+        values = {name: _whole([next(rest) for _ in _parts(x)]) for name, x in named.items()}
+        return fn(values if isinstance(inputs, dict) else values[""])
 
     results = tf.numpy_function(run, flat, [tf.as_dtype(dtype) for _, dtype in outputs])
     results = results if isinstance(results, (list, tuple)) else [results]
     for result, (shape, _) in zip(results, outputs, strict=True):
         result.set_shape(shape)
     return list(results)
+
+
+def _parts(x: Any) -> list[tf.Tensor]:
+    """A tensor; or the values of a ragged one, and where its rows begin and end."""
+    return [x.values, x.row_splits] if isinstance(x, tf.RaggedTensor) else [x]
+
+
+def _whole(parts: list[np.ndarray]) -> Any:
+    """The array, or the rows of a ragged one."""
+    return parts[0] if len(parts) == 1 else np.split(parts[0], parts[1][1:-1])

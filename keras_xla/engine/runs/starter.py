@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla.config import GenerationOptions
+from keras_xla.engine.batches import slots_of
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import AdvanceKey, AssistantKey, Executables, SpeculateKey, WholeKey
 from keras_xla.engine.padding import pad_left, pad_more
@@ -107,7 +108,8 @@ class Starter:
         busy = np.array([len(prompt) > 0 for prompt in batch.prompts])
         ids, starts = batch.ids()
         if chunked:
-            slots = ids.shape[1] + options.num_beams * min(options.most_new_tokens, max(AHEAD, 2 * batch.guesses))
+            new = min(options.most_new_tokens, max(AHEAD, 2 * batch.guesses))
+            slots = slots_of(ids.shape[1], new, options.num_beams)
         else:  # its cache cannot grow, and takes prompts whole
             ids, starts = pad_more(ids, starts, options.fill)
             slots = ids.shape[1] + options.most_new_tokens

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_xla.engine.search import random, samplers
@@ -16,7 +17,7 @@ from keras_xla.engine.search.request import Request
 
 # B batch, K beams, C candidates, T slots, V vocabulary
 
-_NONE = -1e9  # the score of a beam that is not there; Hugging Face's, so that sums round alike
+_NONE = np.float32(-1e9)  # the score of a beam that is not there; Hugging Face's, so that sums round alike
 
 
 class BeamState(NamedTuple):
@@ -70,7 +71,7 @@ class BeamSearch:
         return BeamState(
             running=empty,
             # All beams begin alike: only the first counts, or they would find the same K times.
-            logprobs=ops.concatenate([ops.zeros((shape[0], 1)), none[:, 1:]], axis=1),
+            logprobs=ops.concatenate([ops.zeros((shape[0], 1), "float32"), none[:, 1:]], axis=1),
             tokens=empty,
             lengths=ops.zeros(shape, "int32"),
             scores=none,

@@ -6,13 +6,14 @@ serves all of them. Thresholds are found by bisection: XLA sorts a vocabulary sl
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from keras import ops
 
 from keras_xla.backend import float_bits
 
 # B batch, V vocabulary, C columns of a V that is folded in two
 
-OFF = -1e30  # a logit that is out of the question; finite, so that no NaN can come of it
+OFF = np.float32(-1e30)  # a logit that is out of the question; finite, so that no NaN can come of it
 _COLUMNS = 256
 
 

@@ -155,9 +155,14 @@ class SpeechPipeline:
         """Compile what `batch` windows at once need, with the options as for `transcribe`."""
         speech, options = self._options(options, overrides)
         self.features(np.zeros((self.features.samples,), np.float32))
+        longest = self.generator.model.max_positions // 2 + 2  # of a prompt, with what was heard before
         with self.generator.executables.warming():
-            hidden = self.generator.encode(np.zeros((batch, *self.shape), np.float32))
-            self.generator.score([np.array([self.tokens.start], np.int32)] * batch, hidden)
+            hidden, length = self.generator.encode(np.zeros((batch, *self.shape), np.float32)), 1
+            while length < longest and self.generator.cache_buckets.holds(length + 1):
+                self.generator.score([np.full((length,), self.tokens.start, np.int32)] * batch, hidden)
+                length = self.generator.cache_buckets.fit(length + 1)
+                if speech.no_speech_threshold is None:  # then only the language is asked for, behind one token
+                    break
         language = next(iter(self.tokens.languages), None)
         prompts = [np.array(self.tokens.prompt(language, self.tokens.task, timestamps=False), np.int32)] * batch
         most = speech.max_new_tokens or self.generator.model.max_positions - len(prompts[0])

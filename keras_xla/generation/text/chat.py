@@ -130,7 +130,9 @@ class Chat:
     def _add(self, asked: Sequence[Message], answer: Sequence[str], goes_on: bool) -> None:
         text = "".join(answer)
         if goes_on:
-            self.messages = [*asked[:-1], {**asked[-1], "content": asked[-1]["content"] + text}]
+            begun = asked[-1]["content"]
+            whole = begun + text if isinstance(begun, str) else [*(begun or ()), {"type": "text", "text": text}]
+            self.messages = [*asked[:-1], {**asked[-1], "content": whole}]
         else:
             self.messages = [*asked, {"role": "assistant", "content": text}]
 

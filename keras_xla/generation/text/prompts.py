@@ -17,7 +17,9 @@ def is_text(inputs: Any) -> bool:
     if isinstance(inputs, (list, tuple)):
         return bool(inputs) and is_text(inputs[0])
     dtype = getattr(inputs, "dtype", None)
-    return dtype == "string" or getattr(dtype, "kind", None) in ("U", "S", "O", "T")
+    if getattr(dtype, "kind", None) == "O":  # strings, if the first is one: lists of ids come so, too
+        return isinstance(next(iter(np.asarray(inputs).flat), ""), (str, bytes))
+    return dtype == "string" or getattr(dtype, "kind", None) in ("U", "S", "T")
 
 
 def is_features(inputs: Any) -> bool:
@@ -93,6 +95,8 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
     if isinstance(inputs, (list, tuple)):
         return _ragged(list(inputs), mask, pad)
     ids = _array(inputs)
+    if ids.dtype == object and ids.ndim == 1:  # a column of lists
+        return _ragged(ids.tolist(), mask, pad)
     if ids.ndim != 2:
         raise ValueError(f"Received ids of shape {ids.shape}; expected (batch, length). For one prompt pass ids[None].")
     if not np.issubdtype(ids.dtype, np.integer):
@@ -117,12 +121,15 @@ def split_decoder(inputs: Any) -> tuple[Any, Any]:
 
 def decoder_rows(ids: Any, start: int | None) -> list[np.ndarray]:
     """The rows of `decoder_input_ids`, each led by the token that a decoder starts with, `start`."""
-    return [row if start is None or row[:1] == [start] else np.insert(row, 0, start) for row in rows(ids)]
+    return [row if start is None or (len(row) and row[0] == start) else np.insert(row, 0, start) for row in rows(ids)]
 
 
 def _text(i: int, prompt: Any) -> str | list[Message]:
     if isinstance(prompt, bytes):
-        prompt = prompt.decode("utf-8")
+        try:
+            prompt = prompt.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"Prompt {i} is no UTF-8 text: {error}. Decode it with its own encoding.") from None
     if isinstance(prompt, (list, tuple)) and all(isinstance(message, Mapping) for message in prompt):
         for message in prompt:
             _check_message(i, message)

@@ -2,11 +2,11 @@
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from keras_xla.models.sources.gguf_fields import Fields, shown
 from keras_xla.models.sources.gguf_header import GGUFHeader
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -25,12 +25,12 @@ _SCALING_KEYS = {
 }
 
 
-def token_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
+def token_ids(fields: Fields) -> dict[str, int]:
     """The ids of the special tokens a file names: `bos`, `eos`, `unknown`, `padding`, `eot`."""
     # A sentencepiece vocabulary without ids means Llama's; llama.cpp reads it so too.
-    ids = {"bos": 1, "eos": 2, "unknown": 0} if metadata.get("tokenizer.ggml.model") == "llama" else {}
+    ids = {"bos": 1, "eos": 2, "unknown": 0} if fields.text("tokenizer.ggml.model", None) == "llama" else {}
     for name in ("bos", "eos", "unknown", "padding", "eot"):
-        if (value := metadata.get(f"tokenizer.ggml.{name}_token_id")) is not None:
+        if (value := fields.whole(f"tokenizer.ggml.{name}_token_id", None)) is not None:
             ids[name] = value
     return ids
 
@@ -40,37 +40,23 @@ def gguf_config(header: GGUFHeader) -> dict[str, Any]:
 
     Llama 3's scaling of its rotary frequencies, a tensor in GGUF, becomes `rope_freq_factors`.
     """
-    metadata, tensors = header.metadata, header.tensors
-    architecture = metadata.get("general.architecture")
+    fields, tensors = header.fields, header.tensors
+    architecture = fields.text("general.architecture", None)
     if architecture not in ARCHITECTURES:
         raise ValueError(
-            f"{header.path}: received the GGUF architecture {architecture!r}; expected one of "
+            f"{header.path}: received the GGUF architecture {shown(architecture)}; expected one of "
             f"{', '.join(ARCHITECTURES)}. Give the model's safetensors folder instead."
         )
     _refuse_unreadable(header, architecture)
-
-    def get(key: str, default: Any = None) -> Any:
-        value = metadata.get(f"{architecture}.{key}", default)
-        if value is None:
-            raise ValueError(f"{header.path} has no '{architecture}.{key}'; convert the model to GGUF again.")
-        if isinstance(value, list):
-            # Some converters write one number a layer, all of them the same.
-            if len(set(value)) != 1:
-                raise ValueError(
-                    f"{header.path}: '{architecture}.{key}' differs between layers: {value}; expected one "
-                    "value. Use the safetensors folder of this model."
-                )
-            value = value[0]
-        return value
-
     if "token_embd.weight" not in tensors:
         raise ValueError(
             f"{header.path} has no tensor 'token_embd.weight': it holds no language model. Download it again."
         )
-    heads, hidden = get("attention.head_count"), get("embedding_length")
-    head_dim = get("attention.key_length", hidden // heads)
+    heads = fields.whole(f"{architecture}.attention.head_count", least=1)
+    hidden = fields.whole(f"{architecture}.embedding_length", least=1)
+    head_dim = fields.whole(f"{architecture}.attention.key_length", hidden // heads, least=1)
     for key in ("attention.value_length", "rope.dimension_count"):
-        if (other := get(key, head_dim)) != head_dim:
+        if (other := fields.whole(f"{architecture}.{key}", head_dim)) != head_dim:
             raise ValueError(
                 f"{header.path}: '{architecture}.{key}' is {other}; expected the head size {head_dim}. "
                 "Use the safetensors folder of this model."
@@ -80,76 +66,76 @@ def gguf_config(header: GGUFHeader) -> dict[str, Any]:
         "model_type": architecture,
         "vocab_size": tensors["token_embd.weight"].shape[0],
         "hidden_size": hidden,
-        "intermediate_size": get("feed_forward_length"),
-        "num_hidden_layers": get("block_count"),
+        "intermediate_size": fields.whole(f"{architecture}.feed_forward_length", least=1),
+        "num_hidden_layers": fields.whole(f"{architecture}.block_count", least=1),
         "num_attention_heads": heads,
-        "num_key_value_heads": get("attention.head_count_kv", heads),
+        "num_key_value_heads": fields.whole(f"{architecture}.attention.head_count_kv", heads, least=1),
         "head_dim": head_dim,
         "hidden_act": "silu",
-        "rms_norm_eps": _decimal(get("attention.layer_norm_rms_epsilon")),
-        "rope_theta": _decimal(get("rope.freq_base", 10000.0)),
-        "max_position_embeddings": get("context_length"),
+        "rms_norm_eps": _decimal(fields.number(f"{architecture}.attention.layer_norm_rms_epsilon", least=0)),
+        "rope_theta": _decimal(fields.number(f"{architecture}.rope.freq_base", 10000.0, least=0)),
+        "max_position_embeddings": fields.whole(f"{architecture}.context_length", least=1),
         "tie_word_embeddings": "output.weight" not in tensors,
     }
     if architecture != "qwen2":  # whose biases are not an option
         config["attention_bias"] = "blk.0.attn_q.bias" in tensors
     if architecture == "llama":
         config["mlp_bias"] = "blk.0.ffn_gate.bias" in tensors
-        if window := metadata.get("llama.attention.sliding_window"):
+        if window := fields.whole("llama.attention.sliding_window", 0):
             # Hugging Face's Llama has no window; its Mistral is the same model with one.
             config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
             config["sliding_window"] = window
     if scaling := _rope_scaling(header, architecture):
         config["rope_scaling"] = scaling
     if ROPE_FACTORS in tensors:
-        factors = header.read(ROPE_FACTORS)
-        if factors.shape != (head_dim // 2,):
+        if (shape := tensors[ROPE_FACTORS].shape) != (head_dim // 2,):
             raise ValueError(
-                f"{header.path}: {ROPE_FACTORS} has the shape {factors.shape}; expected ({head_dim // 2},), "
+                f"{header.path}: {ROPE_FACTORS} has the shape {shape}; expected ({head_dim // 2},), "
                 "half the head size. Convert the model to GGUF again."
             )
-        config["rope_freq_factors"] = factors.tolist()
-    return config | _config_ids(metadata)
+        config["rope_freq_factors"] = header.read(ROPE_FACTORS).tolist()
+    return config | _config_ids(fields)
 
 
-def gguf_generation_config(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def gguf_generation_config(fields: Fields) -> dict[str, Any]:
     """The token ids that generation needs, with the end of a turn as a second end of text."""
-    config, eot = _config_ids(metadata), token_ids(metadata).get("eot")
+    config, eot = _config_ids(fields), token_ids(fields).get("eot")
     if eot is not None and eot != config.get("eos_token_id"):
         config["eos_token_id"] = [config["eos_token_id"], eot] if "eos_token_id" in config else eot
     return config
 
 
-def _config_ids(metadata: Mapping[str, Any]) -> dict[str, int]:
-    ids = token_ids(metadata)
+def _config_ids(fields: Fields) -> dict[str, int]:
+    ids = token_ids(fields)
     names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
     return {theirs: ids[ours] for ours, theirs in names.items() if ours in ids}
 
 
 def _refuse_unreadable(header: GGUFHeader, architecture: str) -> None:
-    metadata, tensors = header.metadata, header.tensors
-    experts = metadata.get(f"{architecture}.expert_count") or 0
-    if experts or any(re.search(r"ffn_gate_inp|_exps\.|ffn_up\.\d", name) for name in tensors):
+    experts = header.fields.whole(f"{architecture}.expert_count", 0)
+    if experts or any(re.search(r"ffn_gate_inp|_exps\.|ffn_up\.\d", name) for name in header.tensors):
         raise ValueError(f"{header.path} is a mixture of experts, which is not supported; expected a dense model.")
-    if metadata.get("split.count", 1) > 1:
+    if (parts := header.fields.whole("split.count", 1)) > 1:
         raise ValueError(
-            f"{header.path} is one of {metadata['split.count']} parts of a model; expected a single file. "
+            f"{header.path} is one of {parts} parts of a model; expected a single file. "
             "Join the parts with `llama-gguf-split --merge FIRST_PART OUT`."
         )
 
 
 def _rope_scaling(header: GGUFHeader, architecture: str) -> dict[str, Any] | None:
-    prefix = f"{architecture}.rope.scaling."
+    fields, prefix = header.fields, f"{architecture}.rope.scaling."
     given = {k.removeprefix(prefix): v for k, v in header.metadata.items() if k.startswith(prefix)}
-    if linear := header.metadata.get(f"{architecture}.rope.scale_linear"):  # before 2024
+    read = {"type": fields.text, "finetuned": fields.flag, "original_context_length": fields.whole}
+    given |= {key: read.get(key, fields.number)(prefix + key) for key in _SCALING_KEYS & given.keys()}
+    if linear := fields.number(f"{architecture}.rope.scale_linear", 0.0):  # before 2024
         given = {"type": "linear", "factor": linear} | given
     kind, factor = given.get("type", "linear"), given.get("factor", 0.0)
     if kind == "none" or not factor:
         return None
     unusual = given.keys() - _SCALING_KEYS or given.get("yarn_ext_factor", 1.0) != 1.0
-    if kind not in ("linear", "yarn") or unusual:
+    if kind not in ("linear", "yarn") or factor < 0 or unusual:
         raise ValueError(
-            f"{header.path}: received the rotary scaling {given}; expected type 'linear' or 'yarn', and no "
+            f"{header.path}: received the rotary scaling {shown(given)}; expected type 'linear' or 'yarn', and no "
             f"options but {', '.join(sorted(_SCALING_KEYS - {'yarn_ext_factor'}))}. "
             "Use the safetensors folder."
         )

@@ -32,7 +32,7 @@ class GGUFFile:
         self._header = GGUFHeader(path)
         self.path = self._header.path
         self.config = gguf_config(self._header)
-        self.generation_config = gguf_generation_config(self._header.metadata)
+        self.generation_config = gguf_generation_config(self._header.fields)
         # A tensor without a Hugging Face name keeps its own: the loader then reports it as unexpected.
         self._theirs = {hugging_face_name(name): name for name in self._header.tensors if name != ROPE_FACTORS}
 

@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+from gguf import GGMLQuantizationType, dequantize
 from gguf.quants import quant_shape_to_byte_shape
+
+from keras_xla.models.sources.gguf_fields import Fields
 
 _SCALARS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
 _DTYPES = {"F64": "float64", "F16": "float16", "BF16": "bfloat16"}
 _STRING, _ARRAY = 8, 9
+_MOST_AXES = 4  # as in ggml
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,12 @@ class TensorInfo:
 
 class GGUFHeader:
     """Metadata and tensors of one GGUF file; tensor data is mapped, and read when asked for.
+
+    Attributes:
+        metadata: Strings, numbers, lists of strings and arrays of numbers by key; the arrays are a part of the mapped
+            file.
+        fields: The same, checked.
+        tensors: Where each tensor lies, by name.
 
     Raises:
         ValueError: not a GGUF file, a kind of GGUF file that cannot be read, or a truncated one.
@@ -50,10 +59,11 @@ class GGUFHeader:
             entries = [cursor.tensor() for _ in range(tensor_count)]
         except EOFError as error:
             raise self._truncated(size, "its list of fields and tensors does not end") from error
-        except UnicodeDecodeError as error:
+        except ValueError as error:  # text that is no UTF-8, too
             raise ValueError(f"{self.path} is damaged: {error}. Download it again.") from error
-        alignment = self.metadata.get("general.alignment") or 32
-        start = math.ceil(cursor.offset / alignment) * alignment
+        self.fields = Fields(self.metadata, self.path)
+        alignment = self.fields.whole("general.alignment", 32) or 32
+        start = -(-cursor.offset // alignment) * alignment
         self.tensors = {name: self._tensor(name, start, *entry) for name, *entry in entries}
         needed = max((t.offset + t.nbytes for t in self.tensors.values()), default=0)
         if needed > size:
@@ -101,7 +111,7 @@ class GGUFHeader:
     def _tensor(self, name: str, start: int, shape: tuple[int, ...], kind: int, offset: int) -> TensorInfo:
         try:
             kind = GGMLQuantizationType(kind)
-            stored = quant_shape_to_byte_shape(shape, kind) if shape else (GGML_QUANT_SIZES[kind][1],)
+            stored = quant_shape_to_byte_shape(shape, kind)
         except (ValueError, KeyError) as error:
             raise ValueError(
                 f"{self.path}: the tensor {name} {shape} cannot be read: {error}. The file is damaged, or "
@@ -114,7 +124,12 @@ class GGUFHeader:
 
 
 class _Cursor:
-    """Reads little-endian values one after the other; EOFError where the file ends too early."""
+    """Reads little-endian values one after the other.
+
+    Raises:
+        EOFError: where the file ends too early.
+        ValueError: for what a GGUF file cannot hold.
+    """
 
     def __init__(self, data: np.ndarray):
         self._bytes = memoryview(data)
@@ -141,13 +156,17 @@ class _Cursor:
             raise EOFError  # the cursor is lost in a damaged file
         return self.scalar(_SCALARS[kind])
 
-    def _array(self, kind: int, count: int) -> list:
+    def _array(self, kind: int, count: int) -> list[str] | np.ndarray:
         if kind in _SCALARS:
             dtype = np.dtype(_SCALARS[kind]).newbyteorder("<")
-            return np.frombuffer(self._take(count * dtype.itemsize), dtype).tolist()
+            return np.frombuffer(self._take(count * dtype.itemsize), dtype)
+        if kind == _ARRAY:
+            raise ValueError("it holds an array of arrays, which llama.cpp does not read either")
         return [self.value(kind) for _ in range(count)]
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
-        name, dimensions = self.text(), self.scalar("I")
-        shape = tuple(self.scalar("Q") for _ in range(dimensions))[::-1]
+        name, axes = self.text(), self.scalar("I")
+        if not 1 <= axes <= _MOST_AXES:
+            raise ValueError(f"a tensor has {axes} axes; expected 1 to {_MOST_AXES}")
+        shape = tuple(self.scalar("Q") for _ in range(axes))[::-1]
         return name, shape, self.scalar("I"), self.scalar("Q")

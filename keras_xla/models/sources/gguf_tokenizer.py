@@ -8,7 +8,10 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from keras_xla.models.sources.gguf_config import token_ids
+from keras_xla.models.sources.gguf_fields import Fields, shown
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -40,26 +43,30 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: str) -> Any:
     """A `PreTrainedTokenizerFast` with the file's vocabulary, special tokens and chat template.
 
     Raises:
-        ValueError: for a kind of tokenizer, or a rule for cutting text, that is not known.
+        ValueError: for a kind of tokenizer, or a rule for cutting text, that is not known; and for entries that are
+            damaged.
     """
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
 
-    tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(metadata["tokenizer.ggml.tokens"])]
-    kinds = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    fields = Fields(metadata, path)
+    tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(fields.texts("tokenizer.ggml.tokens"))]
+    kinds = fields.numbers("tokenizer.ggml.token_type")
+    kinds = kinds if len(kinds) else np.full(len(tokens), _NORMAL)
     if not len(tokens) == len(set(tokens)) == len(kinds):
         raise ValueError(
             f"{path}: received {len(tokens)} tokens, {len(set(tokens))} of them different, and {len(kinds)} "
             "token types; expected as many of each. Convert the model to GGUF again."
         )
-    model, pre = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
+    kinds = kinds.tolist()
+    model, pre = fields.text("tokenizer.ggml.model", None), fields.text("tokenizer.ggml.pre", None)
     if model == "gpt2":
-        backend = _byte_level(metadata, tokens, pre, path)
+        backend = _byte_level(fields, tokens, pre, path)
     elif model == "llama":
-        backend = _sentencepiece(metadata, tokens, kinds, path)
+        backend = _sentencepiece(fields, tokens, kinds, path)
     else:
         raise ValueError(
-            f"{path}: received tokenizer.ggml.model {model!r}; expected 'gpt2' (byte-level BPE) or 'llama' "
+            f"{path}: received tokenizer.ggml.model {shown(model)}; expected 'gpt2' (byte-level BPE) or 'llama' "
             "(sentencepiece). Give the tokenizer of the original model."
         )
     # These are found in the text before anything is cut; all are in the vocabulary, so no id changes.
@@ -70,20 +77,20 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: str) -> Any:
     backend.add_special_tokens(added[_UNKNOWN] + added[_CONTROL])
     backend.add_tokens(added[_USER_DEFINED])
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
-    ids = {names[k]: i for k, i in token_ids(metadata).items() if k in names and i < len(tokens)}
+    ids = {names[k]: i for k, i in token_ids(fields).items() if k in names and i < len(tokens)}
     bos_by_default = model == "llama" or pre in _WHOLE_WORDS
-    add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", bos_by_default)) and "bos_token" in ids
-    add_eos = bool(metadata.get("tokenizer.ggml.add_eos_token", False)) and "eos_token" in ids
+    add_bos = bool(fields.flag("tokenizer.ggml.add_bos_token", bos_by_default)) and "bos_token" in ids
+    add_eos = bool(fields.flag("tokenizer.ggml.add_eos_token", False)) and "eos_token" in ids
     # transformers 5 does so by itself, because of the two arguments; transformers 4 ignores those.
     backend.post_processor = _ends(tokens, ids["bos_token"] if add_bos else None, ids["eos_token"] if add_eos else None)
-    length = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+    length = fields.whole(f"{fields.text('general.architecture', None)}.context_length", 0)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         **{name: tokens[i] for name, i in ids.items()},
         add_bos_token=add_bos,
         add_eos_token=add_eos,
         **({"model_max_length": length} if length else {}),
-        **({"chat_template": template} if (template := _chat_template(metadata)) else {}),
+        **({"chat_template": template} if (template := _chat_template(metadata, fields)) else {}),
         padding_side="left",
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
@@ -108,12 +115,12 @@ def _of_kind(tokens: list[str], kinds: list[int], kind: int) -> list[str]:
     return [token for token, other in zip(tokens, kinds, strict=True) if other == kind]
 
 
-def _byte_level(metadata: Mapping[str, Any], tokens: list[str], pre: str | None, path: str) -> Any:
+def _byte_level(fields: Fields, tokens: list[str], pre: str | None, path: str) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     if pre not in _RULES:
         raise ValueError(
-            f"{path}: received tokenizer.ggml.pre {pre!r}; expected one of {', '.join(_RULES)}. "
+            f"{path}: received tokenizer.ggml.pre {shown(pre)}; expected one of {', '.join(_RULES)}. "
             "The wrong one gives wrong ids: give the tokenizer of the original model."
         )
     if pre == "default":
@@ -123,7 +130,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str], pre: str | None,
             stacklevel=4,
         )
     vocab = {token: i for i, token in enumerate(tokens)}
-    merges = [tuple(merge.split(" ")) for merge in metadata.get("tokenizer.ggml.merges", ())]
+    merges = [tuple(merge.split(" ")) for merge in fields.texts("tokenizer.ggml.merges", ())]
     if not merges or any(len(pair) != 2 or not vocab.keys() >= {*pair, "".join(pair)} for pair in merges):
         raise ValueError(
             f"{path}: received {len(merges)} merges, expected pairs of tokens that make a token. "
@@ -144,25 +151,30 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str], pre: str | None,
     return backend
 
 
-def _sentencepiece(metadata: Mapping[str, Any], tokens: list[str], kinds: list[int], path: str) -> Any:
+def _sentencepiece(fields: Fields, tokens: list[str], kinds: list[int], path: str) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    scores = metadata.get("tokenizer.ggml.scores")
-    if not scores:
+    scores = fields.numbers("tokenizer.ggml.scores")
+    if not len(scores):
         raise ValueError(f"{path} has a sentencepiece vocabulary but no scores. Convert the model to GGUF again.")
+    if len(scores) != len(tokens):
+        raise ValueError(
+            f"{path}: received {len(scores)} scores for {len(tokens)} tokens; expected one for each. Convert the model "
+            "to GGUF again."
+        )
     vocab = {token: i for i, token in enumerate(tokens)}
     pieces = [i for i, kind in enumerate(kinds) if kind not in (_UNKNOWN, _CONTROL, _BYTE)]
-    unknown = token_ids(metadata).get("unknown", len(tokens))
+    unknown = token_ids(fields).get("unknown", len(tokens))
     bpe = models.BPE(
         vocab=vocab,
-        merges=_merges({tokens[i]: i for i in pieces}, scores),
+        merges=_merges({tokens[i]: i for i in pieces}, scores.tolist()),
         unk_token=tokens[unknown] if unknown < len(tokens) else None,
         fuse_unk=True,
         byte_fallback=_BYTE in kinds,
     )
     backend = Tokenizer(bpe)
     spaces, strip = [normalizers.Replace(" ", _SPACE)], []
-    if metadata.get("tokenizer.ggml.add_space_prefix", True):
+    if fields.flag("tokenizer.ggml.add_space_prefix", True):
         spaces, strip = [normalizers.Prepend(_SPACE), *spaces], [decoders.Strip(" ", 1, 0)]
     backend.normalizer = normalizers.Sequence(spaces)
     backend.decoder = decoders.Sequence(
@@ -185,11 +197,11 @@ def _merges(vocab: Mapping[str, int], scores: list[float]) -> list[tuple[str, st
     return [(a, b) for *_, a, b in found]
 
 
-def _chat_template(metadata: Mapping[str, Any]) -> str | dict[str, str] | None:
+def _chat_template(metadata: Mapping[str, Any], fields: Fields) -> str | dict[str, str] | None:
     """The chat template; a dict by name where the file holds several."""
     prefix = "tokenizer.chat_template."
-    named = {key.removeprefix(prefix): text for key, text in metadata.items() if key.startswith(prefix)}
-    default = metadata.get("tokenizer.chat_template")
+    named = {key.removeprefix(prefix): fields.text(key) for key in metadata if key.startswith(prefix)}
+    default = fields.text("tokenizer.chat_template", None)
     if named and default:
         return {"default": default} | named
     return default or named or None

@@ -68,7 +68,7 @@ class CachedTask:
             mine, update = self._call(token, ops.slice(kv, at, one), ops.take(position, row))
             return row + 1, ops.slice_update(scores, (row, 0), mine), ops.slice_update(kv, at, update)
 
-        start = ops.zeros((), "int32"), ops.zeros((batch, self.vocab_size)), kv
+        start = ops.zeros((), "int32"), ops.zeros((batch, self.vocab_size), "float32"), kv
         return ops.while_loop(lambda row, *_: row < batch, run, start)[1:]
 
     def _call(self, tokens, kv, position):

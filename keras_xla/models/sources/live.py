@@ -4,6 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import keras
 import numpy as np
 
 from keras_xla import backend
@@ -98,6 +99,30 @@ class Follower:
         return [self._checkpoint.read(name) for name in step.names]
 
 
+class SameWeights:
+    """Raises once a live model has other variables than those it generates with: their values are all that may change.
+
+    Args:
+        model: A Keras model.
+    """
+
+    def __init__(self, model: keras.layers.Layer):
+        self._model, self._known = model, list(model.weights)
+
+    def check(self) -> None:
+        """Look at the model.
+
+        Raises:
+            ValueError: it has others.
+        """
+        now = self._model.weights
+        if len(now) != len(self._known) or any(a is not b for a, b in zip(now, self._known, strict=True)):
+            raise ValueError(
+                f"The model {self._model.name!r} has other weights than when the layer was made, such as those of a "
+                "LoRA or of a quantization. Make the layer again: XLAGenerationLayer(model, ...)."
+            )
+
+
 def _moved(before: np.ndarray, now: np.ndarray) -> bool:
     """Whether two arrays that are both alive stand on different memory."""
     return before.ctypes.data != now.ctypes.data
@@ -113,7 +138,12 @@ def refresh(model: Any) -> None:
     """Give a model that follows a live one the weights of that one; nothing happens to any other.
 
     Call it before each run; it takes microseconds a variable where nothing has changed.
+
+    Raises:
+        ValueError: the live model has other variables than when this one was made of it.
     """
+    if (same_weights := getattr(model, "same_weights", None)) is not None:
+        same_weights.check()
     follower = getattr(model, "follower", None)
     if follower is not None:
         follower.refresh()

@@ -12,7 +12,7 @@ from keras_xla.models.recompute import Recompute
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.keras_hub import is_task, open_task
 from keras_xla.models.sources.keras_hub_tokenizer import options_of_task, tokenizer_of_task
-from keras_xla.models.sources.live import open_live
+from keras_xla.models.sources.live import SameWeights, open_live
 from keras_xla.models.sources.transformers_tf import CLASSES, accepts
 from keras_xla.models.transformer import Transformer
 
@@ -41,6 +41,8 @@ def as_decoder(model: Any, quantization: str | None = None) -> Decoder | Encoder
     if accepts(model):
         return load_model(open_live(model), quantization=quantization)
     decoder = open_task(model, quantization) if is_task(model) else _as_it_is(model)
+    if decoder is not model and isinstance(model, keras.layers.Layer):
+        decoder.same_weights = SameWeights(model)
     now = getattr(decoder, "quantization", None)
     return decoder if quantization in (None, now) else quantized(decoder, quantization)
 

@@ -3,6 +3,8 @@
 import collections
 import json
 import math
+import os
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from keras_xla.models.sources.tensorflow_names import config_as_computed
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_DEEPEST = 100  # lists and objects inside of each other; a real config has a few
+_LONGEST_HEADER = 100_000_000  # bytes, as in safetensors
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -94,7 +98,10 @@ def open_tokenizer(folder: str) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # transformers and tokenizers raise everything from KeyError to their own
+    # transformers and tokenizers raise everything from KeyError to their own; Rust's panic is not even an Exception.
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise ValueError(
             f"{folder}: its tokenizer files cannot be read ({type(error).__name__}: {error}). Pass tokenizer=..., or "
             "download them again. Code that comes with a tokenizer is not run."
@@ -104,11 +111,22 @@ def open_tokenizer(folder: str) -> Any:
 def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        _check_depth(content)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}). Download or save it again.") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object. Download or save it again.")
     return content
+
+
+def _check_depth(content: Any) -> None:
+    """Raise for JSON so deep that functions which copy or print it, and call themselves for that, could fail."""
+    level, depth = [content], 0
+    while level := [part for part in level if isinstance(part, (dict, list))]:
+        depth += 1
+        if depth > _DEEPEST:
+            raise ValueError(f"it nests lists and objects more than {_DEEPEST} deep")
+        level = [each for part in level for each in (part.values() if isinstance(part, dict) else part)]
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -124,6 +142,11 @@ def _config(folder: Path) -> dict[str, Any]:
     if "model_type" not in config:
         raise ValueError(
             f"{path} has no 'model_type'; expected the config.json of a transformers model. Download or save it again."
+        )
+    if not isinstance(config["model_type"], str):
+        raise ValueError(
+            f"{path} has a 'model_type' of the type {type(config['model_type']).__name__}; expected a string. Download "
+            "or save it again."
         )
     if method := config.get("quantization_config"):
         name = method.get("quant_method", "unknown") if isinstance(method, dict) else method
@@ -142,12 +165,17 @@ def _weight_files(folder: Path) -> list[Path]:
         shards = _json(folder / _INDEX).get("weight_map")
         if not isinstance(shards, dict):
             raise ValueError(f"{folder / _INDEX} has no 'weight_map'. Download or save it again.")
-        names = sorted(set(map(str, shards.values())))
+        if strange := [name for name in shards.values() if not isinstance(name, str)]:
+            raise ValueError(
+                f"{folder / _INDEX} names {reprlib.repr(strange[0])} as a file; expected a string. Download or save it "
+                "again."
+            )
+        names = sorted(set(shards.values()))
         if outside := [name for name in names if Path(name).name != name or name in ("", ".", "..")]:
             raise ValueError(
                 f"{folder / _INDEX} names files outside of its folder: {', '.join(outside)}. They are not opened."
             )
-        if missing := [name for name in names if not (folder / name).exists()]:
+        if missing := [name for name in names if not os.path.isfile(folder / name)]:
             raise FileNotFoundError(
                 f"{folder}: {len(missing)} of the {len(names)} files named in {_INDEX} are missing: "
                 f"{', '.join(missing)}. Download them too."
@@ -183,9 +211,9 @@ def _damage(file: Path) -> str:
         if size < 8 or length > size - 8:
             return f"it has {size} bytes, and its header alone should have {length} from the 8th byte on"
         try:
-            entries = json.loads(stream.read(length))
+            entries = json.loads(stream.read(length)) if length <= _LONGEST_HEADER else None
             ends = [entry["data_offsets"][1] for key, entry in entries.items() if key != "__metadata__"]
             needed = 8 + length + max(ends, default=0)
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
             return f"it has {size} bytes, and its header of {length} bytes is damaged"
     return f"it has {size} bytes, and its header describes {needed}"

@@ -34,8 +34,8 @@ def as_pytorch(name: str, shape: Iterable[int]) -> tuple[str, tuple[int, ...] | 
     """
     path = re.sub(r"/[^/]*___([^/]*)/", r"/\1/", name.removesuffix(":0")).replace("_._", "/")
     scopes = [scope for scope in path.split("/") if scope]
-    *owners, leaf = scopes[1:] or scopes
-    axes = _AXES[len(tuple(shape))] if leaf == "kernel" else None
+    *owners, leaf = scopes[1:] or scopes or [name]
+    axes = _AXES.get(len(tuple(shape))) if leaf == "kernel" else None  # the loader tells of other shapes
     return ".".join([*owners, _LEAVES.get(leaf, leaf)]), axes
 
 

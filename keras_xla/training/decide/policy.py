@@ -181,7 +181,7 @@ class Policy:
     def _decided(self, new_shapes: NewShapes, way: str, reason: str, measured=None, spent: float = 0.0) -> str:
         decision = Decision(self.kind, describe(new_shapes.leaves), way, reason, measured or {}, spent)
         self.journal.decided(decision)
-        logger.info("decided %s.%s_step runs as %s: %s", self.model.name, self.kind, way, decision.why("step"))
+        logger.info(f"decided {self.model.name}.{self.kind}_step runs as {way}: {decision.why('step')}")
         return way
 
 

@@ -164,3 +164,11 @@ def test_bad_audio_and_options_raise_before_anything_compiles(inputs, options, e
         layer.generate(inputs, **options)
     assert text in str(caught.value)
     assert not new_events() and layer.trace_count == 0
+
+
+def test_after_a_warmup_prompts_of_any_length_compile_nothing(folder):
+    options = dict(language="en", max_new_tokens=8, no_speech_threshold=0.6, cache_buckets=(16, 32, 64))
+    layer = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), on_recompile="raise", **options)
+    layer.warmup(1)
+    for words in (1, 20):
+        layer.generate(sound(0.9), sampling_rate=RATE, initial_prompt=" ".join(["7"] * words))

@@ -1,0 +1,51 @@
+"""Whatever dtype Keras computes in, a layer may be called, generate and predict, in any order."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.models.registry import load_model
+from keras_xla.models.sources.checkpoint import open_checkpoint
+
+IDS = np.array([[5, 6, 7], [8, 9, 10]])
+
+
+@pytest.fixture
+def float64():
+    before = keras.config.floatx()
+    keras.config.set_floatx("float64")
+    yield
+    keras.config.set_floatx(before)
+
+
+@pytest.fixture
+def bfloat16():
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    yield
+    keras.config.set_dtype_policy(before)
+
+
+def layer_of(checkpoint, **options):
+    model = load_model(open_checkpoint(checkpoint("llama-tied-gqa")))
+    return XLAGenerationLayer(model, max_new_tokens=5, generation_config={}, **options)
+
+
+def test_a_call_and_generate_share_executables_in_mixed_precision(checkpoint, bfloat16):
+    layer = layer_of(checkpoint)
+    made = layer.generate(IDS)["sequences"].tolist()
+    before = layer.trace_count
+    assert keras.ops.convert_to_numpy(layer(IDS)["sequences"]).tolist() == made
+    inputs = keras.Input((3,), dtype="int32")
+    pipeline = keras.Model(inputs, layer(inputs))
+    assert pipeline.predict(IDS, verbose=0)["sequences"].tolist() == made
+    assert layer.generate(IDS)["sequences"].tolist() == made
+    assert layer.trace_count == before
+
+
+@pytest.mark.parametrize("options", [{}, dict(num_beams=2), dict(do_sample=True, seed=1, top_p=0.9)], ids=str)
+def test_where_floats_are_float64(checkpoint, float64, options):
+    out = layer_of(checkpoint).generate(IDS, forced_eos_token_id=3, **options)
+    assert out["sequences"].shape == (2, 5) and out["scores"].dtype == np.float32
+    assert np.isfinite(out["scores"]).all() and (out["sequences"][:, -1] == 3).all()
