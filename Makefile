@@ -13,6 +13,12 @@ ON_JAX := tests/private tests/training tests/backend/test_jax_steps.py tests/bac
 # PyTorch, the reference, has one thread in each: two of its threads wait for each other by keeping a core busy.
 PARALLEL := -n 2 --dist worksteal
 test test-all differential oldest transformers4 nightly: export OMP_NUM_THREADS := 1
+# All tests in several runs: $(call in_runs,python,options)
+define in_runs
+	$(1) -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation $(2)
+	$(1) -m pytest $(PARALLEL) tests/generation --ignore tests/generation/speech $(2)
+	$(1) -m pytest $(PARALLEL) tests/training tests/generation/speech $(2)
+endef
 
 .PHONY: docs demo test test-all differential keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
 
@@ -21,17 +27,13 @@ demo: $(VENV)/.base
 
 # Both backends, and the live TensorFlow models of transformers 4 in an environment of their own.
 test: $(VENV)/.test .venv-transformers4/.installed
-	$(BIN)/python -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation -m "not slow"
-	$(BIN)/python -m pytest $(PARALLEL) tests/generation --ignore tests/generation/speech -m "not slow"
-	$(BIN)/python -m pytest $(PARALLEL) tests/training tests/generation/speech -m "not slow"
+	$(call in_runs,$(BIN)/python,-m "not slow")
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m "not slow"
 
 # And what takes longer, on both backends: before an issue is closed.
 test-all: test
-	$(BIN)/python -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation -m slow
-	$(BIN)/python -m pytest $(PARALLEL) tests/generation --ignore tests/generation/speech -m slow
-	$(BIN)/python -m pytest $(PARALLEL) tests/training tests/generation/speech -m slow
+	$(call in_runs,$(BIN)/python,-m slow)
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m slow
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m slow
 	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile random $$(grep -rl "from hypothesis" tests)
@@ -67,7 +69,7 @@ bench-fit: $(VENV)/.test
 
 # The lower end of the stated version range.
 oldest: .venv-oldest/.installed
-	.venv-oldest/bin/python -m pytest $(PARALLEL) tests -m "not slow"
+	$(call in_runs,.venv-oldest/bin/python,-m "not slow")
 
 # What comes next: the training tests on Keras' development version. `tests/private` names what it has no longer.
 # KerasHub cannot be imported with it; docs/keras_tests.md has the reason of what else fails there.
@@ -87,8 +89,7 @@ bench-live: .venv-transformers4/.installed
 
 # Everything that does not take minutes, with the TensorFlow line of Hugging Face: transformers 4, whose models are Keras 2's.
 transformers4: .venv-transformers4/.installed
-	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests -m "not slow" \
-		--ignore tests/test_examples.py --ignore tests/test_docs.py --ignore tests/test_real_checkpoint.py --ignore tests/test_real_seq2seq.py
+	$(call in_runs,.venv-transformers4/bin/python,-m "not slow" $(addprefix --ignore tests/test_,examples.py docs.py real_checkpoint.py real_seq2seq.py))
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -4,13 +4,13 @@ import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
 from tests.pages import differences, listings, script
 from tests.test_examples import ROOT
 
-pytestmark = pytest.mark.slow
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if listings(page))  # some have none
 
 
@@ -25,22 +25,35 @@ def check(page: pathlib.Path, folder: pathlib.Path, packages: pathlib.Path) -> N
     assert differences(found, done.stdout) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_listings_run_and_print_what_the_page_says(page, tmp_path):
     check(page, tmp_path, ROOT)
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory) -> pathlib.Path:
+def archives(tmp_path_factory) -> pathlib.Path:
+    """A folder with the source archive, and the wheel that was built from that alone."""
+    folder, hatch = tmp_path_factory.mktemp("dist"), [sys.executable, "-m", "hatchling", "build", "-d"]
+    subprocess.run([*hatch, folder, "-t", "sdist"], check=True, timeout=300, cwd=ROOT, capture_output=True)
+    (archive,) = folder.glob("keras_xla-*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    source = folder / archive.name.removesuffix(".tar.gz")
+    subprocess.run([*hatch, folder, "-t", "wheel"], check=True, timeout=300, cwd=source, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(archives) -> pathlib.Path:
     """A folder into which the wheel was installed, and nothing else."""
-    folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, str(ROOT)], check=True, timeout=600)
-    (wheel,) = folder.glob("keras_xla-*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", folder / "site", wheel], check=True, timeout=600)
-    return folder / "site"
+    (wheel,) = archives.glob("keras_xla-*.whl")
+    pip = [sys.executable, "-m", "pip", "--quiet", "install", "--no-deps", "--target"]
+    subprocess.run([*pip, archives / "site", wheel], check=True, timeout=600)
+    return archives / "site"
 
 
+@pytest.mark.slow
 def test_the_readmes_snippets_run_from_the_installed_wheel(installed, tmp_path):
     assert len(listings(ROOT / "README.md")) >= 3
     check(ROOT / "README.md", tmp_path, installed)

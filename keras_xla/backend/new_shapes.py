@@ -30,6 +30,7 @@ class StepProfile:
     device: str  # `"CPU"`, `"GPU"` or `"TPU"`
     fingerprint: str  # equal for graphs that cost the same, in every process; another one for all others
     fingerprint_seconds: float  # that it took to make it, which tells how fast this machine is at the moment
+    deterministic: bool = False  # whether every run has to give the same bits: a choice by the clock would not
 
     @property
     def tower(self) -> int:

@@ -311,7 +311,7 @@ class GenerationOptions:
 def without_idle(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without those that the others make meaningless: many checkpoints tune modes that are off."""
     idle = () if options.get("do_sample") else SAMPLING
-    idle += () if (options.get("num_beams") or 1) > 1 else BEAMS
+    idle += BEAMS if options.get("num_beams") in (None, 0, 1) else ()
     return {name: value for name, value in options.items() if name not in idle}
 
 

@@ -271,7 +271,7 @@ class Generator:
         assistant: "Generator | None" = None,
     ) -> None:
         def prefill(key: StateKey, state: backend.DeviceState) -> None:
-            if self.has_encoder and hidden is None:  # prompts of a transcript grow with what was heard, others do not
+            if self.has_encoder:
                 return
             self.prompt_runner.prefill(key, state, np.resize(ids, (key.rows, 2)), np.resize(starts, key.rows))
             if assistant is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.private.names import Gone, Name
+from keras_xla.private.names import Gone, Name, otherwise
 
 _SEEN = "TensorFlow 2.20 and 2.21"
 _PLAIN = "steps run as plain Keras runs them"
@@ -87,6 +87,13 @@ COMPOSITE = Name(
     "CompositeTensor",
     "the class of ragged, sparse and other composite tensors",
     _NOT_WATCHED,
+    _SEEN,
+)
+DETERMINISM = Name(
+    "tensorflow.python.framework.config",
+    "is_op_determinism_enabled",
+    "whether tf.config.experimental.enable_op_determinism was called, or TF_DETERMINISTIC_OPS is set",
+    "steps are timed where TensorFlow's op determinism is on, too",
     _SEEN,
 )
 
@@ -200,6 +207,16 @@ def effects(graph: tf.Graph) -> Collection[tf.Operation]:
 def variables(graph: tf.Graph) -> tuple[tf.Variable, ...]:
     """The variables that a traced graph uses."""
     return tuple(VARIABLES.of(graph))
+
+
+@otherwise(False)
+def ops_are_deterministic() -> bool:
+    """Whether TensorFlow's op determinism is on: every run gives the same bits."""
+    try:
+        from tensorflow.python.framework import config
+    except ImportError:
+        raise DETERMINISM.gone() from None
+    return DETERMINISM.of(config)()
 
 
 def require_graphs() -> None:

@@ -28,7 +28,7 @@ from keras_xla.private.keras import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER,
 from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
-from keras_xla.training.methods import in_place_of
+from keras_xla.training.methods import Methods
 from keras_xla.training.reports.journal import KINDS, Decision, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, capped, flat, is_list, watched
@@ -42,7 +42,7 @@ from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
 
 METHODS = {"train": "fit", "test": "evaluate", "predict": "predict"}
 _STOPS = {"train": "stop_training", "test": "stop_evaluating", "predict": "stop_predicting"}
-_REPLACED = (*(f"make_{kind}_function" for kind in KINDS), *METHODS.values(), "compile")
+_ATTRIBUTE = "keras_xla_attachment"  # of a model
 _SIZES = int, np.int32, np.int64  # types of numbers of rows that Keras takes for a batch
 
 
@@ -53,6 +53,7 @@ class Attachment:
         jit_compile: True or `"auto"`; False from when plain Keras was asked for until the calls that go on have ended.
         journal: What was decided and how it ran.
         enabled: Whether the model was attached because `keras_xla.enable` was on, not because of its own script.
+        methods: Ours, for the instance, and what is behind them.
     """
 
     def __init__(self, model: keras.Model, jit_compile: bool | str):
@@ -63,6 +64,14 @@ class Attachment:
         self._arrays: dict[int, ArrayRows] = {}  # of the calls that go on, by the number that row numbers carry
         self._predicting = StopFlag()
         self._said = False
+        ours: dict[str, Callable] = {"compile": self.compile}
+        for kind, name in METHODS.items():
+            ours[name] = functools.partial(self.call, kind)
+            ours[f"make_{kind}_function"] = functools.partial(self.make, kind)
+        self.methods = Methods(model, ours)
+
+    def __deepcopy__(self, memo):
+        return None  # what is a copy of a model has nothing attached
 
     def call(self, kind: str, /, *args, **kwargs):
         """In place of `Model.fit`, `evaluate` or `predict`."""
@@ -71,19 +80,21 @@ class Attachment:
 
     def compile(self, *args, **kwargs):
         """In place of `Model.compile`: what it says about XLA counts; if it says nothing, all stays as it was."""
-        model, method = self._model, type(self._model).compile
-        enabled = getattr(method, "attaches", False)  # that of `keras_xla.enable`, which decides anew
-        if enabled or self.enabled:
+        model, method = self._model, self.methods.behind("compile")
+        if self.jit_compile is False:  # it is plain Keras by now
+            return method(*args, **kwargs)
+        if self.enabled or getattr(method, "attaches", False):  # `keras_xla.enable` decides anew
             detach(model)
-            return method(model, *args, **kwargs)
-        result = method(model, *args, **kwargs)
-        asked = _arguments(method, model, args, kwargs).get("jit_compile")
+            return method(*args, **kwargs)
+        result = method(*args, **kwargs)
+        given = inspect.signature(method).bind(*args, **kwargs).arguments
+        asked = {**given.get("kwargs", {}), **given}.get("jit_compile")
         if asked not in (None, "auto"):
             detach(model)
             return result
         if self.jit_compile is True and not model.run_eagerly:
             model.jit_compile = True
-        if not self._said:
+        if not self._said and not model.run_eagerly:
             self._said = True
             warnings.warn(
                 f"{model.name!r} was compiled again by its own compile method and runs through keras_xla still, with "
@@ -92,12 +103,9 @@ class Attachment:
             )
         return result
 
-    def follow(self, session: Session | None, kind: str = "train") -> None:
-        """Let this tell how many steps are to come in a call that began before the model was attached; None to stop."""
-        if session is None:
-            self._sessions.current.pop(kind, None)
-        else:
-            self._sessions.current[kind] = session
+    def follow(self, session: Session | None) -> None:
+        """Let this tell how many steps are to come in a `fit` that was Keras' own when it began; None to stop."""
+        self._sessions.followed = session
 
     @property
     def busy(self) -> bool:
@@ -105,39 +113,60 @@ class Attachment:
         return bool(self._arrays or self._sessions.current)
 
     def _call(self, kind: str, args, kwargs):
-        method = getattr(type(self._model), METHODS[kind])
+        model, name = self._model, METHODS[kind]
+        method, old = self.methods.behind(name), keras2.is_keras2(model)
+        if kind == "train":
+            self._sessions.followed = None  # it has ended by now, or does without from here on
+        if not self.methods.is_keras_own(name):  # the user's own gets what the caller gave
+            with self._begun(Session(kind, self._sessions, epochs=self._sessions.epochs(kind, kwargs))):
+                return method(*args, **kwargs)
         try:
-            bound = inspect.signature(method).bind(self._model, *args, **kwargs)
+            bound = inspect.signature(method).bind(*args, **kwargs)
         except TypeError:
-            return method(self._model, *args, **kwargs)  # which says what is wrong
-        if "callbacks" not in bound.signature.parameters:  # a method of the user's own
-            return method(self._model, *args, **kwargs)
-        own = method is not getattr(keras2.model_class(self._model), METHODS[kind])
-        with self._begun(kind, bound, own) as session:
-            if own or self.jit_compile is False or keras2.is_keras2(self._model):
+            return method(*args, **kwargs)  # which says what is wrong
+        if kind != "predict" and not old and not model.compiled:
+            return method(*args, **kwargs)  # which says so
+        callbacks = bound.arguments.get("callbacks")
+        self._switch(callbacks)
+        if self.jit_compile is False:
+            return method(*args, **kwargs)
+        with self._begun(self._session(kind, bound.arguments)) as session:
+            known = all(hasattr(each, "set_model") for each in flat(callbacks))  # else Keras says what is wrong
+            if known and not is_list(callbacks):  # a CallbackList calls its own callbacks, maybe a session among them
+                bound.arguments["callbacks"] = [*flat(callbacks), session]
+            if old:
                 return method(*bound.args, **bound.kwargs)
             bound.apply_defaults()
-            given = {name: value for name, value in bound.arguments.items() if name not in ("self", "kwargs")}
+            given = dict(bound.arguments)
+            extra = given.pop("kwargs", {})
             if kind == "predict":
                 return self._predict(session, given)
-            extra = bound.arguments.get("kwargs", {})
             if kind == "test":
                 return self._evaluate(session, given, extra)
-            return method(self._model, **self._with_rows(session, given))
+            return method(**self._with_rows(session, given))
+
+    def _switch(self, callbacks: Any) -> None:
+        """Switch XLA as callbacks of a call want it: Keras gives them the model when we have made something already."""
+        from keras_xla.training.callbacks import XLACompile  # late: it is made of what is here
+
+        for each in [] if is_list(callbacks) else flat(callbacks):  # those of a CallbackList have been told
+            if isinstance(each, XLACompile):
+                each.switch(self._model)
+
+    def _session(self, kind: str, given: dict[str, Any]) -> Session:
+        """A session for a call of Keras' own method."""
+        ahead = (self.jit_compile == "auto" or backend.name == "jax") and not watched(given.get("callbacks"), kind)
+        ahead &= reads_ahead(given.get("x")) and not capped()  # which only Keras' loop knows in a validation
+        epochs = self._sessions.epochs(kind, {**given, **given.get("kwargs", {})})
+        session = Session(kind, self._sessions, ahead, given.get("steps"), epochs)
+        session.stopped = lambda: getattr(self._model, _STOPS[kind], False)
+        return session
 
     @contextlib.contextmanager
-    def _begun(self, kind: str, bound: inspect.BoundArguments, own: bool) -> Iterator[Session]:
-        """A session for one call; when the call ends, however it ends, nothing of it is left."""
-        callbacks, current = bound.arguments.get("callbacks"), self._sessions.current
-        ahead = (self.jit_compile == "auto" or backend.name == "jax") and not own and not watched(callbacks, kind)
-        ahead &= reads_ahead(bound.arguments.get("x")) and not capped()  # which only Keras' loop knows in a validation
-        outer, before = current.get("train"), current.get(kind)
-        epochs = outer.epochs if outer is not None and kind == "test" else 1
-        session = Session(kind, self._sessions, ahead, bound.arguments.get("steps"), epochs)
-        session.stopped = lambda: getattr(self._model, _STOPS[kind], False)
-        known = all(hasattr(each, "set_model") for each in flat(callbacks))  # else Keras says what is wrong with them
-        if known and not is_list(callbacks):  # a CallbackList calls its own callbacks, maybe a session among them
-            bound.arguments["callbacks"] = [*flat(callbacks), session]
+    def _begun(self, session: Session) -> Iterator[Session]:
+        """A call while its session is the thread's; when it ends, however it ends, nothing of it is left."""
+        kind, current = session.kind, self._sessions.current
+        before = current.get(kind)
         policy, runner = self._policies.get(kind, (None, None))
         if runner is not None and policy.wants_again():
             runner.reconsider()
@@ -152,13 +181,13 @@ class Attachment:
                 current[kind] = before
             for owner in session.owners:
                 self._arrays.pop(owner, None)
-            if self.jit_compile is False:
+            if self.jit_compile is False and attachment_of(self._model) is self:
                 detach(self._model)
 
     def _with_rows(self, session: Session, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of `fit`, with row numbers in place of arrays where our functions gather the rows."""
         ours = {kind: self._gathers_rows(kind) for kind in ("train", "test")}
-        if type(self._model).evaluate is not keras.Model.evaluate:
+        if not self.methods.is_outermost("evaluate") or not self.methods.is_keras_own("evaluate"):
             ours["test"] = False
         if given["validation_split"] and given["validation_data"] is None:
             cut = with_validation_cut_off(given) if all(ours.values()) else None
@@ -176,10 +205,14 @@ class Attachment:
         return given
 
     def _gathers_rows(self, kind: str) -> bool:
-        if predict_data is None:  # on JAX; there Keras reads the state of what it distributes when a function is made
-            return False
-        function = self.make(kind)
+        function = self._function(kind)
         return isinstance(function, StepFunction) and function.runner.gathers_rows
+
+    def _function(self, kind: str) -> Callable | None:
+        """The function of a kind of step, before Keras makes it; None where only Keras may."""
+        if predict_data is None:  # on JAX; there Keras reads the state of what it distributes when a function is made
+            return None
+        return self.make(kind) if self.methods.is_outermost(f"make_{kind}_function") else None
 
     def _keep(self, session: Session, rows: ArrayRows) -> ArrayRows:
         """Keep arrays for the steps of a call."""
@@ -190,7 +223,7 @@ class Attachment:
     @otherwise(None)
     def _in_order(self, session: Session, given: dict[str, Any], extra: dict[str, Any]) -> InOrder | None:
         """The batches of arrays for `evaluate` or `predict`; None where Keras has to read the data, or is watched."""
-        if predict_data is None or given["steps"] is not None or not session.ahead:
+        if given["steps"] is not None or not session.ahead:
             return None
         size = given["batch_size"] or 32
         if not isinstance(size, _SIZES) or size < 0:  # Keras says what is wrong with it
@@ -198,7 +231,7 @@ class Attachment:
         inside = CACHED_EVALUATION in extra  # of fit, which has made row numbers of its validation data
         if extra and not inside:
             return None
-        function = self.make(session.kind)
+        function = self._function(session.kind)
         if not isinstance(function, (StepFunction, PredictFunction)) or getattr(function, "steps", 1) > 1:
             return None
         if inside:
@@ -227,7 +260,7 @@ class Attachment:
         if batches is not None:
             return predict_in_order(model, batches, given)
         groups = predict_data is not None and session.ahead and not plain and predict_data.takes(given["x"])
-        function = self.make("predict") if groups else None
+        function = self._function("predict") if groups else None
         if isinstance(function, PredictFunction):
             counter = predict_data.counter()
             return predict_groups(model, function, session, self._predicting, counter, given, self.journal)
@@ -262,24 +295,26 @@ class Attachment:
         if function is not None and not (force or traced):
             return function
 
+        method = f"make_{kind}_function"
+        own = not self.methods.is_keras_own(method)
+
         def session():
             return self._sessions.current.get(kind)
 
         def keras_make():
-            with contextlib.suppress(Gone):
-                return step_function(model, kind)
+            if not own:
+                with contextlib.suppress(Gone):
+                    return step_function(model, kind)
             setattr(model, attribute, None)
-            getattr(type(model), f"make_{kind}_function")(model)
+            self.methods.behind(method)()
             return getattr(model, attribute)
 
         if self._is_plain():
             function = keras_make()
             setattr(model, attribute, taking_rows(function, self._arrays) if self._arrays else function)
             return getattr(model, attribute)
-        method = f"make_{kind}_function"
-        own = getattr(type(model), method) is not getattr(keras2.model_class(model), method)
         ledger = Ledger(f"{model.name}.{kind}_step", kind, self.journal)
-        policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, session)
+        policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, lambda: self._sessions.pace(kind))
         runner = None
         if not own and not is_distributed(model):
             runner = self._runner(kind, policy, ledger)
@@ -328,12 +363,8 @@ def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:
     attachment = attachment_of(model)
     if attachment is None:
         attachment = Attachment(model, jit_compile)
-        ours: dict[str, Callable] = {"compile": attachment.compile}
-        for kind, method in METHODS.items():
-            ours[method] = functools.partial(attachment.call, kind)
-            ours[f"make_{kind}_function"] = functools.partial(attachment.make, kind)
-        for name in _REPLACED:
-            setattr(model, name, in_place_of(attachment, ours[name], getattr(model, name)))
+        attachment.methods.put_on()
+        setattr(model, _ATTRIBUTE, attachment)
     attachment.jit_compile = jit_compile
     reset(model)
     return attachment
@@ -346,8 +377,8 @@ def detach(model: keras.Model) -> None:
         return
     attachment.jit_compile = False
     if not attachment.busy:
-        for name in _REPLACED:
-            delattr(model, name)
+        attachment.methods.take_off()
+        delattr(model, _ATTRIBUTE)
     stop_filling(model)
     reset(model)
 
@@ -360,10 +391,10 @@ def reset(model: keras.Model) -> None:
 
 def attachment_of(model: keras.Model) -> Attachment | None:
     """What is attached to the model; None if it is plain Keras."""
-    return getattr(model.make_train_function, "attachment", None)
+    return getattr(model, _ATTRIBUTE, None)
 
 
-def _arguments(method: Callable, model: keras.Model, args, kwargs) -> dict[str, Any]:
-    """The arguments of a call by name, those that only `**kwargs` takes among them."""
-    given = inspect.signature(method).bind(model, *args, **kwargs).arguments
-    return {**given.get("kwargs", {}), **given}
+def method_of(model: keras.Model, name: str) -> Callable:
+    """A method of the model's own, also where ours is in front of it."""
+    attachment = attachment_of(model)
+    return getattr(model, name) if attachment is None else attachment.methods.behind(name)

@@ -4,7 +4,7 @@ import keras
 
 from keras_xla.backend.keras2 import AnyKeras
 from keras_xla.diagnosis.explain import refuse_layers
-from keras_xla.training.attach import attach, attachment_of, detach, reset
+from keras_xla.training.attach import Attachment, attach, attachment_of, detach, reset
 from keras_xla.training.compile import check_switch, require_jit
 from keras_xla.training.session import Session
 
@@ -39,12 +39,18 @@ class XLACompile(AnyKeras):
         super().__init__()
         check_switch("XLACompile", jit_compile)
         self.jit_compile = jit_compile
-        # Of a fit that began before the model was attached, and nobody else follows.
-        self._session, self._attachment = Session("train"), None
+        self._attachment: Attachment | None = None
+        self._session, self._first = Session("train"), False  # of a fit that began before the model was attached
 
     def set_model(self, model: keras.Model) -> None:
         """Switch XLA before Keras builds its step function; `on_train_begin` would be too late."""
         super().set_model(model)
+        self._first = attachment_of(model) is None
+        self.switch(model)
+        self._attachment = attachment_of(model)
+
+    def switch(self, model: keras.Model) -> None:
+        """Switch XLA on or off; of a model that is attached already, before a call of it begins."""
         if self.jit_compile is False:
             detach(model)
             if model.jit_compile:
@@ -57,7 +63,7 @@ class XLACompile(AnyKeras):
         if attachment is None or attachment.jit_compile != self.jit_compile:
             if self.jit_compile is True:
                 model.jit_compile = True
-            self._attachment = attach(model, self.jit_compile)
+            attach(model, self.jit_compile)
         if self.jit_compile is True:
             require_jit(model)
 
@@ -69,22 +75,18 @@ class XLACompile(AnyKeras):
             )
         refuse_layers(model)
 
-    def set_params(self, params) -> None:
-        """Learn how many steps there are."""
-        super().set_params(params)
-        self._session.set_params(params)
-
     def on_train_begin(self, logs=None) -> None:
-        """Count from here."""
-        if self._attachment is not None:
+        """Count from here, if nobody else does."""
+        if self._first and self._attachment is not None:
+            self._session = Session("train")
+            self._session.set_params(self.params)
+            self._session.on_train_begin(logs)
             self._attachment.follow(self._session)
-        self._session.on_train_begin(logs)
 
     def on_train_end(self, logs=None) -> None:
         """Count no more."""
         if self._attachment is not None:
             self._attachment.follow(None)
-            self._attachment, self._session = None, Session("train")
 
     def on_epoch_begin(self, epoch, logs=None) -> None:
         """Count the epoch's steps."""

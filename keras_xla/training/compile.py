@@ -8,7 +8,7 @@ import keras
 from keras_xla.backend.keras2 import is_keras2, require_model
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import refuse_layers
-from keras_xla.training.attach import Attachment, attach, detach
+from keras_xla.training.attach import Attachment, attach, detach, method_of
 
 
 def compile(model: keras.Model, *args: Any, jit_compile: bool | str = "auto", **kwargs: Any) -> keras.Model:
@@ -60,15 +60,15 @@ def compile(model: keras.Model, *args: Any, jit_compile: bool | str = "auto", **
                 "compiled. Pass jit_compile=False while debugging eagerly, or leave run_eagerly out."
             )
         refuse_layers(model)
-    compile_ = type(model).compile
+    compile_ = method_of(model, "compile")
     parameters = inspect.signature(compile_).parameters
     takes = "jit_compile" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if not takes or (jit_compile == "auto" and is_keras2(model)):  # a compile of the user's own; Keras 2 has no "auto"
-        compile_(model, *args, **kwargs)
+        compile_(*args, **kwargs)
         if jit_compile != "auto":
             model.jit_compile = jit_compile
     else:
-        compile_(model, *args, jit_compile=jit_compile, **kwargs)
+        compile_(*args, jit_compile=jit_compile, **kwargs)
     take_over(model, jit_compile)
     return model
 

@@ -1,4 +1,4 @@
-"""Methods put on a model instance: to whoever asks, calls or reads a traceback, they are Keras' own."""
+"""Methods put on a model instance: to whoever asks, calls or reads a traceback, they are those that were there."""
 
 import functools
 import inspect
@@ -10,12 +10,63 @@ from typing import Any
 import keras
 
 import keras_xla
+from keras_xla.backend.keras2 import model_class
 
 _FOLDER = str(pathlib.Path(keras_xla.__file__).parent)
 
 
-def in_place_of(attachment: Any, ours: Callable, plain: Callable) -> Callable:
-    """A method of what is attached to a model, with the signature and the help of the model's own."""
+class Methods:
+    """Methods of ours for a model instance, by name, and what is behind them: the user's own, or those of the class."""
+
+    def __init__(self, model: Any, ours: dict[str, Callable]):
+        self._model, self._given = model, {name: vars(model)[name] for name in ours if name in vars(model)}
+        self._ours = {name: in_place_of(method, getattr(model, name)) for name, method in ours.items()}
+
+    def put_on(self) -> None:
+        """Put ours on the instance."""
+        for name, method in self._ours.items():
+            setattr(self._model, name, method)
+
+    def take_off(self) -> None:
+        """Give the instance its own methods back; one that was put around ours stays, and calls those through ours."""
+        for name in filter(self.is_outermost, self._ours):
+            delattr(self._model, name)
+            if name in self._given:
+                setattr(self._model, name, self._given[name])
+
+    def is_outermost(self, name: str) -> bool:
+        """Whether the instance has ours, with nothing of the user's around it."""
+        return vars(self._model).get(name) is self._ours[name]
+
+    def behind(self, name: str) -> Callable:
+        """What the model has without ours."""
+        if name in self._given:
+            return self._given[name]
+        found = inspect.getattr_static(type(self._model), name)
+        return found.__get__(self._model, type(self._model)) if hasattr(found, "__get__") else found
+
+    def is_keras_own(self, name: str) -> bool:
+        """Whether that is Keras' own: not the user's, on the instance or in the class, nor one that a tool put there.
+
+        Whoever wraps a method copies its name and its module: what counts is where the code was written.
+        """
+        keras_model = model_class(self._model)
+        method = getattr(type(self._model), name)
+        if name in self._given or method is not getattr(keras_model, name):
+            return False
+        package, layers = keras_model.__module__.partition(".")[0], [method]
+        while hasattr(layers[-1], "__wrapped__"):
+            layers.append(layers[-1].__wrapped__)
+        return all(_package(each) == package for each in layers)
+
+
+def _package(method: Any) -> str:
+    """Where a function was written; empty for anything else, which may pretend to be one."""
+    return method.__globals__.get("__name__", "").partition(".")[0] if type(method) is types.FunctionType else ""
+
+
+def in_place_of(ours: Callable, plain: Callable) -> Callable:
+    """A method of ours, with the signature and the help of the model's own."""
 
     @functools.wraps(plain)
     def call(*args, **kwargs):
@@ -27,7 +78,6 @@ def in_place_of(attachment: Any, ours: Callable, plain: Callable) -> Callable:
             raise error
 
     call.__signature__, call.__doc__ = inspect.signature(plain), inspect.getdoc(plain)  # of a base class, often
-    call.attachment = attachment
     return call
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_xla.private.keras import is_of_keras, profiles_batches
+from keras_xla.private.keras import CACHED_EVALUATION, is_of_keras, profiles_batches
 from keras_xla.private.tf_keras import AnyKeras
 
 _EPOCHS_ONLY = {  # callbacks that look at every batch only if told so
@@ -20,10 +20,28 @@ _EPOCHS_ONLY = {  # callbacks that look at every batch only if told so
 
 
 class Sessions(threading.local):
-    """The calls that are going on in this thread: `current` has the innermost of each kind."""
+    """The calls that are going on in this thread.
+
+    Attributes:
+        current: The innermost of each kind. They began with methods of ours, which take them out however they end.
+        followed: A `fit` that was Keras' own when it began. It may have failed, and nobody would know: it is good for
+            guesses at what is to come, and for nothing else.
+    """
 
     def __init__(self):
         self.current: dict[str, Session] = {}
+        self.followed: Session | None = None
+
+    def pace(self, kind: str) -> "Session | None":
+        """The call that tells how many steps of a kind are to come."""
+        return self.current.get(kind) or (self.followed if kind == "train" else None)
+
+    def epochs(self, kind: str, given: dict[str, Any]) -> int:
+        """How many passes over data as in a new call are expected: after each epoch of `fit` comes a validation."""
+        inside = CACHED_EVALUATION in given  # of `fit`, which may have been Keras' own when it began
+        outer = self.pace("train") if inside else self.current.get("train")
+        epochs = given.get("epochs", 1) if kind != "test" or outer is None else outer.epochs
+        return epochs if isinstance(epochs, int) else 1
 
 
 def _batch_hook(kind: str, begins: bool) -> Callable:

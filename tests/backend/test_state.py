@@ -77,6 +77,17 @@ def test_the_optimizers_state_has_the_variables_and_names_of_plain_keras():
     assert told(ours) == told(plain)
 
 
+def test_a_step_set_on_the_model_itself_makes_what_it_makes():
+    made = []
+    for wrap in (keras.Model.compile, compile):
+        model = classifier()
+        wrap(model, optimizer="adam", loss=OPTIONS["loss"])
+        model.train_step = lambda data, model=model: {"loss": keras.ops.mean(model(data[0], training=True))}
+        model.fit(X, Y, batch_size=SIZE, verbose=0)
+        made.append([model.optimizer.built, len(model.optimizer.variables), len(model.metrics_variables)])
+    assert made[0] == made[1] and made[0][0] is False
+
+
 def test_what_is_wrong_is_said_by_the_step_itself():
     errors = []
     for wrap in (lambda model, **options: model.compile(**options), compile):

@@ -30,7 +30,7 @@ class Data(Shown):
             `"dropped"`, a `"sequence"` (`PyDataset`); without a length: `"unknown"` and `"filtered"` datasets, a Python
             `"generator"`, an `"endless"` one, a dataset that is `"repeated"` for ever.
         weighted: Whether every row has a weight.
-        spoiled: What is wrong with it: `"label"`, `"id"`, `"value"` or `"width"`; see `spoil`.
+        spoiled: What is wrong with it: `"label"`, `"id"`, `"value"` or `"width"`, or it is to `"raise"`; see `spoil`.
         seed: Other rows.
     """
 
@@ -133,7 +133,7 @@ class Batches(keras.utils.PyDataset):
         return math.ceil(self._rows / self._size)
 
     def __getitem__(self, number):
-        if self._raises and number:
+        if self._raises and number == len(self) - 1:
             raise RuntimeError(RAISED)
         first = (number + self._turn) % len(self) * self._size
         made = cut(self._structure, slice(first, first + self._size))
@@ -147,7 +147,7 @@ def batches(structure: Any, size: int, endless: bool, raises: bool) -> Iterator:
     rows = len(keras.tree.flatten(structure)[0])
     while True:
         for first in range(0, rows, size):
-            if raises and first:
+            if raises and first + size >= rows:
                 raise RuntimeError(RAISED)
             made = cut(structure, slice(first, first + size))
             yield made if isinstance(made, tuple) else (made,)
@@ -169,7 +169,7 @@ def spoil(x: Any, y: Any, how: str) -> tuple[Any, Any]:
 
     Args:
         how: `""` for none; a `"label"` or an `"id"` out of range, a `"value"` that an assertion refuses, each late
-            in the rows; rows of another `"width"`; Python that gives one batch and has an error to `"raise"`.
+            in the rows; rows of another `"width"`; Python that has an error to `"raise"` in place of the last batch.
     """
     late = len(keras.tree.flatten(y)[0]) * 3 // 4
     if how == "label":

@@ -58,12 +58,13 @@ def events(scenario: Scenario, side: Side, exact: bool = True) -> list[tuple[str
             world.note(label, value)
             for name, text in outlets.items():
                 world.note(f"{label}: {name}", text)
-            if isinstance(
-                failed, tf.errors.InvalidArgumentError
-            ):  # what ran beside the operation that failed is left to chance
+            # What ran beside the operation that failed is left to chance: plain Keras' counter of steps, say, which goes
+            # on while the step waits for its batch.
+            of_data = isinstance(failed, tf.errors.OpError) and RAISED in str(failed)
+            if of_data or isinstance(failed, tf.errors.InvalidArgumentError):
                 world.note(f"{label}: weights", world.model.trainable_variables)
                 return world.events
-            if isinstance(failed, tf.errors.OpError) or (failed is not None and RAISED not in str(failed)):
+            if failed is not None and RAISED not in str(failed):
                 # Where its first trace failed, plain Keras' step says "Creating variables on a non-first call" ever
                 # after, and ours has made the optimizer's variables by then.
                 return world.events

@@ -73,7 +73,10 @@ def drawn(rng: random.Random, way: str | None = None) -> Scenario:
     rest = [draw.action() for _ in range(rng.choice((1, 1, 2, 2, 3)))]
     if not any(isinstance(each, do.Fit) for each in rest):
         rest.insert(0, draw.fit())
-    return Scenario(name, (first, *rest), dtype, way, entry, rng.randrange(100))
+    seed = rng.randrange(100)
+    if not kind.forms and rng.randrange(6) == 0:  # at the end, so that all else is what it was before this was drawn
+        rest += draw.failing()
+    return Scenario(name, (first, *rest), dtype, way, entry, seed)
 
 
 class _Draw:
@@ -143,6 +146,13 @@ class _Draw:
             verbose=rng.choice((0, 0, 1, 2)),
             callbacks=() if nested else self.callbacks("fit"),
         )
+
+    def failing(self) -> tuple:
+        """A fit whose data have an error while steps run ahead of the callbacks; in plain Keras one step at a time."""
+        rng = self._rng
+        data = Data(rows=64, batch=4, form=rng.choice(("generator", "sequence")), spoiled="raise", seed=3)
+        compiling = dataclasses.replace(self.compiling(), steps_per_execution=1)
+        return compiling, do.Fit(data=data, shuffle=False, callbacks=rng.choice(((), (Look(),))))
 
     def callbacks(self, call: str) -> tuple:
         rng, made = self._rng, []

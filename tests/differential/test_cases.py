@@ -126,6 +126,13 @@ class TestBadData:
     def test_python_that_raises(self, form, way):
         equal(Compile(), Fit(data=Data(form=form, spoiled="raise"), callbacks=(Look(batches=True),)), way=way)
 
+    @pytest.mark.parametrize("form", ["generator", "sequence"])
+    @WAYS
+    @pytest.mark.quick("xla", "plain")
+    def test_python_that_raises_while_steps_run_ahead(self, form, way):
+        data = Data(rows=64, batch=4, form=form, spoiled="raise")
+        equal(Compile(optimizer="adam"), Fit(data=data, shuffle=False), way=way)
+
     @pytest.mark.parametrize("way", ["plain", "true"])
     def test_rows_of_another_width_at_first(self, way):
         equal(Compile(), Fit(data=Data(spoiled="width")), way=way)

@@ -12,6 +12,7 @@ import pytest
 
 import keras_xla
 from keras_xla import XLAGenerationLayer
+from keras_xla.generation.defaults import resolve
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
@@ -355,6 +356,19 @@ def test_bad_values_of_a_checkpoint_can_be_overridden(checkpoint, tmp_path):
     assert layer.options.max_new_tokens == 3
     layer = XLAGenerationLayer.from_pretrained(folder, generation_config={"max_new_tokens": 5})
     assert layer.options.max_new_tokens == 5 and layer.options.repetition_penalty == 1.0
+
+
+def test_a_bad_max_length_of_an_encoder_decoder_can_be_overridden():
+    def new_tokens(stored, **asked):
+        return resolve(stored, asked, True, False).options.max_new_tokens
+
+    assert new_tokens({"max_length": 20}) == 19 and new_tokens({"max_length": 1}) == 1
+    assert new_tokens({"max_length": "20"}, max_new_tokens=4) == 4
+    assert new_tokens({"max_length": "20", "max_new_tokens": 5}) == 5
+    with pytest.raises(TypeError, match="Received max_length='20' of type str; expected an int"):
+        new_tokens({"max_length": "20"})
+    with pytest.raises(ValueError, match="Received max_length=-3; expected an int of at least 1"):
+        new_tokens({"max_length": -3})
 
 
 def test_a_list_of_symbolic_tensors_is_refused(layer):

@@ -78,6 +78,15 @@ def test_sentencepiece_without_scores():
         gguf_tokenizer(fields, "m.gguf")
 
 
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [([0.0] * 9, "received 9 scores for [0-9]+ tokens"), ("high", "scores='high'; expected an array of numbers")],
+)
+def test_sentencepiece_with_other_scores(scores, message):
+    with pytest.raises(ValueError, match=rf"m\.gguf: .*{message}"):
+        gguf_tokenizer(sentencepiece_fields(scores=scores), "m.gguf")
+
+
 @pytest.fixture(scope="module")
 def sentencepiece_pair():
     stored = io.BytesIO()

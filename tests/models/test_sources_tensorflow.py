@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.models.sources.checkpoint import open_checkpoint
+from keras_xla.models.sources.tensorflow_folder import h5
 from keras_xla.models.sources.tensorflow_names import as_pytorch
 from tests import reference
 
@@ -94,9 +95,123 @@ def test_an_hdf5_file_of_something_else(saved):
         open_checkpoint(folder)
 
 
+VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def write_h5(path):
+    """A file with one matrix; returned open for changes."""
+    file = h5py.File(path, "w")
+    file.attrs["layer_names"] = ["main"]
+    file.create_group("main").attrs["weight_names"] = ["m/a/kernel:0"]
+    file["main/m/a/kernel:0"] = VALUES
+    return file
+
+
+def test_an_hdf5_file(tmp_path):
+    write_h5(tmp_path / "tf_model.h5").close()
+    ((name, tensor),) = h5(tmp_path / "tf_model.h5")
+    assert (name, tensor.shape) == ("a.weight", (3, 2))
+    np.testing.assert_array_equal(tensor.read(), VALUES.T)
+
+
+@pytest.mark.parametrize("link", [h5py.ExternalLink, h5py.SoftLink])
+@pytest.mark.parametrize("entry", ["main", "main/m", "main/m/a", "main/m/a/kernel:0", "top_level_model_weights"])
+def test_hdf5_links_are_not_followed(tmp_path, entry, link):
+    path, other = tmp_path / "tf_model.h5", tmp_path / "other.h5"
+    write_h5(other).close()
+    with write_h5(path) as file:
+        there = entry if entry in file else "main"
+        file.copy(there, "elsewhere")
+        if entry in file:
+            del file[entry]
+        file[entry] = link("/elsewhere") if link is h5py.SoftLink else link(str(other), f"/{there}")
+    with pytest.raises(ValueError, match=rf"is a link \({link.__name__}\), and links are not followed") as error:
+        list(h5(path))
+    assert str(path) in str(error.value)
+
+
+def replaced(make):
+    """A change: the matrix is made otherwise."""
+
+    def change(file):
+        del file["main/m/a/kernel:0"]
+        make(file["main/m/a"], "kernel:0")
+
+    return change
+
+
+def stored_outside(group, name):
+    other = f"{group.file.filename}.bin"
+    VALUES.tofile(other)
+    group.create_dataset(name, VALUES.shape, "f4", external=[(other, 0, VALUES.nbytes)])
+
+
+def virtual(group, name):
+    other = f"{group.file.filename}.other"
+    write_h5(other).close()
+    layout = h5py.VirtualLayout(VALUES.shape, "f4")
+    layout[:] = h5py.VirtualSource(other, "main/m/a/kernel:0", VALUES.shape)
+    group.create_virtual_dataset(name, layout)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (replaced(stored_outside), "'m/a/kernel:0' has its values in another file, which is not opened"),
+        (replaced(virtual), "'m/a/kernel:0' has its values in another file, which is not opened"),
+        (replaced(lambda group, name: None), "'m/a/kernel:0' is not in the file"),
+        (replaced(lambda group, name: group.create_group(name)), "'m/a/kernel:0' is no array"),
+        (replaced(lambda group, name: group.create_dataset(name, data=["a"])), "'m/a/kernel:0' holds no numbers"),
+        (replaced(lambda group, name: group.create_dataset(name, dtype="f4")), "'m/a/kernel:0' holds no numbers"),
+        (
+            replaced(lambda group, name: group.create_dataset(name, (10**6, 10**6), "f4", chunks=(1, 1000))),
+            "'m/a/kernel:0' needs 4000000000000 bytes, of which the file has 0",
+        ),
+        (lambda file: file.attrs.create("layer_names", "main"), "'layer_names' is no list of names"),
+        (lambda file: file.attrs.create("layer_names", [1, 2]), "'layer_names' is no list of names"),
+        (lambda file: file.attrs.create("layer_names", h5py.Empty("S5")), "'layer_names' is no list of names"),
+        (lambda file: file.attrs.create("layer_names", ["main/m/a/kernel:0"]), "weight_names"),
+        (lambda file: file["main"].attrs.create("weight_names", [b"\xff"]), "codec can't"),
+    ],
+)
+def test_hdf5_files_that_hold_something_else(tmp_path, change, message):
+    path = tmp_path / "tf_model.h5"
+    with write_h5(path) as file:
+        change(file)
+    with pytest.raises(ValueError, match=rf"as the weights of a Hugging Face TensorFlow model \(.*{message}") as error:
+        list(h5(path))
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("part", [0.1, 0.5, 0.9, 0.99])
+def test_truncated_hdf5_files(tmp_path, part):
+    path = tmp_path / "tf_model.h5"
+    write_h5(path).close()
+    content = path.read_bytes()
+    path.write_bytes(content[: int(part * len(content))])
+    with pytest.raises(ValueError, match=r"tf_model\.h5 cannot be read as the weights"):
+        list(h5(path))
+
+
+def test_an_array_that_cannot_be_read(tmp_path):
+    with write_h5(tmp_path / "tf_model.h5") as file:
+        replaced(lambda group, name: group.create_dataset(name, data=VALUES, chunks=True, fletcher32=True))(file)
+        file.flush()
+        at = file["main/m/a/kernel:0"].id.get_chunk_info(0).byte_offset
+    content = bytearray((tmp_path / "tf_model.h5").read_bytes())
+    content[at] ^= 1  # which its checksum tells
+    (tmp_path / "tf_model.h5").write_bytes(content)
+    ((_, tensor),) = h5(tmp_path / "tf_model.h5")
+    with pytest.raises(ValueError, match=r"tf_model\.h5 cannot be read as .*'m/a/kernel:0': "):
+        tensor.read()
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "expected"),
     [
+        ("m/a/kernel:0", (4,), ("a.weight", None)),
+        ("m/a/kernel:0", (4, 1, 1, 1, 1), ("a.weight", None)),
+        ("/:0", (4,), ("/:0", None)),
         ("m/transformer/h_._0/ln_1/gamma:0", (4,), ("transformer.h.0.ln_1.weight", None)),
         ("m/transformer/h_._0/ln_1/beta:0", (4,), ("transformer.h.0.ln_1.bias", None)),
         ("m/model/encoder/conv1/kernel:0", (3, 8, 4), ("model.encoder.conv1.weight", (2, 1, 0))),

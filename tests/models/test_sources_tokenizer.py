@@ -189,6 +189,14 @@ def test_default_rule_is_gpt_2s_with_a_warning():
         ({"merges": None}, "0 merges"),
         ({"token_type": [1, 1]}, "and 2 token types"),
         ({"tokens": ["a", "a"], "token_type": [1, 1]}, "2 tokens, 1 of them different"),
+        ({"tokens": "ab"}, "tokens='ab'; expected a list of strings"),
+        ({"tokens": [1, 2]}, r"tokens=\[1, 2\]; expected a list of strings"),
+        ({"token_type": "normal"}, "token_type='normal'; expected an array of numbers"),
+        ({"merges": 5}, "merges=5; expected a list of strings"),
+        ({"model": ["gpt2"]}, r"model=\['gpt2'\]; expected a string"),
+        ({"pre": 5}, "pre=5; expected a string"),
+        ({"add_bos_token": "yes"}, "add_bos_token='yes'; expected True or False"),
+        ({"eos_token_id": "0"}, "eos_token_id='0'; expected a whole number of at least 0"),
     ],
 )
 def test_tokenizers_that_cannot_be_read_say_why(changes, message):

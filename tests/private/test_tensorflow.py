@@ -33,6 +33,10 @@ def owner_of(name: Name):
         from tensorflow.python.util import pywrap_xla_ops
 
         return pywrap_xla_ops
+    if name.owner == "tensorflow.python.framework.config":
+        from tensorflow.python.framework import config
+
+        return config
     if name.owner.startswith("tensorflow.python.eager"):
         from tensorflow.python.eager import context, execute, record
 
@@ -98,6 +102,17 @@ def test_a_function_is_called_by_a_name_of_its_own():
         copy.signature.name = "own_" + each.signature.name
         call = private.named_function([copy])
     np.testing.assert_array_equal(call([tf.constant([1.0, 2.0]), OFFSET.handle])[0], [7.0, 13.0])
+
+
+def test_op_determinism_is_seen():
+    from tensorflow.python.framework.config import disable_op_determinism
+
+    assert not private.ops_are_deterministic()
+    tf.config.experimental.enable_op_determinism()
+    try:
+        assert private.ops_are_deterministic()
+    finally:
+        disable_op_determinism()
 
 
 def test_after_the_first_operation_it_is_too_late_for_flags():

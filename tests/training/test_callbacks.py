@@ -6,6 +6,8 @@ import pytest
 
 from keras_xla.callbacks import XLACompile
 from keras_xla.diagnosis.errors import XLAUnsupportedError
+from keras_xla.training.attach import attachment_of
+from keras_xla.training.compile import compile
 from tests.training.helpers import OPTIONS, SIZE, Log, X, Y, classifier
 
 
@@ -28,6 +30,13 @@ def test_evaluate_and_predict():
     assert log.kinds() == ["test"]
     model.predict(X, batch_size=SIZE, callbacks=[XLACompile(True)], verbose=0)
     assert log.kinds() == ["predict"]
+
+
+@pytest.mark.parametrize(("name", "kind", "data"), [("evaluate", "test", (X, Y)), ("predict", "predict", (X,))])
+def test_a_model_that_runs_otherwise_is_switched_before_the_call_begins(name, kind, data):
+    log, model = Log(), compile(classifier(), **OPTIONS)
+    getattr(model, name)(*data, batch_size=SIZE, callbacks=[XLACompile(True)], verbose=0)
+    assert log.kinds() == [kind] and attachment_of(model).jit_compile is True
 
 
 def test_step_functions_that_exist_are_replaced_and_then_kept():

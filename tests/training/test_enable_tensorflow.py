@@ -106,6 +106,17 @@ def test_the_next_run_knows_what_this_one_measured(monkeypatch, xla, run, expect
     assert len(log.new()) == compilations
 
 
+def test_nothing_is_measured_while_op_determinism_is_on():
+    from tensorflow.python.framework.config import disable_op_determinism
+
+    tf.config.experimental.enable_op_determinism()
+    try:
+        call_often(tf.function(lambda x: x * x), X)
+    finally:
+        disable_op_determinism()
+    assert reason().startswith("graph: TensorFlow's op determinism is on")
+
+
 def test_functions_that_are_not_called_often_or_not_for_long_are_left_alone(monkeypatch):
     monkeypatch.undo()
     enable()

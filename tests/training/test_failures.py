@@ -254,6 +254,37 @@ def test_data_that_fail_are_no_failure_of_xla(remembered, make):
     assert int(model.optimizer.iterations) == 2
 
 
+def wide(way):
+    """A model whose steps take milliseconds; for "partial" with a convolution, which runs plainly then."""
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    tower = [layers.Reshape((20, 1)), layers.Conv1D(4, 3, activation="relu"), layers.Flatten()]
+    middle = tower if way == "partial" else [layers.Dense(64, "relu")]
+    rest = [layers.Dense(512, "relu"), layers.Dense(512, "relu"), layers.Dense(3)]
+    return keras.Sequential([keras.Input((20,)), *middle, *rest])
+
+
+@pytest.mark.parametrize("way", ["graph", "xla", "partial"])
+def test_a_step_has_ended_before_data_are_asked_for_that_fail(way, monkeypatch):
+    monkeypatch.setattr(Policy, "_auto", lambda self, new_shapes: (way, "wanted", {}))
+    spec = (tf.TensorSpec((None, 20), tf.float32), tf.TensorSpec((None,), tf.int32))
+    weights = []
+    for compile_ in (keras.Model.compile, compile):
+        model = wide(way)
+        compile_(model, keras.optimizers.SGD(0.05), LOSS)
+
+        def batches():
+            for first in range(40):
+                yield X[first : first + 16], Y[first : first + 16]
+            raise RuntimeError("a broken file")
+
+        with pytest.raises(tf.errors.UnknownError, match="a broken file"):
+            model.fit(tf.data.Dataset.from_generator(batches, output_signature=spec), verbose=0)
+        weights.append(model.get_weights())
+    for made, expected in zip(weights[1], weights[0], strict=True):
+        np.testing.assert_allclose(made, expected, rtol=0, atol=0 if way == "graph" else 1e-5)
+
+
 def where(x, scale):
     rows = tf.where(x[:, 0] > 0)[:, 0]
     return x * scale + 0.1 * tf.reduce_sum(tf.gather(x, rows), 0)

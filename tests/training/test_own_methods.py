@@ -1,7 +1,10 @@
 """A model that keras_xla runs is still the model that it was: its methods, copies and errors are Keras' own."""
 
+import contextlib
 import copy
+import functools
 import inspect
+import operator
 import pickle
 import traceback
 import warnings
@@ -66,6 +69,14 @@ def test_compiled_again_it_still_runs_through_keras_xla_and_says_so_once(model):
     assert attachment_of(model).jit_compile == "auto"
 
 
+def test_compiled_again_to_run_eagerly_it_does_not_say_what_is_not_so(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.compile("sgd", LOSS, run_eagerly=True)
+    with pytest.warns(UserWarning, match="compiled again"):
+        model.compile("sgd", LOSS)
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_compiled_again_with_a_word_on_xla_that_word_counts(model, asked):
     with warnings.catch_warnings():
@@ -119,13 +130,179 @@ def test_a_wrong_shape_is_the_error_of_plain_keras():
     assert sum("/keras_xla/training" in file or "/keras_xla/backend" in file for file in files) <= 1
 
 
-def test_the_progress_of_a_fit_is_let_go_of_whether_it_ends_or_fails():
+class Sees(keras.callbacks.Callback):
+    """Takes down the session of a call as it begins."""
+
+    def on_train_begin(self, logs=None):
+        self.session = attachment_of(self.model)._sessions.current["train"]
+
+    def on_test_begin(self, logs=None):
+        self.session = attachment_of(self.model)._sessions.current["test"]
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
+def test_nothing_is_left_of_a_first_fit_with_the_callback_whether_it_ends_or_fails(error):
+    model, switch, sees = classifier(), XLACompile(), Sees()
+    model.compile(**OPTIONS)
+
+    def end(epoch, logs):
+        if error is not None:
+            raise error
+
+    with contextlib.nullcontext() if error is None else pytest.raises(error):
+        ends = keras.callbacks.LambdaCallback(on_epoch_end=end)
+        model.fit(X, Y, epochs=3, callbacks=[switch, ends], verbose=0)
+    assert not attachment_of(model).busy
+    model.evaluate(X, Y, callbacks=[sees], verbose=0)
+    assert sees.session.epochs == 1  # it is no validation of that fit
+    model.fit(X, Y, callbacks=[switch, sees], verbose=0)  # the callback does not follow this one
+    assert sees.session.ahead and attachment_of(model)._sessions.pace("train") is None
+    model.compile("sgd", LOSS, jit_compile=False)
+    assert attachment_of(model) is None and not set(vars(model)) & {"fit", "evaluate", "predict", "compile"}
+
+
+def test_a_first_fit_with_the_callback_knows_what_is_to_come():
     model, seen = classifier(), []
     model.compile(**OPTIONS)
 
-    class Notes(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            seen.append(attachment_of(self.model).busy)
+    class Looks(Sees):
+        def on_epoch_begin(self, epoch, logs=None):
+            seen.append(attachment_of(self.model)._sessions.pace("train").left())
 
-    model.fit(X, Y, callbacks=[XLACompile(), Notes()], verbose=0)
-    assert seen == [True] and not attachment_of(model).busy
+        def on_train_begin(self, logs=None):
+            pass
+
+    looks = Looks()
+    data = {"batch_size": 24, "epochs": 3, "validation_data": (X, Y)}
+    model.fit(X, Y, callbacks=[XLACompile(), looks], verbose=0, **data)
+    assert seen == [9, 6, 3] and looks.session.epochs == 3
+
+
+class Own(keras.Sequential):
+    """Has methods of its own, with callbacks where the caller gives none."""
+
+    seen: list = []  # of the class: what is in a list of a model, Keras wraps
+
+    def __init__(self):
+        super().__init__([keras.Input((20,)), keras.layers.Dense(3)])
+
+    def _callbacks(self, given):
+        self.seen.append(given)
+        return given or [keras.callbacks.Callback()]
+
+    def fit(self, x, y, callbacks=None, **options):
+        return super().fit(x, y, callbacks=self._callbacks(callbacks), **options)
+
+    def evaluate(self, x, y, callbacks=None, **options):
+        return super().evaluate(x, y, callbacks=self._callbacks(callbacks), **options)
+
+    def predict(self, x, callbacks=None, **options):
+        return super().predict(x, callbacks=self._callbacks(callbacks), **options)
+
+
+CALLS = pytest.mark.parametrize(("name", "data"), [("fit", (X, Y)), ("evaluate", (X, Y)), ("predict", (X,))])
+
+
+@CALLS
+def test_methods_of_a_users_class_get_the_callbacks_that_the_caller_gave(name, data):
+    model, one = compile(Own(), **OPTIONS), keras.callbacks.Callback()
+    given = [None, [], [one], (one,), one]
+    model.seen.clear()
+    for callbacks in given:
+        getattr(model, name)(*data, callbacks=callbacks, verbose=0)
+    assert len(model.seen) == len(given) and all(map(operator.is_, model.seen, given))
+
+
+def patched(monkeypatch, name, seen):
+    """Keras' own method behind a wrapper on its class, as tools that log put it there."""
+    plain = getattr(keras.Model, name)
+
+    @functools.wraps(plain)
+    def logged(self, x, *args, **kwargs):
+        seen.append(x)
+        return plain(self, x, *args, **kwargs)
+
+    monkeypatch.setattr(keras.Model, name, logged)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@CALLS
+def test_a_patch_of_keras_own_method_is_called_with_the_data(name, data, first, monkeypatch):
+    model, seen, expected = classifier(), [], classifier()
+    expected.compile(**OPTIONS)
+    keras.utils.set_random_seed(1)  # for the order of the rows
+    expected = getattr(expected, name)(*data, verbose=0)
+    if first:
+        patched(monkeypatch, name, seen)
+    compile(model, **OPTIONS)
+    if not first:
+        patched(monkeypatch, name, seen)
+    keras.utils.set_random_seed(1)
+    made = getattr(model, name)(*data, verbose=0)
+    assert len(seen) == 1 and seen[0] is X
+    made, expected = (each.history["loss"] if name == "fit" else each for each in (made, expected))
+    np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_patch_of_evaluate_gets_the_validation_data(model, monkeypatch):
+    seen = []
+    patched(monkeypatch, "evaluate", seen)
+    model.fit(X, Y, validation_data=(X, Y), verbose=0)
+    assert len(seen) == 1 and seen[0] is X
+
+
+def test_methods_that_were_put_on_the_instance_are_called_and_given_back(capsys):
+    model = classifier()
+    quiet = {name: functools.partial(getattr(model, name), verbose=0) for name in ("fit", "evaluate", "predict")}
+    quiet["compile"] = functools.partial(model.compile, loss=LOSS)
+    for name, method in quiet.items():
+        setattr(model, name, method)
+    compile(model, "sgd")
+    assert attachment_of(model) is not None
+    assert model.fit(X, Y, validation_data=(X, Y)).history["val_loss"]
+    assert model.evaluate(X, Y) > 0 and model.predict(X).shape == (len(X), 3)
+    assert capsys.readouterr().out == ""
+    compile(model, "sgd", jit_compile=False)
+    assert attachment_of(model) is None and all(vars(model)[name] is method for name, method in quiet.items())
+
+
+def test_a_method_that_was_put_around_ours_stays_and_sees_the_data(model):
+    seen, fit, evaluate = [], model.fit, model.evaluate
+
+    def own_fit(*args, **options):
+        seen.append("fit")
+        return fit(*args, **options)
+
+    def own_evaluate(x=None, y=None, **options):
+        seen.append(x)
+        return evaluate(x, y, **options)
+
+    model.fit, model.evaluate = own_fit, own_evaluate
+    for switch in ("auto", False, "auto"):
+        seen.clear()
+        compile(model, **OPTIONS, jit_compile=switch)
+        model.fit(X, Y, validation_data=(X, Y), verbose=0)
+        assert len(seen) == 2 and seen[0] == "fit" and seen[1] is X
+        assert (attachment_of(model) is None) == (switch is False)
+    compile(model, **OPTIONS, jit_compile=False)
+    assert model.fit is own_fit and model.evaluate is own_evaluate and "predict" not in vars(model)
+
+
+def test_a_method_put_around_the_one_that_makes_functions_is_called(model):
+    made, make = [], model.make_predict_function
+
+    def own_make(force=False):
+        made.append(force)
+        return make(force)
+
+    model.make_predict_function = own_make
+    assert model.predict(X, verbose=0).shape == (len(X), 3) and made == [False]
+
+
+def test_a_model_that_was_never_compiled_says_so():
+    model = classifier()
+    model.predict(X, callbacks=[XLACompile()], verbose=0)
+    assert attachment_of(model) is not None
+    for method in (model.fit, model.evaluate):
+        with pytest.raises(ValueError, match=r"You must call `compile\(\)`"):
+            method(X, Y, verbose=0)

@@ -15,7 +15,7 @@ import numpy as np
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.jax.batches import leaves_of
 from keras_xla.backend.jax.step_loop import CannotLoop, StepLoop
-from keras_xla.backend.jax.untracked import as_lists, untracked
+from keras_xla.backend.jax.untracked import as_lists, is_untracked, untracked
 
 GROUP_STEPS, GROUP_BYTES = 64, 2**23  # steps in one call, and the batches for them: longer steps need no loop
 READ_SECONDS = 0.1  # for which batches are read before the steps of the first of them run
@@ -67,7 +67,7 @@ class Runner:
                 break
             settled = made.settled and more.settled
             made = dataclasses.replace(more, batches=made.batches + more.batches, settled=settled)
-        if count > 1:  # so it is Keras' loop that asks
+        if count > 1 or is_untracked(state):  # so it is Keras' loop that asks
             logs, state = made.outputs
             made = dataclasses.replace(made, outputs=(logs, untracked(state)))
         return made

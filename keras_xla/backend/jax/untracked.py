@@ -24,6 +24,11 @@ def untracked(state: Any) -> Any:
     return tuple(Untracked(part) if type(part) is list else part for part in state)
 
 
+def is_untracked(state: Any) -> bool:
+    """Whether `untracked` made the state."""
+    return type(state) is tuple and any(isinstance(part, Untracked) for part in state)
+
+
 def as_lists(state: Any) -> Any:
     """The state as it was before `untracked`."""
     if type(state) is not tuple:

@@ -22,7 +22,7 @@ def state_maker(model: keras.Model) -> Callable[[Any], None] | None:
     It is `make(spec)`, for a batch's structure of `tf.TypeSpec`. That makes nothing where a layer has yet to be built
     or the batch is ragged or sparse, and leaves errors to the trace, which says where they come from.
     """
-    if type(model).train_step is not keras.Model.train_step:
+    if "train_step" in vars(model) or type(model).train_step is not keras.Model.train_step:
         return None
 
     @otherwise(None)

@@ -155,18 +155,28 @@ class SpeechPipeline:
         """Compile what `batch` windows at once need, with the options as for `transcribe`."""
         speech, options = self._options(options, overrides)
         self.features(np.zeros((self.features.samples,), np.float32))
-        longest = self.generator.model.max_positions // 2 + 2  # of a prompt, with what was heard before
-        with self.generator.executables.warming():
-            hidden, length = self.generator.encode(np.zeros((batch, *self.shape), np.float32)), 1
-            while length < longest and self.generator.cache_buckets.holds(length + 1):
-                self.generator.score([np.full((length,), self.tokens.start, np.int32)] * batch, hidden)
-                length = self.generator.cache_buckets.fit(length + 1)
-                if speech.no_speech_threshold is None:  # then only the language is asked for, behind one token
-                    break
         language = next(iter(self.tokens.languages), None)
-        prompts = [np.array(self.tokens.prompt(language, self.tokens.task, timestamps=False), np.int32)] * batch
-        most = speech.max_new_tokens or self.generator.model.max_positions - len(prompts[0])
-        self.generator.warmup([], options.replace(max_new_tokens=most, eos_token_id=self.tokens.eos), prompts, hidden)
+        prompt = np.array(self.tokens.prompt(language, self.tokens.task, timestamps=False), np.int32)
+        lengths, silence = self._prompt_lengths(len(prompt), speech), speech.no_speech_threshold is not None
+        with self.generator.executables.warming():
+            hidden = self.generator.encode(np.zeros((batch, *self.shape), np.float32))
+            for length in [1, *(lengths if silence else ())]:  # behind one token the language is asked for
+                self.generator.score([np.full((length,), self.tokens.start, np.int32)] * batch, hidden)
+        for length in lengths:
+            room = self.generator.model.max_positions - length
+            most = min(speech.max_new_tokens or room, room)
+            prompts = [np.resize(prompt, length)] * batch
+            asked = options.replace(max_new_tokens=most, eos_token_id=self.tokens.eos)
+            self.generator.warmup([], asked, prompts, hidden)
+
+    def _prompt_lengths(self, shortest: int, speech: SpeechOptions) -> list[int]:
+        """Of prompts that begin in caches of different sizes; text before the prompt makes it longer."""
+        before = speech.condition_on_prev_tokens or speech.initial_prompt or speech.prompt_ids
+        lengths, longest = [shortest], self.generator.model.max_positions // 2 + 2 if before else 0
+        caches = self.generator.cache_buckets
+        while (size := caches.fit(lengths[-1] + 1)) < longest and caches.holds(size + 1):
+            lengths.append(size)
+        return lengths
 
     def _detect(self, names, hidden) -> list[str]:
         codes, ids = zip(*self.tokens.languages.items(), strict=True)

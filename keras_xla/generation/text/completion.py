@@ -341,7 +341,7 @@ class Completion:
             warnings.warn(
                 f"The answers {cut_off} ended before they had followed their json_schema, regex or grammar to its end. "
                 "Pass a larger max_new_tokens, or bounds such as maxLength.",
-                stacklevel=4,
+                stacklevel=6,
             )
 
     def _named(self, ids: np.ndarray) -> str:

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import keras
 import numpy as np
 
 from keras_xla import backend
@@ -106,7 +105,7 @@ class SameWeights:
         model: A Keras model.
     """
 
-    def __init__(self, model: keras.layers.Layer):
+    def __init__(self, model: Any):
         self._model, self._known = model, list(model.weights)
 
     def check(self) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from keras_xla.models.sources.tensorflow_names import as_pytorch, flat
 
 H5 = "tf_model.h5"
-_DAMAGE = (OSError, RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError)  # as h5py tells it
 _MOST_PACKED = 1100  # a chunk's values take at most so many times the bytes of their gzip
 
 
@@ -60,7 +59,7 @@ def h5(path: Path) -> Iterator[tuple[str, Tensor]]:
         arrays = {name: _entry(group, name) for group in groups for name in _names(group, "weight_names")}
         for name, array in arrays.items():
             _check_array(name, array, path.stat().st_size)
-    except _DAMAGE as error:
+    except Exception as error:  # h5py tells of damage by many kinds, OSError, RuntimeError and KeyError among them
         raise _unreadable(path, error) from error
     for stored, array in arrays.items():
         name, axes = as_pytorch(stored, array.shape)
@@ -107,7 +106,7 @@ def _check_array(name: str, array: Any, size: int) -> None:
 def _read(path: Path, name: str, array: Any) -> np.ndarray:
     try:
         return array[()]
-    except _DAMAGE as error:
+    except Exception as error:  # as above
         raise _unreadable(path, f"{name!r}: {error}") from error
 
 

@@ -14,7 +14,7 @@ from keras_xla.backend.new_shapes import Calls, StepProfile
 from keras_xla.backend.signature import Signature, describe, describe_change
 from keras_xla.training.decide.cost import HOPED_SHARE_SAVED, estimated_compile
 from keras_xla.training.decide.decisions import Decisions, Key, Times
-from keras_xla.training.decide.policy import faster_way
+from keras_xla.training.decide.policy import DETERMINISTIC, faster_way
 from keras_xla.training.reports.journal import Decision, Journal
 
 KIND = "function"
@@ -129,7 +129,9 @@ class FunctionPolicy:
 
 
 def _known_loss(facts: StepProfile) -> str:
-    """Why XLA is not worth a trial on this device; empty if it may be."""
+    """Why XLA is not worth a trial on this device, or there must be none; empty if it may be."""
+    if facts.deterministic:
+        return DETERMINISTIC
     if facts.tower:
         return f"{facts.tower} convolutions, which XLA is slow at on CPU"
     if facts.loops and facts.device == "CPU":  # those of gradients would have to be traced for it

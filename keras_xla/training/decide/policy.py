@@ -32,6 +32,7 @@ STEPS_OF_AN_UNKNOWN_EPOCH = 200  # of data that do not tell their length
 SHARE_OF_STEPS_BEFORE = 0.1  # of the steps to come, that run before that
 MOST_TRIALS = 3  # of a graph, over all runs; then a near miss is one
 _NOW, _AGAIN = "measured", "measured again"
+DETERMINISTIC = "TensorFlow's op determinism is on, and a choice by the clock may be another one in the next run"
 
 
 @dataclass
@@ -89,6 +90,8 @@ class Policy:
     def _auto(self, new_shapes: NewShapes) -> tuple[str, str, dict[str, float]]:
         """The way, the reason, and milliseconds a step."""
         facts = new_shapes.facts
+        if facts.deterministic:
+            return "graph", DETERMINISTIC, {}
         if facts.unsafe:
             return "graph", f"a trial of {', '.join(facts.unsafe)} could not be undone", {}
         steps_to_come = self._steps_to_come(new_shapes.shapes)

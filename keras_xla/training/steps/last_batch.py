@@ -223,12 +223,22 @@ def _weighed(model: keras.Model, filled: FilledBatch):
     """While a step is traced, losses and metrics get weights; sums and means are those over the rows that count."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(filled.batch)
     size = keras.ops.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
-    counts = keras.ops.cast(keras.ops.arange(size) < filled.rows, keras.config.floatx())  # [rows of the batch]
+    real = keras.ops.arange(size) < filled.rows  # [rows of the batch]
+    counts = keras.ops.cast(real, keras.config.floatx())
     rows = keras.ops.cast(filled.rows, keras.config.floatx())
     factor = keras.ops.cast(size, rows.dtype) / rows if _scale(model) == "mean" else 1.0
 
     def as_rank_of(of, x):
         return keras.ops.reshape(of, (-1, *[1] * (len(x.shape) - 1)))
+
+    def tamed(targets, outputs):
+        """With zeros and ones in the rows that were added: what is infinite there would be NaN at zero weight."""
+
+        def only_real(other):
+            return lambda x: None if x is None else keras.ops.where(as_rank_of(real, x), x, other(x))
+
+        zeros, ones = only_real(keras.ops.zeros_like), only_real(keras.ops.ones_like)
+        return keras.tree.map_structure(zeros, targets), keras.tree.map_structure(ones, outputs)
 
     def weights(given, of=counts):
         return of if given is None else keras.ops.cast(given, of.dtype) * as_rank_of(of, given)
@@ -250,7 +260,7 @@ def _weighed(model: keras.Model, filled: FilledBatch):
         if not len(leaves) == len(labels) == len(predicted):  # Keras says what it thinks of that
             labels = predicted = [None] * len(leaves)
         made = keras.tree.pack_sequence_as(given, list(map(for_loss, leaves, labels, predicted)))
-        return type(model).compute_loss(model, x, y, y_pred, made, training=training)
+        return type(model).compute_loss(model, x, *tamed(y, y_pred), made, training=training)
 
     def of_rows(tracker):
         update = tracker.update_state
@@ -259,7 +269,9 @@ def _weighed(model: keras.Model, filled: FilledBatch):
 
     def weighted(metric):
         update = metric.update_state
-        return lambda y_true, y_pred, sample_weight=None: update(y_true, y_pred, sample_weight=weights(sample_weight))
+        return lambda y_true, y_pred, sample_weight=None: update(
+            *tamed(y_true, y_pred), sample_weight=weights(sample_weight)
+        )
 
     trackers = [loss_tracker(model), *getattr(compiled_losses(model), "metrics", [])]
     metrics = getattr(compiled_metrics(model), "metrics", [])

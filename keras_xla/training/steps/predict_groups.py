@@ -1,6 +1,7 @@
 """`predict` on a `tf.data` dataset: many batches in one graph, while Keras' own method counts groups of them.
 
 Outputs are put where they belong as they come. Keras keeps those of each group until the end, so it is given a zero.
+Behind the last group its loop is told to stop; where other calls share that flag, it goes on to its own end, idle.
 """
 
 import math
@@ -61,10 +62,12 @@ class Groups:
         return self._total is not None and self.done >= self._total
 
     def run(self) -> Any:
-        """Run the next group; returns a number, of which Keras may keep as many as it likes.
+        """Run the next group, unless all have run; returns a number, of which Keras may keep as many as it likes.
 
-        Raises `StopIteration` if there is no batch left.
+        Raises `StopIteration` if there is no batch left, and not all that are wanted have come.
         """
+        if self.ended:
+            return self._nothing
         count = self._count if self._total is None else min(self._count, self._total - self.done)
         start = time.perf_counter()
         made = self._runner.run(self._session.iterator, count, every=True)
@@ -73,7 +76,8 @@ class Groups:
         self._session.done = self.done
         if made.settled:
             self._journal.ran("predict", made.way, made.batches, seconds)
-            self._count = next_count(made.batches, seconds, made.outputs)
+            # Twice as many at most: batches that were read beforehand tell little about how fast the others come.
+            self._count = min(2 * count, next_count(made.batches, seconds, made.outputs))
         self.made.add(made.outputs, made.batches)
         return self._nothing
 
@@ -82,15 +86,17 @@ class GroupCallbacks(keras.callbacks.CallbackList):
     """Callbacks that are told the numbers of batches where Keras counts groups; says when there are no more."""
 
     def __init__(self, groups: Groups, flag: StopFlag, *args, **kwargs):
-        self._groups, self._flag = groups, flag
+        self._groups, self._flag, self._told = groups, flag, 0
         super().__init__(*args, **kwargs)
 
     def on_predict_batch_begin(self, batch, logs=None):
         super().on_predict_batch_begin(self._groups.done, logs)
 
     def on_predict_batch_end(self, batch, logs=None):
-        super().on_predict_batch_end(self._groups.done - 1, logs)
-        if self._groups.ended:  # else Keras asks for one more group, and warns that there is none
+        if self._told < self._groups.done:
+            self._told = self._groups.done
+            super().on_predict_batch_end(self._told - 1, logs)
+        if self._groups.ended:
             self._flag.set(self.model, True)
 
 
@@ -105,8 +111,8 @@ def predict_groups(
 ) -> Any:
     """What `model.predict` returns, or raises.
 
-    `flag` has this call among its own. `counter` is a dataset without an end, of which Keras makes its groups. `given`
-    are all arguments of `predict`; no callback of them watches batches.
+    `flag` has this call among its own. `counter` is a dataset without an end, of which Keras makes its groups: it is
+    given as many as there are batches. `given` are all arguments of `predict`; no callback of them watches batches.
     """
     verbose, steps, data = given["verbose"], given["steps"], given["x"]
     batches = int(data.cardinality())
@@ -125,6 +131,7 @@ def predict_groups(
     session.group, session.iterator = groups, iter(data)
     try:
         # `steps` stays: there are no more groups than that, and with it Keras warns of data that end before.
+        counter = counter.take(batches) if batches else counter
         type(model).predict(model, **{**given, "x": counter, "callbacks": shown})
         return groups.made.result()
     finally:

@@ -25,7 +25,7 @@ class StepFunction:
 
     def __init__(self, runner, kind: str, steps: int, session: Callable[[], Session | None], journal: Journal):
         self.runner, self._kind, self.steps, self._session, self._journal = runner, kind, steps, session, journal
-        self._fastest = float("inf")  # seconds a step
+        self._ahead = runner.first_steps  # that a call is for
         self._running: tuple[Execution, float] | None = None  # with the time at which it began
 
     def __call__(self, *arguments) -> Any:
@@ -68,17 +68,17 @@ class StepFunction:
     def _took(self, seconds: float) -> None:
         if self._running is not None:
             (made, _), self._running = self._running, None
-            self._fastest = min(self._fastest, seconds / made.batches)
+            # As the last ones were, since data may come slower than before; and twice as many at most, since those that
+            # were read beforehand tell little about the others. So hardly a call keeps Ctrl-C waiting.
+            fitting = int(AHEAD_SECONDS * made.batches / max(seconds, 1e-6))
+            self._ahead = max(1, min(AHEAD_STEPS, fitting, 2 * self._ahead))
             self._journal.ran(self._kind, made.way, made.batches, seconds)
 
     def _count(self, session: Session) -> int:
         if self.steps > 1 or not session.ahead or session.stopped():
             return self.steps
-        count = max(1, min(AHEAD_STEPS, int(AHEAD_SECONDS / self._fastest)))
-        if self._fastest == float("inf"):
-            count = self.runner.first_steps
         left = session.left_in_epoch()
-        return count if left is None else max(1, min(count, left))
+        return self._ahead if left is None else max(1, min(self._ahead, left))
 
 
 class PredictFunction:

@@ -73,6 +73,25 @@ def test_a_whole_run_gives_what_plain_keras_gives(way):
     assert compiled == ["train", "test", "predict"]  # once each, trials included
 
 
+@pytest.fixture
+def deterministic():
+    """TensorFlow's op determinism is on."""
+    from tensorflow.python.framework.config import disable_op_determinism
+
+    tf.config.experimental.enable_op_determinism()
+    yield
+    disable_op_determinism()
+
+
+@pytest.mark.quick("xla")
+def test_nothing_is_tried_while_op_determinism_is_on(way, deterministic):
+    log, model = Log(), auto(classifier())
+    model.fit(X, Y, batch_size=24, epochs=2, shuffle=False, verbose=0)
+    (decision,) = attachment_of(model).journal.decisions
+    assert decision.way == "graph" and "op determinism is on" in decision.reason and not decision.measured
+    assert not log.new()
+
+
 @pytest.mark.quick("xla")
 def test_class_weights_and_sample_weights(way):
     assert_same(way, everything(auto, class_weight=CLASS_WEIGHTS), everything_plainly(weighted=True))

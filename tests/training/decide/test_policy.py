@@ -163,6 +163,16 @@ def test_nothing_is_tried_that_cannot_be_undone(make):
     assert bench.tried == []
 
 
+def test_the_clock_decides_nothing_where_every_run_has_to_give_the_same_bits(make):
+    bench, facts = Bench(graph=0.01, xla=0.001), dataclasses.replace(DENSE, deterministic=True)
+    policy = make()
+    assert policy.decide(bench.new_shapes(facts)) == "graph" and bench.tried == []
+    assert "op determinism is on" in policy.journal.decisions[0].reason
+    assert make(jit_compile=True).decide(bench.new_shapes(facts)) == "xla"
+    assert make().decide(bench.new_shapes()) == "xla"
+    assert make().decide(bench.new_shapes(facts)) == "graph"  # though it is known that XLA is faster
+
+
 def test_what_was_measured_is_remembered(make):
     assert make().decide(Bench(graph=0.01, xla=0.001).new_shapes()) == "xla"
     bench = Bench()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_xla.backend.row_numbers import MARK, MOST_OWNERS
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
 from keras_xla.training.reports.model_report import model_report
@@ -298,7 +299,7 @@ def test_nothing_outlives_a_call_however_it_ends():
             raise KeyboardInterrupt
 
     model = compile(classifier(), "sgd", LOSS)
-    attachment = model.fit.attachment
+    attachment = attachment_of(model)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y, validation_data=(X, Y), callbacks=[Raises()], verbose=0)
     assert not attachment.busy

@@ -228,6 +228,23 @@ def test_results_are_those_of_plain_keras_from_one_executable(case):
     assert log.kinds() == ["train", "test"]
 
 
+@pytest.mark.parametrize("of", ["targets", "outputs"])
+def test_an_infinite_loss_of_the_last_row_is_infinite(of):
+    """That row is repeated, at no weight; the gradients are finite if the targets are what is large."""
+    x, y, results = np.ones((12, 1), "float32"), np.zeros((12, 1), "float32"), []
+    (y if of == "targets" else x)[-1] = 1e20
+    for compile_ in (plainly, ours):
+        dense = keras.layers.Dense(1, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input((1,)), dense])
+        compile_(model, "sgd", loss="mse", metrics=["mse"])
+        log = Log()
+        evaluated = model.evaluate(x, y, batch_size=8, verbose=0)
+        history = model.fit(x, y, batch_size=8, shuffle=False, verbose=0).history
+        results.append([evaluated, history, model.get_weights() if of == "targets" else []])
+    assert log.kinds() == ["test", "train"] and results[0][0] == [np.inf, np.inf]
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), *results)
+
+
 def test_a_model_that_is_not_filled_compiles_twice():
     make = lambda: with_layer(keras.layers.BatchNormalization())  # noqa: E731
     keras.utils.set_random_seed(0)

@@ -337,7 +337,32 @@ def test_calls_in_other_threads_are_not_stopped_by_the_end_of_this_one():
     assert seen == [True, False]
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+class Nested(keras.callbacks.Callback):
+    """Predicts something else before and after."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = []
+
+    def on_predict_begin(self, logs=None):
+        self.made.append(self.model.predict(dataset(LONG[:200]), verbose=0))
+
+    def on_predict_end(self, logs=None):
+        self.made.append(self.model.predict(dataset(LONG[:100]).repeat(), steps=30, verbose=0))
+
+
+@pytest.mark.filterwarnings("error:Your input ran out of data")
+def test_calls_within_a_call(groups, capsys):
+    made = []
+    for model in both(classifier, "sgd", LOSS):
+        callback = Nested()
+        made.append([model.predict(dataset(), callbacks=[callback], verbose=2), *callback.made])
+        assert "63/63" in capsys.readouterr().out
+    keras.tree.map_structure(np.testing.assert_array_equal, *made)
+    assert [len(x) for x in made[0]] == [500, 200, 232] and groups
+
+
+@pytest.mark.filterwarnings("error:Your input ran out of data")
 def test_several_threads(groups):
     model = both(classifier, "sgd", LOSS)[1]
     expected = model.predict(LONG, batch_size=8, verbose=0)

@@ -61,7 +61,22 @@ def test_slow_steps_run_several_at_once_too(monkeypatch):
             return made
 
     counts, _ = drive(Session("train", ahead=True, steps=12), range(12), calls=12, runner=Slow())
-    assert len(counts) < 5 and sum(counts) == 12
+    assert counts == [1, 2, 4, 4, 1]
+
+
+def test_data_that_come_slower_than_before_hold_up_one_call_only(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("keras_xla.training.steps.run_ahead.time.perf_counter", lambda: clock[0])
+
+    def batches():
+        for number in range(400):
+            clock[0] += 0.5 if 100 <= number < 200 else 1e-4
+            yield number
+
+    counts, _ = drive(Session("train", ahead=True), batches())
+    assert counts[:7] == [1, 2, 4, 8, 16, 32, 64]  # the last one meets the first slow batches
+    assert counts[7:81] == [1] * 74  # up to batch 200
+    assert counts[81:86] == [2, 4, 8, 16, 32]
 
 
 def test_no_step_runs_beyond_the_epoch():

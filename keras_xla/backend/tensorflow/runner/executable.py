@@ -42,7 +42,7 @@ class Executable:
         self._lock = threading.RLock()
         self._loops: dict[tuple[bool, bool, str], Callable] = {}
         self._row_loops: dict[bool, Callable] = {}
-        self.instead: Callable[[WayFailed], Executable] | None = None
+        self.instead: Callable[[WayFailed, Callable], Executable] | None = None
 
     @property
     def _taken(self) -> Shapes | None:
@@ -78,12 +78,17 @@ class Executable:
         return None if self.early is None else tf.function(self.early, autograph=False)
 
     @property
+    def untried(self) -> bool:
+        """Whether its next run is the first one, which compiles, and may fail at that."""
+        return self._told is not None
+
+    @property
     def _checked(self) -> bool:
         """Whether XLA runs it, which checks nothing."""
         return self.way != "graph" and self.shapes is not None
 
     @functools.cached_property
-    def _stops(self) -> bool:
+    def stops(self) -> bool:
         """Whether a check within the step may stop it: then the steps before it must have been told of."""
         if not self._checked:
             return False
@@ -97,7 +102,7 @@ class Executable:
 
         The first run is of one batch, so that what fails is XLA, not the data, and no batch is run twice or lost.
         """
-        if self._stops:
+        if self.stops:
             count = 1
         if self._told is None or count == 1 or joined:
             return self._feed(source, iterator, 1 if self._told else count, pending, joined)
@@ -120,12 +125,12 @@ class Executable:
 
     def rows(self, tensors: Sequence[tf.Tensor], size: int, first: int, count: int, joined: bool) -> tuple[list, int]:
         """Run `count` batches of `size` rows of arrays, from row `first` on; see `loops.rows_loop`."""
-        if self._stops:
+        if self.stops:
             count = 1
 
         def run():
             if joined not in self._row_loops:
-                made = rows_loop(self.trace, self._step, joined, self.early)
+                made = rows_loop(self.trace, self._step, self.shapes, joined, self.early)
                 number = tf.TensorSpec([], tf.int32)
                 rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in tensors]
                 self._row_loops[joined] = made.get_concrete_function(rows, number, number, number)
@@ -150,7 +155,7 @@ class Executable:
             if self.way == "graph":
                 raise TrialImpossible(f"the plain graph failed in a trial: {message_of(error)}") from error
             failed = error if isinstance(error, WayFailed) else failure(error)
-            failed.lasting = not lacks_memory(error.__cause__ or error)
+            failed.lasting &= not lacks_memory(error.__cause__ or error)
             raise failed from error.__cause__ or error
 
     def _feed(self, source: Batches, iterator, count: int, pending, joined: bool) -> tuple[list, int, Any]:

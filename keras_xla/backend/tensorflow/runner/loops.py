@@ -64,14 +64,18 @@ def loop(
             return tf.logical_and(ran < count, ready(pending, tensors))
 
         def body(ran, kept, pending):
-            kept = keeper.added(kept, ran, one(pending, tensors))
-            # A batch fetched beyond the last step would have to be handed on.
-            rest = tf.cond(
-                ran + 1 < count,
-                iterator.get_next_as_optional,
-                lambda: tf.experimental.Optional.empty(iterator.element_spec),
-            )
-            return ran + 1, kept, rest
+            before = len(tf.compat.v1.get_default_graph().get_operations())
+            outputs = one(pending, tensors)
+            # As in plain Keras the step ends, with all that it writes and checks, before a batch is asked for: that may
+            # fail, or run Python that looks at variables. Row numbers do neither.
+            with tf.control_dependencies([] if source.gathers else _stateful(before)):
+                # A batch fetched beyond the last step would have to be handed on.
+                rest = tf.cond(
+                    ran + 1 < count,
+                    iterator.get_next_as_optional,
+                    lambda: tf.experimental.Optional.empty(iterator.element_spec),
+                )
+            return ran + 1, keeper.added(kept, ran, outputs), rest
 
         ran, kept, rest = tf.while_loop(
             more,
@@ -85,7 +89,9 @@ def loop(
     return tf.function(run, autograph=False)
 
 
-def rows_loop(trace: Trace, step: Callable, joined: bool, holds: Callable | None = None) -> Callable:
+def rows_loop(
+    trace: Trace, step: Callable, shapes: Shapes | None, joined: bool, holds: Callable | None = None
+) -> Callable:
     """Runs a step on the rows of arrays in their order, as long as the batches are for it; arguments as in `loop`.
 
     Returns:
@@ -94,7 +100,7 @@ def rows_loop(trace: Trace, step: Callable, joined: bool, holds: Callable | None
     """
     made = leaves_of(trace.concrete.structured_outputs)
     spec = trace.spec.batch if trace.fills else trace.spec
-    known = [x.shape for x in leaves_of(spec)]
+    known = [x.shape for x in leaves_of(spec)] if trace.fills or not shapes else list(map(tf.TensorShape, shapes))
 
     def batch(tensors, rows, start):
         with tf.device("CPU:0"):  # where the arrays are: they may not fit anywhere else
@@ -182,6 +188,12 @@ def _open(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
     sizes = [n if n == m else None for n, m in zip(shape, x.shape, strict=True)]
     hides = any(n is None and m is not None for n, m in zip(shape, x.shape, strict=True))
     return tf.compat.v1.placeholder_with_default(x, sizes) if hides else x
+
+
+def _stateful(first: int) -> list[tf.Operation]:
+    """The operations with effects in the graph under construction, from a number on."""
+    made = tf.compat.v1.get_default_graph().get_operations()[first:]
+    return [op for op in made if op.op_def is None or op.op_def.is_stateful]
 
 
 def collectable(trace: Trace) -> bool:

@@ -1,5 +1,6 @@
 """Runs the train, test and predict steps of a model on TensorFlow, each batch in the way that suits it."""
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.filled_batch import FilledBatch
-from keras_xla.backend.new_shapes import NewShapes, ShapesRefused, WayFailed
+from keras_xla.backend.new_shapes import NewShapes, ShapesRefused, TrialImpossible, WayFailed
 from keras_xla.backend.row_numbers import are_numbers
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.graphs.last_batch import ROWS, Shapes, fillable
@@ -22,6 +23,7 @@ from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, joined
 from keras_xla.backend.tensorflow.runner.sources import Batches, gathered, shapes_of, source_of
 from keras_xla.backend.tensorflow.runner.specs import alike, common, leaves_with_names, opened, spec_of
 from keras_xla.backend.tensorflow.runner.trace import Trace, tensors_of
+from keras_xla.backend.tensorflow.runner.trial import undone
 
 MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good
 
@@ -102,13 +104,15 @@ class Runner:
         outputs, ran, way = None, 0, this.executable.way
         while ran < count:
             pending, this.pending = this.pending, None
-            if pending is None:
+            if pending is None and this.executable.untried:  # if it fails, a batch that it took itself would be lost
+                pending = iterator.get_next_as_optional()
+            elif pending is None:
                 pending = tf.experimental.Optional.empty(iterator.element_spec)
             try:
                 made, done, pending = this.executable.feed(this.source, iterator, count - ran, pending, every)
             except WayFailed as error:  # before it ran anything
+                this.executable = self._instead_of(this.executable, error, _once(this, iterator, pending))
                 this.pending = pending if pending.has_value() else None
-                this.executable = self._instead_of(this.executable, error)
                 continue
             if done:
                 outputs, ran, way = made, ran + done, this.executable.way
@@ -132,15 +136,17 @@ class Runner:
         batch = gathered(tensors_of(batch), self._arrays)
         shapes = shapes_of(batch)
         key = self._key(keras.tree.map_structure(spec_of, batch))
-        chosen = self._answer(key, shapes)
-        if chosen is None:
-            chosen = self._ask(key, batch, lambda executable: functools.partial(executable.run, batch))
+
+        def once(executable):
+            return lambda: executable.run(batch)
+
+        chosen = self._answer(key, shapes) or self._ask(key, batch, once)
         if not chosen.holds(batch):
             chosen = self._executable(key, "graph", (), shapes)
         try:
             outputs, way = chosen.run(batch), chosen.way
         except WayFailed as error:
-            chosen = self._instead_of(chosen, error)
+            chosen = self._instead_of(chosen, error, once)
             outputs, way = chosen.run(batch), chosen.way
         return Execution(outputs, 1, way, self._news == news)
 
@@ -164,7 +170,7 @@ class Runner:
             try:
                 outputs, ran = chosen.rows(tensors, size, first, 1 if every and not joined else count, joined)
             except WayFailed as error:  # before it ran anything
-                chosen = self._instead_of(chosen, error)
+                chosen = self._instead_of(chosen, error, once)
                 continue
             if ran:
                 break
@@ -246,11 +252,7 @@ class Runner:
     def _choose(self, this: _Pass, iterator) -> tuple[Executable, Shapes]:
         """What the pending batch shall be run by, and its shapes."""
         batch = this.source.example(this.pending.get_value())
-        shapes, pending = shapes_of(batch), this.pending
-
-        def once(executable):
-            return lambda: executable.feed(this.source, iterator, 1, pending)  # takes nothing from the iterator
-
+        shapes, once = shapes_of(batch), _once(this, iterator, this.pending)
         return self._answer(this.key, shapes) or self._ask(this.key, batch, once), shapes
 
     def _key(self, spec: Any) -> str:
@@ -331,9 +333,13 @@ class Runner:
         chosen = executable(self._decide(new_shapes))
         answered = dataclasses.replace(new_shapes, trial=None)  # which would keep the iterator
 
-        def instead(error):
+        def instead(error, once):
+            graph = executable("graph")
             if isinstance(error, ShapesRefused):
-                return executable("graph")
+                return graph
+            if chosen.stops:  # what failed may be a check in the step, and not XLA: then the plain graph raises it
+                with contextlib.suppress(TrialImpossible), undone(graph.trace.changed):
+                    once(graph)()
             return executable(self._failed(answered, chosen.way, str(error), error.node))
 
         chosen.instead = instead
@@ -353,7 +359,12 @@ class Runner:
         self._news += 1
         self._compiled(leaves, seconds, way)
 
-    def _instead_of(self, executable: Executable, error: WayFailed) -> Executable:
-        other = executable.instead(error)
+    def _instead_of(self, executable: Executable, error: WayFailed, once: Callable) -> Executable:
+        other = executable.instead(error, once)
         self._chosen = {name: other if chosen is executable else chosen for name, chosen in self._chosen.items()}
         return other
+
+
+def _once(this: _Pass, iterator, pending: Any) -> Callable:
+    """`once(executable)`: runs the pending batch by it, when it is called; takes nothing from the iterator."""
+    return lambda executable: lambda: executable.feed(this.source, iterator, 1, pending)

@@ -19,7 +19,7 @@ from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
-from keras_xla.private.tensorflow import is_composite
+from keras_xla.private.tensorflow import is_composite, ops_are_deterministic
 
 _LOOPS = ("While", "StatelessWhile")
 
@@ -66,6 +66,7 @@ class Traced:
             device="GPU" if on_gpu() else "CPU",
             fingerprint=found,
             fingerprint_seconds=seconds,
+            deterministic=ops_are_deterministic(),
         )
 
 
@@ -77,7 +78,8 @@ class Trace(Traced):
     """
 
     def __init__(self, step: Callable, spec: Any):
-        self.step = tf.autograph.experimental.do_not_convert(step)
+        # A user's own step may have more arguments, with defaults, which a concrete function would ask for.
+        self.step = tf.autograph.experimental.do_not_convert(lambda data: step(data))
         self.spec = spec
         self._checks: dict[Shapes, Checks] = {}
         self.function = tf.function(self.step)

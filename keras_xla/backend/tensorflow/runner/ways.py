@@ -8,41 +8,48 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from keras_xla.backend.new_shapes import WayFailed
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
-from keras_xla.backend.tensorflow.partial.split import NotSplittable, split
-from keras_xla.backend.tensorflow.runner.trace import Trace
+from keras_xla.backend.tensorflow.partial.split import split
+from keras_xla.backend.tensorflow.runner.trace import Trace, Traced
 
 
 def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
     """The step as a function of a batch, run in one way: `"graph"`, `"xla"` or `"partial"`.
 
-    `shapes` are the only ones that it will be called with, in the order of the tensors; None for any. Raises
-    `NotSplittable` for `"partial"`, and for `"xla"` with random numbers; see `split`.
+    `shapes` are the only ones that it will be called with, in the order of the tensors; None for any, in the plain
+    graph. Raises `NotSplittable` for `"partial"`, and for `"xla"` with random numbers (see `split`), and `WayFailed`
+    where it has to be traced again, and is another step by now.
     """
     if way == "graph":
         return trace.concrete  # as it is, also for batches of which more is known
-    tensors = leaves_of(trace.spec)
-    towers = way == "partial" and trace.facts.tower > 0
-    if shapes is not None and (trace.facts.random or trace.facts.blocked or towers or trace.checks(shapes).late):
-        specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, tensors, strict=True)]
-        checks = Checks(_for_xla(trace, specs), specs) if trace.facts.loops else trace.checks(shapes)
-        run = split(checks, towers)
+    facts, towers = trace.facts, way == "partial" and trace.facts.tower > 0
+    specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, leaves_of(trace.spec), strict=True)]
+    again = _for_xla(trace, specs) if facts.loops else None
+    if facts.random or facts.blocked or towers or trace.checks(shapes).late:
+        run = split(Checks(again, specs) if again else trace.checks(shapes), towers)
         return lambda batch: run(leaves_of(batch))
-    # The gradients of loops are traced differently for XLA.
-    inside = trace.step if trace.facts.loops else trace.concrete
 
     def one_step(batch):
-        return inside(batch)
+        return trace.concrete(batch)
 
-    return tf.function(one_step, jit_compile=True, autograph=False)
+    return again or tf.function(one_step, jit_compile=True, autograph=False)
 
 
 def _for_xla(trace: Trace, specs: Sequence[tf.TensorSpec]):
-    """The step traced again, so that the lists that the gradients of loops keep have a fixed length."""
-    traced = tf.function(trace.step, jit_compile=True)
-    try:
-        return traced.get_concrete_function(repack(trace.spec, specs))
-    except ValueError as error:  # a loop of which nobody knows how often it turns
-        raise NotSplittable(str(error)) from error
+    """The step traced again, so that the lists that the gradients of loops keep have a fixed length.
+
+    What Python has changed since the first trace would count here, and nowhere else.
+    """
+
+    def one_step(batch):
+        return trace.step(batch)
+
+    traced = tf.function(one_step, jit_compile=True, autograph=False)
+    again = traced.get_concrete_function(repack(trace.spec, specs))
+    if {*map(id, Traced(again).changed)} != {*map(id, trace.changed)}:
+        told = "the step changes other variables than before; call compile again after a change of what is trainable"
+        raise WayFailed(told, lasting=False)
+    return again
