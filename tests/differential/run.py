@@ -58,8 +58,8 @@ def events(scenario: Scenario, side: Side, exact: bool = True) -> list[tuple[str
             world.note(label, value)
             for name, text in outlets.items():
                 world.note(f"{label}: {name}", text)
-            # What ran beside the operation that failed is left to chance: plain Keras' counter of steps, say, which goes
-            # on while the step waits for its batch.
+            # What ran beside the operation that failed is left to chance: plain Keras' counter of steps, say, which
+            # goes on while the step waits for its batch.
             of_data = isinstance(failed, tf.errors.OpError) and RAISED in str(failed)
             if of_data or isinstance(failed, tf.errors.InvalidArgumentError):
                 world.note(f"{label}: weights", world.model.trainable_variables)
