@@ -96,10 +96,12 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.base: pyproject.toml .ci/constraints.txt | $(BIN)/python
+	@echo "Installing keras_xla, TensorFlow and what else they need into $(VENV): some minutes, the first time only."
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[demo]"
 	touch $@
 
 $(VENV)/.test: pyproject.toml .ci/constraints.txt | $(BIN)/python
+	@echo "Installing keras_xla, TensorFlow and what the tests need into $(VENV): some minutes, the first time only."
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[test]"
 	touch $@ $(VENV)/.base
 
@@ -139,6 +141,7 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	touch $@
 
 .venv-transformers4/.installed: .ci/transformers4.txt pyproject.toml
+	@echo "Installing transformers 4 and tf-keras into .venv-transformers4: some minutes, the first time only."
 	$(PYTHON) -m venv .venv-transformers4
 	.venv-transformers4/bin/python -m pip install --quiet -c .ci/transformers4.txt -e ".[test,transformers4]"
 	touch $@

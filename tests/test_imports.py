@@ -48,6 +48,8 @@ def test_imports_go_down_only(path):
             raise AssertionError(f"{path} imports torch")
         if room in BELOW and parts[0] == "keras_xla" and len(parts) > 1:
             assert parts[1] in BELOW[room], f"{path} imports {name}, which is above it"
+        if room == "engine" and parts[:2] == ["keras_xla", "models"]:
+            assert not {"convert", "registry", "sources"} & set(parts), f"{path} imports {name}: it knows no checkpoint"
 
 
 def private_names(tree):

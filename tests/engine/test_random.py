@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_xla.config import GenerationOptions
 from keras_xla.engine.search.random import threefry
+from keras_xla.engine.search.request import seed_words
 
 ANSWERS = [
     ((0x00000000, 0x00000000), (0x00000000, 0x00000000), (0x6B200159, 0x99BA4EFE)),
@@ -17,3 +19,9 @@ ANSWERS = [
 def test_known_answers(key, counter, answer):
     words = [ops.convert_to_tensor(np.array(x, "uint32")) for x in (key, counter)]
     assert ops.convert_to_numpy(threefry(words[0], words[1][:, None]))[:, 0].tolist() == list(answer)
+
+
+def test_all_bits_of_a_seed_count():
+    seeds = [0, 1, 2**31, 2**32, 2**32 + 1, 2**63 - 1]
+    words = {seed_words(GenerationOptions(do_sample=True, seed=seed), 1).tobytes() for seed in seeds}
+    assert len(words) == len(seeds)

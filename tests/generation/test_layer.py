@@ -1,5 +1,6 @@
 """`XLAGenerationLayer` as a Keras layer: ids and text, eager and in models, saved and loaded."""
 
+import copy
 import json
 import shutil
 import subprocess
@@ -108,6 +109,27 @@ def test_text_equals_the_references_tokens_decoded(layer):
     new = reference.generate("llama-tied-gqa", ids, max_new_tokens=6)
     whole = tiny().decode(ids + new, skip_special_tokens=True)
     assert layer.generate(prompt, return_prompt=True) == [whole]
+
+
+def test_special_tokens_are_added_and_shown_as_asked(model):
+    tokenizer = tiny(bos=True)
+    layer = XLAGenerationLayer(model, tokenizer, max_new_tokens=3, forced_eos_token_id=2)
+
+    def text(ids):
+        return tokenizer.decode(layer.generate([ids])["sequences"][0], skip_special_tokens=True)
+
+    bare = tokenizer("abc", add_special_tokens=False)["input_ids"]
+    assert layer.generate("abc") == [text([1, *bare])]
+    assert layer.generate("abc", add_special_tokens=False) == [text(bare)] != layer.generate("abc")
+    shown = layer.generate("abc", skip_special_tokens=False)[0]
+    assert shown.endswith("</s>") and shown.removesuffix("</s>") == layer.generate("abc")[0]
+
+
+def test_a_prompt_longer_than_a_tokenizer_likes_makes_no_noise(model, capfd):
+    tokenizer = copy.deepcopy(tiny())
+    tokenizer.model_max_length = 4
+    XLAGenerationLayer(model, tokenizer, max_new_tokens=2).generate("So it goes")
+    assert "longer than" not in "".join(capfd.readouterr())
 
 
 @pytest.mark.slow

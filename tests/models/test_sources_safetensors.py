@@ -1,4 +1,3 @@
-import contextlib
 import json
 
 import ml_dtypes
@@ -9,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from keras_xla.models.sources.checkpoint import open_checkpoint
+from keras_xla.models.sources.safetensors_folder import open_tokenizer
 
 
 def save(folder, dtype=torch.float32, **options):
@@ -154,15 +154,17 @@ def test_an_index_that_names_files_elsewhere_is_refused(tmp_path, name):
         open_checkpoint(tmp_path)
 
 
-def test_a_tokenizers_own_code_is_not_run(tmp_path):
+def test_a_tokenizers_own_code_is_neither_run_nor_asked_about(tmp_path, monkeypatch):
     save(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text(
-        json.dumps({"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"})
-    )
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda *question: asked.append(question) or "y")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own"}))  # for which transformers has no class
+    own = {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass")
-    with contextlib.suppress(ValueError):  # transformers may have a class of its own for the model
-        open_checkpoint(tmp_path).tokenizer()
-    assert not (tmp_path / "ran").exists()
+    with pytest.raises(ValueError, match=r"Code that comes with a tokenizer is not run\."):
+        open_tokenizer(str(tmp_path))
+    assert not asked and not (tmp_path / "ran").exists()
 
 
 def test_tokenizer_files_that_cannot_be_read_are_named(tmp_path):
