@@ -8,7 +8,17 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / "keras_xla"
 BELOW = {
     "training": {"private", "training", "functions", "diagnosis", "backend", "config", "cache_folder", "logger"},
-    "generation": {"private", "generation", "functions", "engine", "models", "diagnosis", "backend", "config"},
+    "generation": {
+        "private",
+        "generation",
+        "functions",
+        "engine",
+        "models",
+        "diagnosis",
+        "backend",
+        "config",
+        "logger",
+    },
     "engine": {"private", "engine", "models", "backend", "config"},
     "functions": {"private", "functions", "diagnosis", "backend", "config"},
     "diagnosis": {"private", "diagnosis", "backend"},

@@ -28,6 +28,7 @@ NOT_SHOWN = {
     ("backend/jax/step_loop.py", "the step does more than compute:"): _KERAS_RUNS_IT,
     ("backend/jax/step_loop.py", "convolutions are slower in a loop on CPU"): _KERAS_RUNS_IT,
     ("backend/jax/step_loop.py", "the step changes the types of its state"): _KERAS_RUNS_IT,
+    ("backend/tensorflow/runner/ways.py", "NotSplittable(str(error))"): _ANOTHER,
     ("backend/tensorflow/runner/executable.py", "WayFailed(str(error), error.node)"): _ANOTHER,
     ("backend/tensorflow/runner/executable.py", "ShapesRefused(str(error))"): _ANOTHER,
     ("models/weights.py", "Received nothing to make a weight of"): "a mistake in keras_xla, not in what it was given",

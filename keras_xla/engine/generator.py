@@ -1,5 +1,6 @@
 """From ragged rows of ids to completions: checks, buckets, the right executables, and back."""
 
+import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -125,7 +126,15 @@ class Generator:
         alone = self.keeps_prompts and not any(guides) and reuse is None and assistant is None
         if alone and (asked := self._refill.worth_it(rows, options, first_row, stops)) is not None:
             self.prompt_runner.refresh()
-            return self._refill.outputs(asked, options, watch, report, skip_broken)
+            outputs = self._refill.outputs(asked, options, watch, report, skip_broken)
+            again = np.unique(np.flatnonzero(np.isnan(outputs["scores"])) // options.num_return_sequences)
+            for part in split([len(rows[i]) for i in again], options.of_rows(again), asked.size):
+                part = dataclasses.replace(part, prompts=again[part.prompts])
+                run = self.start(part.of(rows), part.options, numbers=part.rows, first_row=first_row, room=part.room)
+                mended = self._outputs(run, watch, part.of_rows(stops), (), options, skip_broken)
+                for name, values in outputs.items():
+                    values[part.answers] = mended[name]
+            return outputs
         for part in self.parts(rows, options, negative):
             if watch.over:
                 outputs = nothing(len(part.prompts), options)

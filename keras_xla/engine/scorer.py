@@ -138,7 +138,8 @@ class Scorer:
             logprobs[:, at] = made[0]
             if top:
                 tokens[:, at], likely[:, at] = made[1][..., :top], made[2][..., :top]
-        generator.pool.give(key, state)
+        if not np.isnan(logprobs).any():  # else it would reach rows of others
+            generator.pool.give(key, state)
         each = []
         for i, (row, n) in enumerate(zip(rows, first, strict=True)):
             at = slice(starts[i] + n, None)

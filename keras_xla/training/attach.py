@@ -87,8 +87,7 @@ class Attachment:
             detach(model)
             return method(*args, **kwargs)
         result = method(*args, **kwargs)
-        given = inspect.signature(method).bind(*args, **kwargs).arguments
-        asked = {**given.get("kwargs", {}), **given}.get("jit_compile")
+        asked = kwargs.get("jit_compile", inspect.signature(method).bind(*args, **kwargs).arguments.get("jit_compile"))
         if asked not in (None, "auto"):
             detach(model)
             return result
@@ -260,6 +259,7 @@ class Attachment:
         if batches is not None:
             return predict_in_order(model, batches, given)
         groups = predict_data is not None and session.ahead and not plain and predict_data.takes(given["x"])
+        groups = groups and keras2.steps_per_execution(model) == 1  # Keras would count each of its lists as a group
         function = self._function("predict") if groups else None
         if isinstance(function, PredictFunction):
             counter = predict_data.counter()
@@ -323,10 +323,7 @@ class Attachment:
             self.journal.decided(Decision(kind, "all batches", "graph", "tf.distribute runs the step"))
             function = keras_make()
         elif runner is None:
-
-            def make():
-                return watched_step(kind, keras_make, own, ledger.saw)
-
+            make = functools.partial(watched_step, kind, keras_make, own, ledger.saw)
             if not own and hands_over_state(model, kind):
                 steps = keras2.steps_per_execution(model)
                 function = StepFunction(state_runner(model, kind, make, ledger), kind, steps, session, self.journal)
@@ -384,14 +381,16 @@ def detach(model: keras.Model) -> None:
 
 
 def reset(model: keras.Model) -> None:
-    """Forget the built step functions, so that Keras asks for them again."""
+    """Build the step functions that there are anew; a call that goes on asks the model for its one at every step."""
     for kind in KINDS:
-        setattr(model, f"{kind}_function", None)
+        if getattr(model, f"{kind}_function", None) is not None:
+            setattr(model, f"{kind}_function", None)
+            getattr(model, f"make_{kind}_function")()
 
 
 def attachment_of(model: keras.Model) -> Attachment | None:
     """What is attached to the model; None if it is plain Keras."""
-    return getattr(model, _ATTRIBUTE, None)
+    return vars(model).get(_ATTRIBUTE)  # not getattr: a model may ask one inside of it for what it has not
 
 
 def method_of(model: keras.Model, name: str) -> Callable:

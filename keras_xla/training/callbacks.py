@@ -40,7 +40,8 @@ class XLACompile(AnyKeras):
         check_switch("XLACompile", jit_compile)
         self.jit_compile = jit_compile
         self._attachment: Attachment | None = None
-        self._session, self._first = Session("train"), False  # of a fit that began before the model was attached
+        self._session: Session | None = None  # of a fit that began before the model was attached
+        self._first = False
 
     def set_model(self, model: keras.Model) -> None:
         """Switch XLA before Keras builds its step function; `on_train_begin` would be too late."""
@@ -87,7 +88,9 @@ class XLACompile(AnyKeras):
         """Count no more."""
         if self._attachment is not None:
             self._attachment.follow(None)
+        self._session = None
 
     def on_epoch_begin(self, epoch, logs=None) -> None:
         """Count the epoch's steps."""
-        self._session.on_epoch_begin(epoch, logs)
+        if self._session is not None:
+            self._session.on_epoch_begin(epoch, logs)

@@ -119,6 +119,9 @@ def test_a_column_of_lists_gives_its_rows():
     column[:] = ROWS
     assert not prompts.is_text(column) and plain(prompts.rows(column)) == ROWS
     assert prompts.is_text(np.array(["a", b"b"], object)) and prompts.is_text(np.array([], object))
+    chats = np.empty((2,), object)
+    chats[:] = [[{"role": "user", "content": "a"}]] * 2
+    assert prompts.is_text(chats) and prompts.texts(chats) == chats.tolist()
     with pytest.raises(TypeError, match="dtype object"):
         prompts.rows(np.array([[5, 6], [7, 8]], object))
 

@@ -85,17 +85,76 @@ def test_log_probabilities_and_masks_stay_with_their_prompts(layer):
     assert not out["logprobs"][1].any() and not out["top_tokens"][1].any()
 
 
-def test_what_no_prompt_survives_is_an_error(layer):
+def test_options_that_no_prompt_survives_are_an_error(layer):
     before = layer.trace_count
-    with pytest.raises(ValueError, match="is empty"):
-        layer.generate(["", ""], on_error="skip")
     with pytest.raises(ValueError, match="no prompts"):
         layer.generate([], on_error="skip")
     with pytest.raises(ValueError, match="eos_token_id"):
         layer.generate(ROWS, eos_token_id=VOCAB, on_error="skip")
     with pytest.raises(ValueError, match="2 values for 3 prompts"):
         layer.generate(ROWS, max_new_tokens=[1, 2], on_error="skip")
+    with pytest.raises(ValueError, match="2 negative prompts for 3 prompts"):
+        layer.generate([[VOCAB], *ROWS[1:]], guidance_scale=1.5, negative_prompt=[[5], [6]], on_error="skip")
+    with pytest.raises(ValueError, match="lists of the lengths"):
+        layer.generate({"input_ids": [[5], []], "attention_mask": [[1]]}, on_error="skip")
     assert layer.trace_count == before
+
+
+@pytest.mark.filterwarnings("ignore:.* prompts have no answer")
+def test_where_all_prompts_are_bad_nothing_runs(layer):
+    before = layer.trace_count
+    assert layer.generate(["", ""], on_error="skip") == [None, None] and layer.generate("", on_error="skip") == [None]
+    out = layer.generate([[VOCAB], []], max_new_tokens=3, num_return_sequences=2, do_sample=True, on_error="skip")
+    assert out["sequences"].shape == (4, 3) and np.isnan(out["scores"]).all() and layer.trace_count == before
+    layer.check(["a", ""], on_error="skip")
+
+
+@pytest.mark.filterwarnings("ignore:.* prompts have no answer")
+@pytest.mark.parametrize(
+    "broken", [[BROKEN], [BROKEN, 5], [5] * 20 + [BROKEN]], ids=["one token", "before the last", "a long one"]
+)
+def test_what_was_nan_reaches_no_later_call(layer, broken):
+    good = made(layer.generate([[5]], max_new_tokens=20))
+    layer.generate([broken], max_new_tokens=20, on_error="skip")
+    assert made(layer.generate([[5]], max_new_tokens=20)) == good
+    rows = [[5 + i % 20] for i in range(24)]
+    expected = made(layer.generate(rows, eos_token_id=2, verbose=0))
+    rows[3] = broken
+    out = layer.generate(rows, eos_token_id=2, verbose=0, on_error="skip")
+    assert np.flatnonzero(np.isnan(out["scores"])).tolist() == [3]
+    assert made(out)[:3] + made(out)[4:] == expected[:3] + expected[4:]
+    with pytest.raises(ValueError, match="logits are NaN"):
+        layer.score([[*broken, 5, 6]])
+    assert np.isfinite(layer.score([[5, 6, 7]])[0].logprobs).all()
+
+
+@pytest.mark.filterwarnings("ignore:.* prompts have no answer")
+def test_each_prompt_keeps_what_is_its_own(layer):
+    options = dict(guidance_scale=1.5, on_error="skip")
+    alone = [
+        made(layer.generate([row], negative_prompt=[[8 + i]], guidance_scale=1.5))[0] for i, row in enumerate(ROWS)
+    ]
+    for negative in ([[8], [9], [10]], np.array([[8], [9], [10]])):
+        out = layer.generate([ROWS[0], [VOCAB], ROWS[2]], negative_prompt=negative, **options)
+        assert made(out) == [alone[0], [], alone[2]]
+    stops = [[" "], "a", "b"]
+    assert layer.generate(["", "b", "c"], stop_strings=stops, on_error="skip")[1:] == layer.generate(
+        ["b", "c"], stop_strings=[["a"], ["b"]]
+    )
+    with pytest.warns(UserWarning, match="Prompt 1 is a list; expected a string"):
+        assert layer.generate(["a", [5, 6], "b"], on_error="skip") == [
+            *layer.generate(["a"]),
+            None,
+            *layer.generate(["b"]),
+        ]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow has ragged tensors")
+def test_ragged_tensors(layer):
+    import tensorflow as tf
+
+    for inputs in (tf.ragged.constant(ROWS), {"input_ids": tf.ragged.constant(ROWS)}):
+        assert made(layer.generate(inputs, on_error="skip")) == made(layer.generate(ROWS))
 
 
 def test_nothing_is_said_where_nothing_is_bad(layer, recwarn):

@@ -1,5 +1,7 @@
 """XLACompile: XLA for a model that was compiled the plain way."""
 
+import copy
+
 import keras
 import numpy as np
 import pytest
@@ -72,3 +74,22 @@ def test_a_layer_that_cannot_be_compiled_is_named():
     model.compile("sgd", "mse")
     with pytest.raises(XLAUnsupportedError, match=r"turn \(RandomRotation\)"):
         model.predict(np.ones((1, 8, 8, 3), "float32"), callbacks=[XLACompile(True)], verbose=0)
+
+
+@pytest.mark.parametrize("wanted", ["auto", True, False])
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_nested_call_with_the_callback_leaves_the_fit_around_it_alone(wanted, attached):
+    class Validate(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.evaluate(X, Y, callbacks=[XLACompile(wanted)], verbose=0)
+
+    model = compile(classifier(), **OPTIONS) if attached else plain_model()
+    model.fit(X, Y, batch_size=SIZE, epochs=3, callbacks=[Validate()], verbose=0)
+    assert int(model.optimizer.iterations) == 3 * -(-len(X) // SIZE)
+
+
+def test_the_callback_can_be_copied():
+    callback = XLACompile()
+    plain_model().fit(X, Y, callbacks=[copy.deepcopy(callback)], verbose=0)
+    plain_model().fit(X, Y, callbacks=[callback], verbose=0)
+    assert copy.deepcopy(callback).jit_compile == "auto"

@@ -306,3 +306,50 @@ def test_a_model_that_was_never_compiled_says_so():
     for method in (model.fit, model.evaluate):
         with pytest.raises(ValueError, match=r"You must call `compile\(\)`"):
             method(X, Y, verbose=0)
+
+
+class Outer(keras.Model):
+    """Asks a model inside of it for what it has not."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, x):
+        return self.inner(x)
+
+    def __getattr__(self, name):
+        if name == "inner" or name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def test_a_model_around_an_attached_one_is_its_own(model):
+    outer = compile(Outer(model), **OPTIONS)
+    assert attachment_of(outer) not in (None, attachment_of(model))
+    outer.fit(X, Y, verbose=0)
+    compile(outer, jit_compile=False, **OPTIONS)
+    assert attachment_of(outer) is None and attachment_of(model) is not None
+
+
+def test_a_users_own_compile_with_other_names_may_switch_xla_off():
+    class Named(keras.Sequential):
+        def compile(self, optimizer, **options):
+            super().compile(optimizer, **options)
+
+    model = compile(Named(classifier().layers), "sgd", loss=LOSS)
+    model.compile("sgd", loss=LOSS, jit_compile=False)
+    assert attachment_of(model) is None
+
+
+def test_a_loss_on_the_instance_is_the_models():
+    x, weights = np.ones((8 * 3 + 5, 20), "float32"), []
+    for make in (keras.Model.compile, compile):
+        model = classifier()
+        make(model, "sgd", LOSS, jit_compile=True)
+        model.compute_loss = lambda x=None, y=None, y_pred=None, sample_weight=None, training=True: 0 * y_pred[0, 0]
+        before, own = model.get_weights(), model.compute_loss
+        model.fit(x, np.zeros((len(x),), int), batch_size=8, verbose=0)
+        assert model.compute_loss is own
+        weights.append([np.abs(a - b).max() for a, b in zip(before, model.get_weights(), strict=True)])
+    assert max(weights[0]) == max(weights[1]) == 0

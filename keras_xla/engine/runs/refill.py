@@ -136,7 +136,7 @@ class Refill:
             options: Those of the call.
             watch: Ends the call before.
             report: Called with how many prompts have just been finished.
-            skip_broken: See `Run.outputs`.
+            skip_broken: See `Run.outputs`. Rows that come after such a row may be broken by it, too.
 
         Raises:
             ValueError: if logits are NaN.
@@ -150,6 +150,7 @@ class Refill:
                 if prompts := finished // copies - before // copies:
                     report(prompts)
             completed = turns.close()  # raises for NaN, before a state goes back
+            small.spoiled = turns.broken
         made = nothing(len(asked.rows) // copies, options)
         for i, (tokens, score) in enumerate(completed):
             made["sequences"][i, : len(tokens)] = tokens
@@ -214,6 +215,7 @@ class _Turns:
         self._waiting = deque(sorted(range(len(asked.rows)), key=lambda i: -len(asked.rows[i])))
         self._numbers = np.full((asked.size,), -1)
         self._made = [Completed(np.zeros((0,), np.int32), np.float32(0))] * len(asked.rows)
+        self.broken = False  # whether logits were NaN: what is in the caches then could reach other rows
 
     @property
     def unfinished(self) -> bool:
@@ -248,14 +250,16 @@ class _Turns:
         """What came of each row, the unfinished ones among them."""
         for row in np.flatnonzero(self._numbers >= 0):
             self._keep(row)
-        self.generation.close()
+        if not self.broken:
+            self.generation.close()
         return self._made
 
     def _keep(self, row: int, length: int | None = None) -> None:
         number, made = self._numbers[row], self.generation.completed(row, length)
         if np.isnan(made.score):
-            refuse_broken([] if self._skip_broken else [number])
-            made = made._replace(tokens=made.tokens[:0])
+            if not self._skip_broken:
+                refuse_broken([number])
+            self.broken, made = True, made._replace(tokens=made.tokens[:0])
         self.generation.end(row)
         self._made[number], self._numbers[row] = made, -1
 
@@ -266,7 +270,7 @@ class _SmallStates:
     def __init__(self, pool: StatePool, prompt_runner: PromptRunner, generation: RefilledGeneration):
         self._pool, self._prompt_runner = pool, prompt_runner
         self._rows, self._weights = filled_at_once(generation.batch), generation.weights
-        self._key = self._state = None
+        self._key, self._state, self.spoiled = None, None, False
 
     def __call__(self, slots: int, ids: np.ndarray, starts: np.ndarray) -> DeviceState:
         """See `RefilledGeneration.begin`."""
@@ -282,5 +286,5 @@ class _SmallStates:
         return self
 
     def __exit__(self, error: type | None, *_) -> None:
-        if error is None and self._key is not None:
+        if error is None and self._key is not None and not self.spoiled:
             self._pool.give(self._key, self._state)

@@ -53,7 +53,7 @@ class Run:
         close: Callable[[Generation], None] = Generation.close,
     ):
         self.generation, self._options, self._busy, self._close = generation, options, busy, close
-        self._numbers, self._words = numbers, words
+        self._numbers, self._words, self._spoiled = numbers, words, False
 
     def advance(
         self,
@@ -95,6 +95,7 @@ class Run:
         """
         options, count, found = self._options, len(self._busy), self.generation.found()
         broken = self._busy & found.broken[:count]  # idle rows find nothing
+        self._spoiled = broken.any()
         if skip_broken:
             found.lengths[:count][broken], found.scores[:count][broken] = 0, np.nan
         else:
@@ -109,8 +110,9 @@ class Run:
         return {"sequences": sequences, "lengths": lengths, "scores": scores}
 
     def close(self) -> None:
-        """Let go of the generation; nothing else may be asked."""
-        self._close(self.generation)
+        """Let go of the generation; nothing else may be asked. A state with NaN in it serves nobody else."""
+        if not self._spoiled:
+            self._close(self.generation)
 
     def _look(self, stops: Sequence[Stop]) -> None:
         if not stops:

@@ -67,8 +67,10 @@ class PromptRunner:
         self.prefill(key, state, ids, starts, weights=weights)
         inputs = map(ops.convert_to_tensor, (ids[:, -1], np.int32(ids.shape[1] - 1), starts))
         scores = self._executables(ScoreKey(key.batch, key.cache, key.source), state, *inputs, weights=weights)
-        self._pool.give(key, state)
-        return ops.convert_to_numpy(scores)[: len(prompts)]
+        scores = ops.convert_to_numpy(scores)[: len(prompts)]
+        if not np.isnan(scores).any():
+            self._pool.give(key, state)
+        return scores
 
     def source_length(self, reads: Rows | None, hidden: Any) -> int:
         """What is read is padded to: ids, or what `encode` returned; 0 without an encoder."""

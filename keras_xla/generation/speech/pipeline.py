@@ -164,7 +164,8 @@ class SpeechPipeline:
                 self.generator.score([np.full((length,), self.tokens.start, np.int32)] * batch, hidden)
         for length in lengths:
             room = self.generator.model.max_positions - length
-            most = min(speech.max_new_tokens or room, room)
+            most = speech.max_new_tokens or room
+            most = most if length == lengths[0] else min(most, room)  # too many are an error
             prompts = [np.resize(prompt, length)] * batch
             asked = options.replace(max_new_tokens=most, eos_token_id=self.tokens.eos)
             self.generator.warmup([], asked, prompts, hidden)

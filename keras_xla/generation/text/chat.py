@@ -115,6 +115,8 @@ class Chat:
                 raise ValueError(f"Received num_return_sequences={copies}; a chat goes on with one answer. Pass 1.")
             if options.get("output_logprobs") or options.get("top_logprobs"):
                 raise ValueError("Received output_logprobs in a chat, whose answers are plain texts. Use generate.")
+            if options.get("on_error", "raise") != "raise":
+                raise ValueError("Received on_error in a chat, which goes on with its answer. Leave it out.")
             answer, goes_on = [], options.get("continue_final_message", False)
             try:
                 for piece in make(asked, options):

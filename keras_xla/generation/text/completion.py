@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part, copies_of
+from keras_xla.engine.batches import numbers as numbers_of
 from keras_xla.engine.checks import check_assisted, check_lists, negative_prompts
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.padding import pad_left
@@ -23,6 +24,7 @@ from keras_xla.generation.text.logprobs import ScoredText, check_top
 from keras_xla.generation.text.options import TextOptions
 from keras_xla.generation.text.pieces import TextPieces
 from keras_xla.generation.text.stop_strings import StopStrings
+from keras_xla.logger import users_frame
 
 PIECE_SECONDS = 0.05  # between the pieces of a stream, where a token takes less: a reader sees no difference
 
@@ -49,6 +51,7 @@ class Completion:
         assistant: The generator of a smaller model, which guesses tokens.
         negative: Negative prompts, one for each row, or one for all; None for each row's last token.
         skip_broken: Whether a row whose logits are NaN costs no other its completion: its text is None, its score NaN.
+        numbers: Of the prompts, by which a warning calls them; from 0 on by default.
 
     Raises:
         ValueError: for stop strings without a tokenizer, and negative prompts without guidance.
@@ -71,6 +74,7 @@ class Completion:
     assistant: Generator | None = None
     negative: Rows | None = None
     skip_broken: bool = False
+    numbers: Sequence[int] = ()
 
     def __post_init__(self):
         check_lists(self.options, len(self.rows))
@@ -150,7 +154,11 @@ class Completion:
             negative=self.unwanted,
             skip_broken=self.skip_broken,
         )
-        self._warn_of_cut_off(guides, _cut(outputs))
+        named = numbers_of(np.array(self.numbers, int), copies_of(self.options)).tolist()
+        whole = [
+            None if np.isnan(score) else made for made, score in zip(_cut(outputs), outputs["scores"], strict=True)
+        ]
+        self._warn_of_cut_off(guides, whole, named or None)
         return outputs
 
     def _scored(self, out: dict[str, np.ndarray]) -> list[Logprobs]:
@@ -329,11 +337,13 @@ class Completion:
         return [None if each is None else grammars.guide(*each) for each in asked]
 
     @staticmethod
-    def _warn_of_cut_off(guides: list, completions: list[np.ndarray], numbers: Sequence[int] | None = None) -> None:
+    def _warn_of_cut_off(
+        guides: list, completions: list[np.ndarray | None], numbers: Sequence[int] | None = None
+    ) -> None:
         numbers = range(len(guides)) if numbers is None else numbers
         cut_off = []
         for number, guide, tokens in zip(numbers, guides, completions, strict=False):
-            if guide is not None:
+            if guide is not None and tokens is not None:
                 guide.follow(tokens)
                 if not guide.complete:
                     cut_off.append(number)
@@ -341,7 +351,7 @@ class Completion:
             warnings.warn(
                 f"The answers {cut_off} ended before they had followed their json_schema, regex or grammar to its end. "
                 "Pass a larger max_new_tokens, or bounds such as maxLength.",
-                stacklevel=6,
+                stacklevel=users_frame(),
             )
 
     def _named(self, ids: np.ndarray) -> str:

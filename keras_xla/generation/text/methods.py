@@ -10,8 +10,7 @@ from keras_xla.engine.generator import Generator
 from keras_xla.engine.scorer import Logprobs
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.text.chat import Chat
-from keras_xla.generation.text.options import split_text
-from keras_xla.generation.text.skipping import Skipping, check_on_error
+from keras_xla.generation.text.skipping import Sifted, check_on_error
 
 # Arguments of `generate` that are no options.
 _OF_A_CALL = ("cancel", "reuse_prompt", "output_logprobs", "top_logprobs", "negative_prompt", "verbose")
@@ -72,16 +71,11 @@ class TextMethods:
     ) -> list | dict[str, np.ndarray]:
         """`generate` for models of text."""
         check_on_error(on_error, streamer)
-        call["skip_broken"] = on_error == "skip"
-
-        def complete(inputs, overrides, negative):
-            more = dict(negative_prompt=negative, **call)
-            return self._text.completion(inputs, self.tokenizer, self.options, overrides, **more)
-
+        asked = inputs, self.tokenizer, self.options, overrides
+        call |= dict(negative_prompt=negative_prompt, skip_broken=on_error == "skip")
         if on_error == "skip":
-            options = self.options.replace(**split_text(overrides)[1])
-            return Skipping(complete, inputs, options, overrides, negative_prompt).made()
-        made = complete(inputs, overrides, negative_prompt)
+            return Sifted(self._text, self._text.asked(*asked, **call)).answers()
+        made = self._text.completion(*asked, **call)
         return made.outputs(streamer) if made.text is None else made.texts(streamer)
 
     def _assistant(self, layer: "TextMethods | None") -> Generator | None:
@@ -118,7 +112,11 @@ class TextMethods:
         given = {name: overrides.pop(name) for name in _OF_A_CALL if name in overrides}
         given |= dict(assistant=self._assistant(overrides.pop("assistant", None)))
         streamer = overrides.pop("streamer", None)
-        check_on_error(overrides.pop("on_error", "raise"), streamer)
+        on_error = overrides.pop("on_error", "raise")
+        check_on_error(on_error, streamer)
+        if on_error == "skip":
+            Sifted(self._text, self._text.asked(inputs, self.tokenizer, self.options, overrides, **given))
+            return
         self._text.completion(inputs, self.tokenizer, self.options, overrides, **given).check(streamer)
 
     def save_prompt(self, inputs: Any, **overrides: Any) -> SavedPrompt:

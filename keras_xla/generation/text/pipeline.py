@@ -1,6 +1,7 @@
 """What a layer with a text model has beside its generator: from text or ids to a completion, ready to run."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,23 @@ from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.grammar import Grammars
 from keras_xla.generation.text.logprobs import check_top, joined, windows
 from keras_xla.generation.text.options import TextOptions, split_text
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a call asks for.
+
+    Attributes:
+        inputs: Prompts as they came, those of a dataset in a list.
+        rows: From such inputs to rows of ids, and those that an encoder-decoder's completions begin with or None.
+        options: What to generate.
+        call: The other fields of the `Completion`.
+    """
+
+    inputs: Any
+    rows: Callable[[Any], tuple[Rows, Rows | None]]
+    options: GenerationOptions
+    call: dict[str, Any]
 
 
 class TextPipeline:
@@ -55,6 +73,21 @@ class TextPipeline:
         Raises:
             TypeError, ValueError: for bad inputs or options; before anything compiles.
         """
+        asked = self.asked(inputs, tokenizer, options, overrides, reuse_prompt, negative_prompt, **call)
+        rows, decoder = asked.rows(asked.inputs)
+        return Completion(self.generator, asked.options, rows, decoder, **asked.call)
+
+    def asked(
+        self,
+        inputs: Any,
+        tokenizer: Any,
+        options: GenerationOptions,
+        overrides: Mapping[str, Any] | None = None,
+        reuse_prompt: bool | SavedPrompt | PromptCache = False,
+        negative_prompt: Any = None,
+        **call: Any,
+    ) -> "Asked":
+        """What a call asks for, its prompts still as they came; arguments and errors as for `completion`."""
         inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else inputs
         own, rest = split_text(overrides or {})
         if call.get("assistant") is not None:
@@ -62,25 +95,28 @@ class TextPipeline:
         elif "num_assistant_tokens" in rest:
             raise ValueError("Received num_assistant_tokens without an assistant. Pass assistant=..., or leave it out.")
         text, options = TextOptions(**{"return_prompt": self.return_prompt, **own}), options.replace(**rest)
-        call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt), grammars=self._grammars_of(tokenizer))
-        if negative_prompt is not None and prompts.is_text(negative_prompt) != prompts.is_text(inputs):
+        is_text = prompts.is_text(inputs)
+        if negative_prompt is not None and prompts.is_text(negative_prompt) != is_text:
             raise TypeError(f"Received negative_prompt={negative_prompt!r}; expected text with text, and ids with ids.")
-        if prompts.is_text(inputs):
-            rows, negative = (
-                None if given is None else tokenizing.encode(tokenizer, prompts.texts(given), text)
-                for given in (inputs, negative_prompt)
-            )
-            return Completion(self.generator, options, rows, text=text, negative=negative, **call)
-        if own:
+        if is_text:
+            tokenizing.encode(tokenizer, [], text)  # raises without a tokenizer
+        elif own:
             raise ValueError(f"Received {', '.join(own)} with token ids; expected that with text only.")
-        decoder = None
-        if self.generator.has_encoder:
-            inputs, decoder = prompts.split_decoder(inputs)
-        if decoder is not None:
-            decoder = prompts.decoder_rows(decoder, options.decoder_start_token_id)
-        padding = _padding(options)
-        negative = None if negative_prompt is None else prompts.rows(negative_prompt, padding)
-        return Completion(self.generator, options, prompts.rows(inputs, padding), decoder, negative=negative, **call)
+
+        def rows(given: Any) -> tuple[Rows, Rows | None]:
+            decoder = None
+            if is_text:
+                return tokenizing.encode(tokenizer, prompts.texts(given), text), None
+            if self.generator.has_encoder:
+                given, decoder = prompts.split_decoder(given)
+            if decoder is not None:
+                decoder = prompts.decoder_rows(decoder, options.decoder_start_token_id)
+            return prompts.rows(given, _padding(options)), decoder
+
+        call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt), grammars=self._grammars_of(tokenizer))
+        call |= dict(text=text if is_text else None)
+        call |= dict(negative=None if negative_prompt is None else rows(negative_prompt)[0])
+        return Asked(inputs, rows, options, call)
 
     def assisted_by(self, pipeline: "TextPipeline", tokenizer: Any, own: Any) -> Generator:
         """The generator of another pipeline whose model is to guess.

@@ -17,8 +17,8 @@ def is_text(inputs: Any) -> bool:
     if isinstance(inputs, (list, tuple)):
         return bool(inputs) and is_text(inputs[0])
     dtype = getattr(inputs, "dtype", None)
-    if getattr(dtype, "kind", None) == "O":  # strings, if the first is one: lists of ids come so, too
-        return isinstance(next(iter(np.asarray(inputs).flat), ""), (str, bytes))
+    if getattr(dtype, "kind", None) == "O":  # strings or chats, if the first is one: lists of ids come so, too
+        return is_text(next(iter(np.asarray(inputs).flat), ""))
     return dtype == "string" or getattr(dtype, "kind", None) in ("U", "S", "T")
 
 
@@ -52,6 +52,32 @@ def texts(inputs: Any) -> list[str | list[Message]]:
     if not prompts:
         raise ValueError("Received no prompts; expected at least one.")
     return [_text(i, prompt) for i, prompt in enumerate(prompts)]
+
+
+def one_by_one(inputs: Any) -> list:
+    """Inputs of one prompt each, of the kind of those for all.
+
+    Raises:
+        ValueError: for a dict of lists of different lengths.
+    """
+    if isinstance(inputs, Mapping) and not is_text(inputs):
+        lists = {name: one_by_one(value) for name, value in inputs.items() if value is not None}
+        if len(lengths := {len(each) for each in lists.values()}) > 1:
+            raise ValueError(
+                f"Received a dict of lists of the lengths {sorted(lengths)}; expected one for each prompt."
+            )
+        return [dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)]
+    if isinstance(inputs, (str, bytes, Mapping)):
+        return [[inputs]]
+    if hasattr(inputs, "to_list") and not hasattr(inputs, "__array__"):  # a ragged tensor
+        inputs = inputs.to_list()
+    if isinstance(inputs, (list, tuple)):
+        chat = bool(inputs) and isinstance(inputs[0], Mapping)
+        return [[list(inputs)]] if chat else [[each] for each in inputs]
+    if is_text(inputs):
+        return [[each] for each in strings(inputs)]
+    array = _array(inputs)
+    return [array[i : i + 1] for i in range(len(array))] if array.ndim else [array]
 
 
 def strings(inputs: Any) -> list[str | bytes]:

@@ -2,17 +2,17 @@
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import numbers as numbers_of
-from keras_xla.engine.checks import check_lists
-from keras_xla.generation.text import datasets
+from keras_xla.engine.checks import check_lists, negative_prompts
+from keras_xla.engine.generator import Rows
+from keras_xla.generation.text import prompts
 from keras_xla.generation.text.completion import Completion
+from keras_xla.generation.text.pipeline import Asked, TextPipeline
+from keras_xla.logger import users_frame
 
 ON_ERROR = ("raise", "skip")
 _MOST_TOLD = 5
@@ -27,117 +27,122 @@ def check_on_error(on_error: str, streamer: Any = None) -> None:
         raise ValueError('Received a streamer with on_error="skip". Leave one of them out.')
 
 
-@dataclass(frozen=True)
-class Skipping:
-    """One call, in which a bad prompt costs no other its answer.
+class Sifted:
+    """A call of which the bad prompts are taken out.
+
+    Args:
+        pipeline: Completes the others.
+        asked: What the call asks for.
 
     Attributes:
-        complete: From inputs, options that come first and negative prompts to a `Completion`.
-        inputs: Text, chats, ids or a dataset of them; see `XLAGenerationLayer`.
-        options: Those of the call.
-        overrides: The options among them that the call names.
-        negative: Negative prompts, one for each prompt or one for all; or None.
+        bad: Why prompts cannot be run, by their numbers.
+
+    Raises:
+        TypeError, ValueError: for options that no prompt could be run with; before anything compiles.
     """
 
-    complete: Callable[[Any, Mapping[str, Any], Any], Completion]
-    inputs: Any
-    options: GenerationOptions
-    overrides: Mapping[str, Any]
-    negative: Any = None
+    def __init__(self, pipeline: TextPipeline, asked: Asked):
+        self._generator, self._asked, self.bad = pipeline.generator, asked, {}
+        singles = prompts.one_by_one(asked.inputs)
+        if not singles:
+            asked.rows(asked.inputs)  # raises
+        self._count = len(singles)
+        check_lists(asked.options, self._count)
+        self._rows, self._decoder = self._read(singles)
+        self._negative = asked.call["negative"]
+        if self._negative is not None and len(self._negative) not in (1, self._count):
+            negative_prompts(self._rows, asked.options, self._negative)  # raises
+        self._check_all()
 
-    def made(self) -> list | dict[str, np.ndarray]:
-        """What `XLAGenerationLayer.generate` returns; for a bad prompt None, or no tokens and NaN as the score.
-
-        Raises:
-            TypeError, ValueError: if no prompt can be run; before anything compiles.
-        """
-        inputs = _listed(self.inputs)
-        count = _count(inputs)
-        check_lists(self.options, count)
-        every = np.arange(count)
-        bad = self._bad(inputs, every) if count > 1 else {}
-        if len(bad) == count:
-            self._completion(inputs, every).check()  # raises: it is about the options, as likely as not
-        good = np.array([i for i in every if i not in bad], int)
-        asked = self._completion(inputs, good)
-        copies = self.options.num_return_sequences
-        answers, total = numbers_of(good, copies), count * copies
-        if asked.text is not None:
-            texts = asked.texts()
+    def answers(self) -> list | dict[str, np.ndarray]:
+        """What `XLAGenerationLayer.generate` returns; for a bad prompt None, or no tokens and NaN as the score."""
+        asked, copies = self._asked, self._asked.options.num_return_sequences
+        good = np.array([i for i in range(self._count) if i not in self.bad], int)
+        places, total = numbers_of(good, copies), self._count * copies
+        completion = self._completion(good) if len(good) else None
+        if asked.call["text"] is not None:
             made: Any = [None] * total
-            for i, text in zip(answers, texts, strict=True):
+            for i, text in zip(places, completion.texts() if completion else [], strict=True):
                 made[i] = text
-            broken = [i for i in answers if made[i] is None]
+            broken = [i for i in places if made[i] is None]
         else:
-            outputs = asked.outputs()
-            broken = answers[np.isnan(outputs["scores"])]
-            made = {name: self._spread(name, array, answers, total) for name, array in outputs.items()}
-        _warn(count, bad | {int(i) // copies: _NAN for i in broken})
+            outputs = completion.outputs() if completion else self._nothing()
+            broken = places[np.isnan(outputs["scores"])]
+            made = {name: self._spread(name, array, places, total) for name, array in outputs.items()}
+        self._warn(self.bad | {int(i) // copies: _NAN for i in broken})
         return made
 
-    def _completion(self, inputs: Any, numbers: np.ndarray) -> Completion:
-        """That of the prompts with these numbers."""
-        if len(numbers) == _count(inputs):
-            return self.complete(inputs, self.overrides, self.negative)
-        lists, negative = self.options.per_row, self.negative
-        own = {name: _take(x, numbers) if name in lists else x for name, x in self.overrides.items()}
-        if isinstance(negative, (list, tuple)) and len(negative) == _count(inputs) > 1:
-            negative = _take(negative, numbers)
-        return self.complete(_take(inputs, numbers), own, negative)
+    def _read(self, singles: list) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
+        """The ids of each prompt, none of a bad one; and what the decoder begins with, if that is given."""
+        nothing, rows, begun = np.zeros((0,), np.int32), [], []
+        for i, single in enumerate(singles):
+            try:
+                row, decoder = self._asked.rows(single)
+            except (TypeError, ValueError) as error:
+                row, decoder, self.bad[i] = [nothing], [nothing], str(error)
+            rows += row
+            begun += decoder or []
+        return rows, begun if any(map(len, begun)) else None
 
-    def _bad(self, inputs: Any, numbers: np.ndarray) -> dict[int, str]:
-        """Why prompts cannot be run, by their numbers: halves are checked until a half is one prompt."""
+    def _check_all(self) -> None:
+        """Find the prompts that the generator cannot run: halves are checked until a half is one prompt."""
+        numbers = np.array([i for i in range(self._count) if i not in self.bad], int)
+        if not len(numbers) or not self._problem(numbers):
+            return
+        self._generator.check([np.zeros((1,), np.int32)], self._asked.options.of_rows([0]))  # are the options right?
+
+        def search(numbers: np.ndarray) -> None:
+            if (problem := self._problem(numbers)) and len(numbers) == 1:
+                self.bad[int(numbers[0])] = problem
+            elif problem:
+                for half in np.array_split(numbers, 2):
+                    search(half)
+
+        search(numbers)
+
+    def _problem(self, numbers: np.ndarray) -> str:
+        rows, decoder, negative = (_taken(x, numbers) for x in (self._rows, self._decoder, self._negative))
         try:
-            self._completion(inputs, numbers).check()
+            self._generator.check(rows, self._asked.options.of_rows(numbers), decoder, negative=negative)
         except (TypeError, ValueError) as error:
-            if len(numbers) == 1:
-                return {int(numbers[0]): str(error)}
-            middle = len(numbers) // 2
-            return self._bad(inputs, numbers[:middle]) | self._bad(inputs, numbers[middle:])
-        return {}
+            return str(error)
+        return ""
 
-    def _spread(self, name: str, array: np.ndarray, answers: np.ndarray, total: int) -> np.ndarray:
+    def _completion(self, numbers: np.ndarray) -> Completion:
+        rows, decoder, negative = (_taken(x, numbers) for x in (self._rows, self._decoder, self._negative))
+        call = {**self._asked.call, "negative": negative, "numbers": numbers.tolist()}
+        return Completion(self._generator, self._asked.options.of_rows(numbers), rows, decoder, **call)
+
+    def _nothing(self) -> dict[str, np.ndarray]:
+        shape = (0, self._asked.options.most_new_tokens)
+        made = dict(sequences=np.zeros(shape, np.int32), lengths=np.zeros((0,), np.int32))
+        made |= dict(scores=np.zeros((0,), np.float32))
+        return made | ({"logprobs": np.zeros(shape, np.float32)} if self._asked.call["output_logprobs"] else {})
+
+    def _spread(self, name: str, array: np.ndarray, places: np.ndarray, total: int) -> np.ndarray:
         """An output of all prompts, made of that of the good ones."""
-        fill = {"sequences": self.options.fill, "scores": np.nan}.get(name, 0)
+        fill = {"sequences": self._asked.options.fill, "scores": np.nan}.get(name, 0)
         if array.ndim == 1:
             whole = np.full((total,), fill, array.dtype)
-            whole[answers] = array
+            whole[places] = array
         else:  # those that are left may all be shorter
-            whole = np.full((total, self.options.most_new_tokens, *array.shape[2:]), fill, array.dtype)
-            whole[answers, : array.shape[1]] = array
+            whole = np.full((total, self._asked.options.most_new_tokens, *array.shape[2:]), fill, array.dtype)
+            whole[places, : array.shape[1]] = array
         return whole
 
-
-def _listed(inputs: Any) -> Any:
-    """Inputs of one prompt or a dataset as a list; all others as they are."""
-    if datasets.is_dataset(inputs):
-        return datasets.listed(inputs)
-    alone = isinstance(inputs, (list, tuple)) and bool(inputs) and isinstance(inputs[0], Mapping)  # a chat
-    return [inputs] if alone or isinstance(inputs, (str, bytes)) else inputs
-
-
-def _count(inputs: Any) -> int:
-    leaf = inputs.get("input_ids", ()) if isinstance(inputs, Mapping) else inputs
-    return len(leaf) if isinstance(leaf, (list, tuple)) else int(np.shape(leaf)[0]) if np.ndim(leaf) else 1
-
-
-def _take(values: Any, numbers: Sequence[int]) -> Any:
-    """Those with these numbers, in a form that is an input again."""
-    if isinstance(values, Mapping):
-        return {name: _take(each, numbers) for name, each in values.items()}
-    if hasattr(values, "to_list") and not hasattr(values, "__array__"):  # a ragged tensor
-        values = values.to_list()
-    if isinstance(values, (list, tuple)):
-        return [values[i] for i in numbers]
-    return np.asarray(values)[np.asarray(numbers)]
+    def _warn(self, bad: dict[int, str]) -> None:
+        if not bad:
+            return
+        said = []
+        for i in sorted(bad)[:_MOST_TOLD]:
+            named, found = re.subn(r"^(Prompt|Chat|Negative prompt|Decoder prompt) 0\b", rf"\1 {i}", bad[i])
+            said.append(named if found else f"Prompt {i}: {named}")
+        more = f" And {len(bad) - len(said)} more." if len(bad) > len(said) else ""
+        warnings.warn(
+            f"{len(bad)} of {self._count} prompts have no answer. {' '.join(said)}{more}", stacklevel=users_frame()
+        )
 
 
-def _warn(count: int, bad: dict[int, str]) -> None:
-    if not bad:
-        return
-    said = []
-    for i in sorted(bad)[:_MOST_TOLD]:
-        named, found = re.subn(r"^(Prompt|Chat|Negative prompt|Decoder prompt) 0\b", rf"\1 {i}", bad[i])
-        said.append(named if found else f"Prompt {i}: {named}")
-    more = f" And {len(bad) - len(said)} more." if len(bad) > len(said) else ""
-    warnings.warn(f"{len(bad)} of {count} prompts have no answer. {' '.join(said)}{more}", stacklevel=5)
+def _taken(rows: Rows | None, numbers: np.ndarray) -> Rows | None:
+    """Those with these numbers; one for all stays."""
+    return rows if rows is None or len(rows) == 1 else [rows[i] for i in numbers]

@@ -69,6 +69,7 @@ def fills(model: keras.Model, kind: str) -> bool:
 def _rows_alone(model: keras.Model, kind: str) -> bool:
     kept = (f"{kind}_step", "compute_loss", "compute_metrics")
     own = all(getattr(type(model), name) is getattr(keras.Model, name) for name in kept)
+    own &= not {*kept[1:]} & vars(model).keys()  # nor on the instance
     if not own or not rowwise_in_inference(model) or not _scale(model):
         return False
     # A loss of outputs with one axis takes the rows for classes.

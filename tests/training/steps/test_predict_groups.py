@@ -372,3 +372,15 @@ def test_several_threads(groups):
     for outputs in (made[0], made[1], made[2][:500], made[2][1000:], made[3]):
         np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
     assert made[2].shape == (1500, 3) and made[4].shape == (72, 3) and groups
+
+
+@pytest.mark.parametrize("steps", [None, 5])
+def test_with_steps_per_execution_every_batch_counts(steps):
+    dataset = tf.data.Dataset.from_tensor_slices(LONG).batch(8)
+    dataset = dataset if steps is None else dataset.repeat()
+    model = classifier()
+    model.compile("sgd", LOSS, steps_per_execution=4)
+    expected = model.predict(dataset, steps=steps, verbose=0)
+    compile(model, "sgd", LOSS, steps_per_execution=4)
+    for _ in range(2):
+        np.testing.assert_allclose(model.predict(dataset, steps=steps, verbose=0), expected, rtol=1e-4, atol=1e-5)

@@ -12,7 +12,7 @@ from keras_xla.backend.new_shapes import WayFailed
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
-from keras_xla.backend.tensorflow.partial.split import split
+from keras_xla.backend.tensorflow.partial.split import NotSplittable, split
 from keras_xla.backend.tensorflow.runner.trace import Trace, Traced
 
 
@@ -27,8 +27,14 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
         return trace.concrete  # as it is, also for batches of which more is known
     facts, towers = trace.facts, way == "partial" and trace.facts.tower > 0
     specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, leaves_of(trace.spec), strict=True)]
-    again = _for_xla(trace, specs) if facts.loops else None
-    if facts.random or facts.blocked or towers or trace.checks(shapes).late:
+    parts = facts.random or facts.blocked or towers or trace.checks(shapes).late
+    try:
+        again = _for_xla(trace, specs) if facts.loops else None
+    except ValueError as error:  # a loop of which nobody knows how often it turns, say
+        if parts:
+            raise NotSplittable(str(error)) from error
+        raise
+    if parts:
         run = split(Checks(again, specs) if again else trace.checks(shapes), towers)
         return lambda batch: run(leaves_of(batch))
 
