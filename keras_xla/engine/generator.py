@@ -128,9 +128,11 @@ class Generator:
             self.prompt_runner.refresh()
             outputs = self._refill.outputs(asked, options, watch, report, skip_broken)
             again = np.unique(np.flatnonzero(np.isnan(outputs["scores"])) // options.num_return_sequences)
-            for part in split([len(rows[i]) for i in again], options.of_rows(again), asked.size):
+            parts = split([len(rows[i]) for i in again], options.of_rows(again), asked.size) if len(again) else []
+            for part in parts:
                 part = dataclasses.replace(part, prompts=again[part.prompts])
-                run = self.start(part.of(rows), part.options, numbers=part.rows, first_row=first_row, room=part.room)
+                begun = dict(numbers=part.rows, first_row=first_row, room=part.room)
+                run = self.start(part.of(rows), part.options, **begun)
                 mended = self._outputs(run, watch, part.of_rows(stops), (), options, skip_broken)
                 for name, values in outputs.items():
                     values[part.answers] = mended[name]
