@@ -11,20 +11,20 @@ from keras_xla.models.sources.checkpoint import open_checkpoint
 IDS = np.array([[5, 6, 7], [8, 9, 10]])
 
 
-@pytest.fixture
-def float64():
-    before = keras.config.floatx()
-    keras.config.set_floatx("float64")
-    yield
-    keras.config.set_floatx(before)
+def switched(setting, other):
+    """A fixture that gives one of Keras' settings another value for a test."""
+
+    @pytest.fixture
+    def switch():
+        before = getattr(keras.config, setting)()
+        getattr(keras.config, f"set_{setting}")(other)
+        yield
+        getattr(keras.config, f"set_{setting}")(before)
+
+    return switch
 
 
-@pytest.fixture
-def bfloat16():
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    yield
-    keras.config.set_dtype_policy(before)
+float64, bfloat16 = switched("floatx", "float64"), switched("dtype_policy", "mixed_bfloat16")
 
 
 def layer_of(checkpoint, **options):

@@ -55,25 +55,10 @@ class TextPipeline:
         tokenizer: Any,
         options: GenerationOptions,
         overrides: Mapping[str, Any] | None = None,
-        reuse_prompt: bool | SavedPrompt | PromptCache = False,
-        negative_prompt: Any = None,
         **call: Any,
     ) -> Completion:
-        """What a call with these inputs asks for.
-
-        Args:
-            inputs: Text, chats, ids or a dataset of them; see `XLAGenerationLayer`.
-            tokenizer: A Hugging Face tokenizer, or None.
-            options: What to generate.
-            overrides: Fields of `GenerationOptions` and `TextOptions` that come first.
-            reuse_prompt: Whether to use the prompt of the last call that said so, or where else prompts are kept.
-            negative_prompt: What completions are led away from, of the kind of the inputs.
-            **call: Other fields of `Completion`.
-
-        Raises:
-            TypeError, ValueError: for bad inputs or options; before anything compiles.
-        """
-        asked = self.asked(inputs, tokenizer, options, overrides, reuse_prompt, negative_prompt, **call)
+        """What a call with these inputs completes; arguments and errors as for `asked`."""
+        asked = self.asked(inputs, tokenizer, options, overrides, **call)
         rows, decoder = asked.rows(asked.inputs)
         return Completion(self.generator, asked.options, rows, decoder, **asked.call)
 
@@ -87,7 +72,20 @@ class TextPipeline:
         negative_prompt: Any = None,
         **call: Any,
     ) -> "Asked":
-        """What a call asks for, its prompts still as they came; arguments and errors as for `completion`."""
+        """What a call with these inputs asks for, its prompts still as they came.
+
+        Args:
+            inputs: Text, chats, ids or a dataset of them; see `XLAGenerationLayer`.
+            tokenizer: A Hugging Face tokenizer, or None.
+            options: What to generate.
+            overrides: Fields of `GenerationOptions` and `TextOptions` that come first.
+            reuse_prompt: Whether to use the prompt of the last call that said so, or where else prompts are kept.
+            negative_prompt: What completions are led away from, of the kind of the inputs.
+            **call: Other fields of `Completion`.
+
+        Raises:
+            TypeError, ValueError: for bad inputs or options; before anything compiles.
+        """
         inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else inputs
         own, rest = split_text(overrides or {})
         if call.get("assistant") is not None:

@@ -89,7 +89,8 @@ class Sifted:
         numbers = np.array([i for i in range(self._count) if i not in self.bad], int)
         if not len(numbers) or not self._problem(numbers):
             return
-        self._generator.check([np.zeros((1,), np.int32)], self._asked.options.of_rows([0]))  # are the options right?
+        one = [np.zeros((1,), np.int32)]  # which any model can run, if the options are right
+        self._generator.check(one, self._asked.options.of_rows([0]), None if self._decoder is None else one)
 
         def search(numbers: np.ndarray) -> None:
             if (problem := self._problem(numbers)) and len(numbers) == 1:

@@ -172,10 +172,10 @@ class Executable:
         return outputs, int(ran), pending
 
     def _run(self, call: Callable[[], Any], compiled: Callable[[Any], bool] = lambda _: True) -> Any:
-        if self._told is None:
+        if not self.untried:
             return call()
         with self._lock:  # another thread may be compiling it
-            if self._told is None:
+            if not self.untried:
                 return call()
             start = time.perf_counter()
             try:
