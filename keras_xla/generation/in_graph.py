@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_xla import backend
@@ -33,6 +34,13 @@ def output_specs(ids: Any, options: GenerationOptions, text: bool) -> Specs:
         "lengths": ((rows,), "int32"),
         "scores": ((rows,), "float32"),
     }
+
+
+def symbolic_outputs(ids: Any, options: GenerationOptions, text: bool) -> Any:
+    """Those outputs as symbolic tensors."""
+    specs = output_specs(ids, options, text)
+    outputs = {name: keras.KerasTensor(shape, dtype=dtype) for name, (shape, dtype) in specs.items()}
+    return outputs.get("text", outputs)
 
 
 def host_call(complete: Callable, inputs: Any, specs: Specs) -> Any:

@@ -17,7 +17,7 @@ from keras_xla.engine.generator import CACHE_BYTES
 from keras_xla.engine.search.own_processors import own_processors
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.defaults import known_options, resolve, stored_options
-from keras_xla.generation.in_graph import host_call, output_specs
+from keras_xla.generation.in_graph import host_call, output_specs, symbolic_outputs
 from keras_xla.generation.saving import SavedWithTokenizer
 from keras_xla.generation.speech.pipeline import SpeechPipeline, generator_for, is_speech
 from keras_xla.generation.speech.transcripts import Transcript
@@ -27,7 +27,7 @@ from keras_xla.generation.text.pipeline import TextPipeline
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.sources.live_models import as_decoder, options_of, quantized, tokenizer_of
-from keras_xla.private.keras import forget, in_stateless_scope
+from keras_xla.private.keras import forget, in_stateless_scope, outputs_of_calls
 
 
 @keras.saving.register_keras_serializable(package="keras_xla")
@@ -369,9 +369,13 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         """Return the shapes and dtypes of the outputs for symbolic inputs; Keras calls it."""
         leaf = prompts.leaf(inputs)
         text = not prompts.is_features(inputs) if self._speech else getattr(leaf, "dtype", None) == "string"
-        specs = output_specs(leaf, self.options, text)
-        outputs = {name: keras.KerasTensor(shape, dtype=dtype) for name, (shape, dtype) in specs.items()}
-        return outputs.get("text", outputs)
+        return symbolic_outputs(leaf, self.options, text)
+
+    @property
+    def output(self):
+        """The outputs of the first symbolic call; where texts came first, then ids, those of the ids."""
+        most = max(outputs_of_calls(self), key=len, default=[])  # Keras connects no later call's outputs beyond these
+        return most if len(most) > 1 else super().output
 
     def _makes_text(self, inputs) -> bool:
         return not prompts.is_features(inputs) if self._speech is not None else prompts.is_text(inputs)
@@ -390,8 +394,5 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
     def _call_in_graph(self, inputs):
         """A call inside a graph (`predict`, `tf.data.map`): leaves it for the executables, and comes back."""
         text = not prompts.is_features(inputs) if self._speech else backend.is_string(prompts.leaf(inputs))
-        return host_call(
-            functools.partial(self._complete_text if text else self._complete_ids, goes_on=True),
-            inputs,
-            output_specs(prompts.leaf(inputs), self.options, text),
-        )
+        complete = functools.partial(self._complete_text if text else self._complete_ids, goes_on=True)
+        return host_call(complete, inputs, output_specs(prompts.leaf(inputs), self.options, text))

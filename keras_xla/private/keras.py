@@ -120,6 +120,13 @@ HISTORY = Name(
     "move_to_pipeline does not work",
     _SEEN,
 )
+CALLS = Name(
+    "keras.Operation",
+    "_inbound_nodes",
+    "the symbolic calls of a layer",
+    "a layer for generation cannot be called symbolically with ids once it was with texts",
+    _SEEN,
+)
 NODES = Name(
     "keras.Function", "_nodes_by_depth", "the calls of layers in a model", "move_to_pipeline does not work", _SEEN
 )
@@ -232,6 +239,12 @@ def mask_of(x: Any) -> Any:
 def maker_of(x: keras.KerasTensor) -> Any:
     """The layer or operation that a symbolic tensor comes from."""
     return HISTORY.of(x).operation
+
+
+@otherwise([])
+def outputs_of_calls(layer: keras.layers.Layer) -> list[list[keras.KerasTensor]]:
+    """The outputs of each symbolic call of a layer, in the order of the calls."""
+    return [node.output_tensors for node in CALLS.of(layer)]
 
 
 def nodes_of(inputs: Sequence[keras.KerasTensor], outputs: Sequence[keras.KerasTensor]) -> list:

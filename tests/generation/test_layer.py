@@ -177,6 +177,16 @@ def test_a_model_around_it_is_not_compiled_again_and_says_why(layer):
         keras_xla.compile(pipeline, jit_compile=True)
 
 
+@tensorflow_only
+def test_one_layer_serves_models_of_texts_and_of_ids_in_any_order(new_layer, expected):
+    texts, ids = keras.Input((), dtype="string"), keras.Input((None,), dtype="int32")
+    of_texts, of_ids = keras.Model(texts, new_layer(texts)), keras.Model(ids, new_layer(ids))
+    again = keras.Model(texts, new_layer(texts))
+    assert of_ids.predict(padded()["input_ids"][:1, :3], verbose=0)["sequences"].tolist() == expected[:1]
+    for model in (of_texts, again):
+        assert model(keras.ops.convert_to_tensor(["abc"])).numpy()[0].decode() == new_layer.generate(["abc"])[0]
+
+
 def test_warmup_compiles_ahead(new_layer, new_events):
     assert new_layer.warmup(batch_sizes=[1, 3], prompt_lengths=[5, 20], verbose=0) == 4
     new_layer.generate([[5] * 20])

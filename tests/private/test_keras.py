@@ -69,6 +69,7 @@ def owners(model):
         private.LOGS_IN_ORDER: model,
         private.MASK: keras.layers.Masking()(np.ones((1, 2, 3), "float32")),
         private.HISTORY: x,
+        private.CALLS: model.layers[-1],
         private.NODES: keras.Function(model.inputs, model.outputs),
         private.TRACES: keras.callbacks.TensorBoard("unused", profile_batch=2) if TENSORFLOW else None,
         private.INITIALIZE: keras.Variable(0.0),
