@@ -53,6 +53,7 @@ docs: $(VENV)/.docs
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .
@@ -114,7 +115,7 @@ $(VENV)/.docs: pyproject.toml .ci/constraints.txt | $(BIN)/python
 	touch $@ $(VENV)/.base
 
 $(VENV)/.lint: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt "ruff"
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt ruff mypy
 	touch $@
 
 .venv-peer/.installed: benchmarks/peer-requirements.txt
@@ -147,4 +148,4 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf .venv .venv-peer .venv-oldest .venv-nightly .venv-transformers4 .venv-ray .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peer .venv-oldest .venv-nightly .venv-transformers4 .venv-ray .pytest_cache .mypy_cache .ruff_cache .hypothesis

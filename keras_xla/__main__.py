@@ -19,9 +19,10 @@ import time
 import types
 import zipfile
 from collections.abc import Callable
+from typing import Any
 
 _LIBRARIES = {"keras": "Model", "tensorflow": "function"}  # what each has once all of it has run
-SWITCHES = {"auto": "auto", "on": True, "off": False}
+SWITCHES: dict[str, bool | str] = {"auto": "auto", "on": True, "off": False}
 _OURS = (__file__, runpy.__file__, "<frozen runpy>")
 
 
@@ -109,7 +110,7 @@ class Switch:
         rest = itertools.islice(itertools.dropwhile(lambda finder: finder is not self, list(sys.meta_path)), 1, None)
         found = (finder.find_spec(name, path, target) for finder in rest if hasattr(finder, "find_spec"))
         spec = next(filter(None, found), None)
-        loader = getattr(spec, "loader", None)
+        loader: Any = getattr(spec, "loader", None)
         if hasattr(loader, "exec_module"):
             exec_module = loader.exec_module
 
@@ -168,7 +169,7 @@ def _run_script(command: list[str]) -> None:
         runpy.run_path(os.path.abspath(path), run_name="__main__")
         return
     _set_first_path(os.path.dirname(os.path.realpath(path)))
-    script = types.ModuleType("__main__")
+    script: Any = types.ModuleType("__main__")
     script.__file__ = os.path.abspath(path)
     script.__builtins__ = __builtins__
     script.__loader__ = importlib.machinery.SourceFileLoader("__main__", script.__file__)

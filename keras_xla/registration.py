@@ -23,7 +23,7 @@ class _AfterSaving:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "keras.saving":
             return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        spec: Any = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module

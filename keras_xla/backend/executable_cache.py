@@ -12,6 +12,7 @@ import os
 import pathlib
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 from keras_xla.cache_folder import cache_folder, let_go_of_the_oldest, write_whole
 
@@ -77,7 +78,7 @@ def compile_cache(
     global _settings
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"Received max_bytes={max_bytes}; expected 1 or more. To keep nothing pass enabled=False.")
-    given = {"folder": None if folder is None else os.fspath(folder), "max_bytes": max_bytes}
+    given: dict[str, Any] = {"folder": None if folder is None else os.fspath(folder), "max_bytes": max_bytes}
     made = CacheSettings(**{name: x for name, x in given.items() if x is not None}, enabled=enabled)
     if enabled:
         import keras  # late: `import keras_xla` must not choose its backend

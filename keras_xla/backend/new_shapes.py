@@ -1,8 +1,8 @@
 """What a backend asks when batches of new shapes arrive, or a function is called: in which way shall they run?"""
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from keras_xla.backend.signature import Signature
 
@@ -62,12 +62,12 @@ class NewShapes:
     facts: StepProfile
     blockers: tuple[BlockingOp, ...]
     leaves: Signature  # the batch's tensors
-    trial: Callable[[str, int, float], Timing] | None  # None once the question is answered
+    trial: Any  # `Callable[[str, int, float], Timing]`; None once the question is answered
 
     @property
     def shapes(self) -> tuple[tuple, ...]:
         """Those of the batch's tensors."""
-        return tuple(tuple(leaf.shape) for leaf in self.leaves)
+        return tuple(tuple(leaf.shape or ()) for leaf in self.leaves)
 
 
 @dataclass

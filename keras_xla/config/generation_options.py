@@ -247,12 +247,13 @@ class GenerationOptions:
 
     def of_rows(self, rows: Sequence[int]) -> "GenerationOptions":
         """Return the options of the prompts with these numbers (ints from 0 on), in this order."""
-        chosen = {name: tuple(getattr(self, name)[row] for row in rows) for name in self.per_row}
+        chosen: dict[str, Any] = {name: tuple(getattr(self, name)[row] for row in rows) for name in self.per_row}
         return dataclasses.replace(self, **chosen) if chosen else self
 
     def stop_strings_of(self, row: int) -> tuple[str, ...]:
         """Return the stop strings that end the completions of the prompt with the number `row`."""
-        return self.stop_strings[row] if is_per_row(self.stop_strings) else self.stop_strings
+        given: tuple[Any, ...] = self.stop_strings
+        return given[row] if is_per_row(given) else given
 
     @property
     def guided(self) -> bool:
@@ -310,7 +311,7 @@ class GenerationOptions:
 
 def without_idle(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options without those that the others make meaningless: many checkpoints tune modes that are off."""
-    idle = () if options.get("do_sample") else SAMPLING
+    idle: tuple[str, ...] = () if options.get("do_sample") else SAMPLING
     idle += BEAMS if options.get("num_beams") in (None, 0, 1) else ()
     return {name: value for name, value in options.items() if name not in idle}
 

@@ -102,10 +102,11 @@ def as_integer(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:
     """An int within limits."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"Received {name}={value!r} of type {type(value).__name__}; expected an int.")
-    if not low <= value <= high:
-        bound = f"at least {low}" if value < low else f"at most {high}"
+    number = int(value)
+    if not low <= number <= high:
+        bound = f"at least {low}" if number < low else f"at most {high}"
         raise ValueError(f"Received {name}={value}; expected an int of {bound}.")
-    return int(value)
+    return number
 
 
 def as_integers(name: str, value: Any, low: int) -> list[int]:

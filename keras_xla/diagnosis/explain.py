@@ -128,7 +128,7 @@ def refuse_layers(model: keras.Model) -> None:
 
 def refuse_ops(model: keras.Model | None, ops: list[BlockingOp], name: str = "") -> None:
     """Raise `XLAUnsupportedError` naming the operations that a trace found, with their layers if `model` is given."""
-    _refuse(name or model.name, list(dict.fromkeys(_from_op(model, op) for op in ops)))
+    _refuse(name or getattr(model, "name", ""), list(dict.fromkeys(_from_op(model, op) for op in ops)))
 
 
 def _refuse(name: str, blockers: list[Blocker]) -> None:

@@ -59,7 +59,8 @@ class Buckets:
         Returns:
             The arguments, and `(axis, padded size, real size)` for everything that was padded.
         """
-        arguments, padded = dict(arguments), []
+        arguments = dict(arguments)
+        padded: list[tuple[int, int, int]] = []
         for name, axes in self._axes.items():
             value = keras.tree.map_structure(
                 lambda x, name=name, axes=axes: self._pad(name, x, axes, pad_value, padded), arguments[name]

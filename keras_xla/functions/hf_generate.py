@@ -56,7 +56,7 @@ class CompiledGenerate:
         make_compiled: Makes a `CompiledFunction` from a function and a name.
     """
 
-    def __init__(self, generate: Callable, buckets: Mapping | None, make_compiled: Callable):
+    def __init__(self, generate: Any, buckets: Mapping | None, make_compiled: Callable):
         self._generate, self._model = generate, generate.__self__
         self._decoder_only = not self._model.config.is_encoder_decoder
         self.__name__, self.__doc__ = f"{self._model.name}.generate", generate.__doc__

@@ -107,9 +107,9 @@ class CompiledFunction:
         __doc__: That of the function.
     """
 
-    def __init__(self, fn, buckets, pad_value, name, on_recompile):
+    def __init__(self, fn: Any, buckets: Any, pad_value: Any, name: Any, on_recompile: str):
         self._fn, self._pad_value, self._on_recompile = fn, pad_value, on_recompile
-        self._name = name or getattr(fn, "__qualname__", None) or getattr(fn, "name", type(fn).__name__)
+        self._name: str = name or getattr(fn, "__qualname__", "") or getattr(fn, "name", type(fn).__name__)
         self._signature = inspect.signature(fn.call if isinstance(fn, keras.layers.Layer) else fn)
         self._buckets = Buckets(buckets, list(self._signature.parameters), self._name)
         self._executables: dict[Signature, Callable] = {}
@@ -191,7 +191,7 @@ class CompiledFunction:
             if leaves in self._executables:  # another thread was faster
                 return self._executables[leaves](tensors)
             cause = "first call" if self._last is None else describe_change(self._last, leaves)
-            if self._executables and self._on_recompile == "raise":
+            if self._last is not None and self._on_recompile == "raise":
                 raise RecompileError(
                     f'{self._name} would compile again: {cause}. It was made with on_recompile="raise"; '
                     "keep the "

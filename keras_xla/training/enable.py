@@ -135,7 +135,7 @@ def _compile(self, *args, **kwargs):
     return _note(self, wanted, "", attachment.journal)
 
 
-_compile.attaches = True  # an attachment leaves it to this
+vars(_compile)["attaches"] = True  # an attachment leaves it to this
 
 
 @functools.wraps(_FROM_CONFIG)
@@ -156,6 +156,7 @@ def _note(model: keras.Model, jit_compile: bool | str, note: str, journal: Journ
 
 
 def _policy_of(name: str) -> FunctionPolicy:
-    policy = FunctionPolicy(name, _STATE.jit_compile, decisions())
+    wanted = _STATE.jit_compile
+    policy = FunctionPolicy(name, "auto" if wanted is None else wanted, decisions())  # None: off since a moment ago
     _STATE.functions.append(policy)
     return policy

@@ -77,7 +77,8 @@ def in_place_of(ours: Callable, plain: Callable) -> Callable:
                 error = error.with_traceback(_without_ours(error.__traceback__))
             raise error
 
-    call.__signature__, call.__doc__ = inspect.signature(plain), inspect.getdoc(plain)  # of a base class, often
+    vars(call)["__signature__"] = inspect.signature(plain)
+    call.__doc__ = inspect.getdoc(plain)  # of a base class, often
     return call
 
 

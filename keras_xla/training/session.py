@@ -28,7 +28,7 @@ class Sessions(threading.local):
             guesses at what is to come, and for nothing else.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.current: dict[str, Session] = {}
         self.followed: Session | None = None
 
@@ -157,7 +157,7 @@ def is_list(callbacks: Any) -> bool:
     return _list_class(callbacks) is not None
 
 
-def flat(callbacks: Iterable | None) -> list:
+def flat(callbacks: Any) -> list:
     """The callbacks one by one, as `fit` takes them: None, one, a structure, or a `CallbackList`."""
     if callbacks is None:
         return []

@@ -140,7 +140,8 @@ class _Pass:
 
     def more(self, iterator: Iterator, kind: Any, count: int) -> list:
         """Batches of the same kind that come now, up to so many; an error is one for the step behind them."""
-        start, batches = time.perf_counter(), []
+        start = time.perf_counter()
+        batches: list[Any] = []
         while self._ahead and len(batches) < count and time.perf_counter() - start < READ_SECONDS:
             try:
                 batch = self.next(iterator)

@@ -93,8 +93,7 @@ def bucket_lengths(
     ```
     """
     _check(axis, budget, weights, leaves)
-    named = None if leaves is None else tuple(leaves)
-    padding = Padding(sizes_of(buckets, budget), axis, named, padding_values, weights)
+    padding = Padding(sizes_of(buckets, budget), axis, tuple(leaves or ()), padding_values, weights)
     if _is_dataset(data):
         from keras_xla.backend.tensorflow.pad_batches import map_batches, open_axis
 
@@ -113,7 +112,8 @@ def bucket_lengths(
             "keras.utils.PyDataset, or a generator of batches. Arrays and ragged tensors become batches by "
             "tf.data.Dataset.from_tensor_slices((x, y)).batch(32)."
         )
-    batches, first = iter(data), []
+    batches = iter(data)
+    first: list[Any] = []
     if leaves is None:
         padding, first = _looked_at(padding, batches)
     return _generator(itertools.chain(first, batches), padding)
@@ -124,7 +124,7 @@ def sizes_of(buckets: Sequence[int] | str, budget: int) -> tuple[int, ...]:
     if isinstance(buckets, str) and buckets == POW2:
         return tuple(SMALLEST << i for i in range(budget))
     given = buckets if isinstance(buckets, (list, tuple, range, set, np.ndarray)) else ()
-    if not len(given) or not all(isinstance(size, Integral) and size > 0 for size in given):
+    if not len(given) or not all(isinstance(size, Integral) and int(size) > 0 for size in given):
         raise ValueError(f'{WHO} received buckets={buckets!r}; it expects positive ints or "pow2".')
     sizes = tuple(sorted(set(map(int, given))))
     if len(sizes) > budget:
@@ -176,7 +176,7 @@ class Arrays:
         return _array(x).shape[axis]
 
     def size(self, lengths: Mapping[str, int], sizes: Sequence[int], too_long: str) -> int:
-        name = max(lengths, key=lengths.get)
+        name = max(lengths, key=lengths.__getitem__)
         for size in sizes:
             if lengths[name] <= size:
                 return size
@@ -242,7 +242,8 @@ def _generator(batches: Iterable, padding: Padding) -> Iterator:
 
 def _looked_at(padding: Padding, batches: Iterable) -> tuple[Padding, list]:
     """What varies among the first batches, and those batches."""
-    first, lengths = [], {}
+    first: list[Any] = []
+    lengths: dict[str, set[int]] = {}
     for batch in batches:
         first.append(batch)
         for name, leaf in with_names(batch):

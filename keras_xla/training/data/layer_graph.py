@@ -13,8 +13,9 @@ from keras_xla.private.keras import flat_layers, is_of_keras, nodes_of, takes_tr
 def is_graph(model: Any) -> bool:
     """Whether a model is what its graph says: functional or a built Sequential, without a `call` of its own."""
     names = ("Functional", "Sequential")
-    kinds = [k for k in type(model).__mro__ if k.__name__ in names and is_of_keras(k)]
-    return bool(kinds) and type(model).call is kinds[0].call and bool(getattr(model, "inputs", None))
+    kind: Any = type(model)
+    kinds = [k for k in kind.__mro__ if k.__name__ in names and is_of_keras(k)]
+    return bool(kinds) and kind.call is kinds[0].call and bool(getattr(model, "inputs", None))
 
 
 def ends_of(model: keras.Model) -> tuple[Any, Any]:

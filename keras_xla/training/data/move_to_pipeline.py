@@ -82,7 +82,7 @@ def move_to_pipeline(model: keras.Model) -> tuple["Preprocess", keras.Model]:
         return preprocess, _made(model, [*fed.values(), *layers])
     run(behind, fed)
     outputs = keras.tree.pack_sequence_as(outputs, [fed[id(x)] for x in flat_outputs])
-    given = [fed[id(x)] for x in crossing]
+    given: Any = [fed[id(x)] for x in crossing]
     given = given[0] if len(given) == 1 else {x.name: x for x in given}
     return preprocess, _made(model, given, outputs)
 
@@ -165,7 +165,7 @@ def _checked(name: str, x: Any, ref: keras.KerasTensor) -> Any:
             f"{WHO}: {name!r} carries a Keras mask, which cannot travel through a pipeline. Put the layer that masks "
             "behind the layers that XLA cannot compile."
         )
-    shape = getattr(x, "shape", None)
+    shape: Any = getattr(x, "shape", None)
     if hasattr(x, "set_shape") and shape.is_compatible_with(ref.shape):  # lookups in tables forget what Keras knows
         x.set_shape(ref.shape)
     return x

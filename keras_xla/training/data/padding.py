@@ -18,7 +18,7 @@ class Padding:
 
     sizes: tuple[int, ...]  # smallest first
     axis: int  # that varies
-    leaves: tuple[str, ...] | None  # names of what is padded; None while that is not known
+    leaves: tuple[str, ...]  # names of what is padded; empty while that is not known
     values: Any  # to pad with, for all leaves or by name
     weights: str | None  # see `bucket_lengths`
     fixed: Mapping[str, int] = field(default_factory=dict)  # the lengths of other leaves, which must not vary
@@ -102,8 +102,8 @@ class Padding:
     def _weighted(self, y: Any, given: Any, size: Any, kit) -> list:
         """The sample weights; `y` as it came, `given` padded."""
         targets = keras.tree.flatten(y)
-        names = iter(named_leaves("y", y))
-        names = ["" if target is None else next(names) for target in targets]
+        there = iter(named_leaves("y", y))
+        names = ["" if target is None else next(there) for target in targets]
         if not set(names) & set(self.leaves):
             return [] if given is None else [given]
         several = keras.tree.flatten(given) if keras.tree.is_nested(given) else [given] * len(targets)

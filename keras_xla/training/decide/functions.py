@@ -70,7 +70,7 @@ class FunctionPolicy:
             return "measure" if worth else "later"
         if times.failed:
             return self._decided(calls, "graph", f"xla failed: {times.failed}")
-        if faster_way(times) == "graph":
+        if times.tried is None or faster_way(times) == "graph":
             return self._decided(calls, "graph", f"{times.source}: XLA is not faster", times)
         if (times.graph - times.tried) * calls.count < times.compile:
             return "later"
@@ -122,7 +122,9 @@ class FunctionPolicy:
         return Key(calls.facts.fingerprint, KIND, describe(calls.leaves), **machine())
 
     def _decided(self, calls: Calls, way: str, reason: str, times: Times | None = None, spent: float = 0.0) -> str:
-        measured = {"graph": 1e3 * times.graph, "xla": 1e3 * times.tried} if times else {}
+        measured: dict[str, float] = {}
+        if times is not None and times.tried is not None:
+            measured = {"graph": 1e3 * times.graph, "xla": 1e3 * times.tried}
         taken = "graph" if way == "this" else way
         self.journal.decisions.append(Decision(KIND, describe(calls.leaves), taken, reason, measured, spent))
         return way

@@ -13,7 +13,7 @@ class RareShapes:
     that the usual shapes have. At most `MOST_RARE_SHAPES` shapes are.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._runs: dict[tuple, int] = {}
         self._asked: set[tuple] = set()
         self._gain, self._compile = 0.0, math.inf

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 from keras_xla.backend.new_shapes import NewShapes
 from keras_xla.training.decide.cost import gain_hoped
@@ -47,7 +48,7 @@ class Trials:
         Raises `TrialImpossible` if nothing can be tried now, `WayFailed` if the other way does not work.
         """
         self.graph = times.graph
-        best = {"graph": times.graph, self.way: times.tried}
+        best = {"graph": times.graph, self.way: cast(float, times.tried)}
         start = time.perf_counter()
         for again in range(MOST_ROUNDS):
             dear = time.perf_counter() - start > SHARE_FOR_TRIALS * best["graph"] * self.steps_to_come
@@ -65,6 +66,7 @@ class Trials:
 
     def may_be_wrong(self, times: Times) -> bool:
         """Whether a loss may be due to other work on the machine, and another trial costs little."""
-        trial = (1 + TIMED_RUNS) * (times.graph + times.tried)
+        tried = cast(float, times.tried)
+        trial = (1 + TIMED_RUNS) * (times.graph + tried)
         cheap = trial < SHARE_FOR_TRIALS * times.graph * self.steps_to_come
-        return cheap and times.tried < DISTURBED_RATIO * times.graph
+        return cheap and tried < DISTURBED_RATIO * times.graph

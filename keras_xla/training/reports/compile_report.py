@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 import textwrap
+from typing import Any
 
 import keras
 from absl import logging
@@ -70,9 +71,11 @@ class CompileReport(AnyKeras):
             Summaries("CompileReport", pathlib.Path(log_dir) / "keras_xla") if log_dir is not None else None
         )
         self._json_path = pathlib.Path(json_path) if json_path is not None else None
-        self._reported, self._attachment = None, None
+        self._reported: keras.Model | None = None
+        self._attachment: Any = None  # an `Attachment`, since a call has begun
         self._call, self._calls = "", dict.fromkeys(("fit", "evaluate", "predict"), 0)
-        self._whole, self._part = None, None
+        self._whole: Any = None  # a `Stretch`: the call
+        self._part: Any = None  # and its epoch
         self._unprinted: list[str] = []
 
     def set_model(self, model: keras.Model) -> None:

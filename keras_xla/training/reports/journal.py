@@ -135,7 +135,7 @@ class Snapshot:
 class Journal:
     """The decisions, compilations and step times of one model."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.decisions: list[Decision] = []
         self.compilations: list[Compilation] = []
         self.tallies: dict[tuple[str, str], Tally] = {}

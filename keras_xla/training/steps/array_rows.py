@@ -35,7 +35,7 @@ class ArrayRows:
     """
 
     def __init__(self, x: Any, y: Any = None, sample_weight: Any = None):
-        self._data = x, y, sample_weight
+        self._data: Any = x, y, sample_weight
         self.owner = next(_OWNERS) % MOST_OWNERS  # whoever predicts for hours comes that far
         self.rows = len(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))
 

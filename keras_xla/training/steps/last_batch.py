@@ -51,8 +51,8 @@ _BY_SHAPE = ("crossentropy", "ce")  # Keras finds out which of its losses that i
 _MEANS = {"sum_over_batch_size", "mean"}
 _SUMS = {"sum", "mean_with_sample_weight"}
 # Layers that mix rows, or whose random numbers for a row depend on how many rows there are.
-_MIX = ("BatchNormalization", "ActivityRegularization", "Random", "Gaussian", "Alpha", "MixUp", "CutMix", "AugMix")
-_MIX += ("RandAugment", "AutoContrast", "Masking")
+_MIX: tuple[str, ...] = ("BatchNormalization", "ActivityRegularization", "Random", "Gaussian", "Alpha", "MixUp")
+_MIX += ("CutMix", "AugMix", "RandAugment", "AutoContrast", "Masking")
 _COUNT_ROWS = ("R2Score", "PearsonCorrelation", "ConcordanceCorrelation")  # metrics that do so whatever the weights
 
 
@@ -215,7 +215,7 @@ def _step(model: keras.Model, kind: str) -> Callable:
             return step(model, *state, batch.batch)
 
     run.__name__ = run.__qualname__ = step.__name__  # by which it is compiled
-    run.fills = True  # so it is ours
+    vars(run)["fills"] = True  # so it is ours
     return run
 
 

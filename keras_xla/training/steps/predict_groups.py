@@ -115,8 +115,8 @@ def predict_groups(
     given as many as there are batches. `given` are all arguments of `predict`; no callback of them watches batches.
     """
     verbose, steps, data = given["verbose"], given["steps"], given["x"]
-    batches = int(data.cardinality())
-    batches = batches if batches >= 0 else None  # it is not known, or there is no end
+    cardinality = int(data.cardinality())
+    batches = cardinality if cardinality >= 0 else None  # it is not known, or there is no end
     groups = Groups(function.runner, batches, steps, session, journal)
     shown = GroupCallbacks(
         groups,

@@ -62,7 +62,7 @@ class StepFunction:
         """Take the time of the steps before, which may run still. What they made is in the hands of Keras by now."""
         if self._running is not None and self._running[0].outputs is session.logs:
             made, start = self._running
-            made.wait()
+            made.wait()  # type: ignore[misc]  # no None: what is done when it returns was taken off in `_run`
             self._took(time.perf_counter() - start)
 
     def _took(self, seconds: float) -> None:

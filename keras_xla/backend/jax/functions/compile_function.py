@@ -13,7 +13,7 @@ from keras_xla.backend.new_shapes import BlockingOp
 class _Discovery(keras.StatelessScope):
     """Notes which variables are read and which are assigned inside it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(initialize_variables=False)
         self.used: dict[int, keras.Variable] = {}
         self.assigned: dict[int, keras.Variable] = {}

@@ -51,18 +51,18 @@ class Checks:
 
     def _add(self, need: Need, scope: Scope, op: tf.Operation) -> None:
         if need.ref is not None:
-            need = self._moved(need)
-            if self._holds(need, scope):
+            need, ref = self._moved(need, need.ref)
+            if self._holds(need, ref, scope):
                 return
-            branches = need.ref.scope.called_by(need.ref.op) if need.ref.op.type in BRANCHES else []
+            branches = ref.scope.called_by(ref.op) if ref.op.type in BRANCHES else []
             for branch in branches:
-                result = Ref(branch, branch.graph.outputs[need.ref.tensor.value_index].name)
+                result = Ref(branch, branch.graph.outputs[ref.tensor.value_index].name)
                 self._add(need._replace(ref=result), scope, op)
             if branches:
                 return
-            inputs = self._values.needs(need.ref)
+            inputs = self._values.needs(ref)
             if inputs:
-                key = need.test, need.ref, _columns(need.low)
+                key = need.test, ref, _columns(need.low)
                 low, high = self._bounds.get(key, (need.low, need.high))
                 self._bounds[key] = _each(max, low, need.low), _each(min, high, need.high)
                 return
@@ -85,14 +85,14 @@ class Checks:
                 self.beside[ref.op.name] = None
                 todo += ref.inputs()
 
-    def _moved(self, need: Need) -> Need:
-        """The same of a tensor further up, from which others may be made, too."""
-        values, ref, low, high = self._values, self._values.origin(need.ref), need.low, need.high
+    def _moved(self, need: Need, ref: Ref) -> tuple[Need, Ref]:
+        """The same of a tensor further up than `ref`, from which others may be made, too; and that tensor."""
+        values, ref, low, high = self._values, self._values.origin(ref), need.low, need.high
         while need.test != "true" and need.test != "finite":
             inputs = ref.inputs()
             if ref.op.type == "Cast" and _keeps(inputs[0].tensor.dtype, ref.tensor.dtype, low, high):
                 ref = values.origin(inputs[0])
-            elif isinstance(low, tuple):
+            elif isinstance(low, tuple) or isinstance(high, tuple):
                 break
             elif ref.op.type in _SAME_ELEMENTS:
                 ref = values.origin(inputs[0])
@@ -105,11 +105,11 @@ class Checks:
                 ref, low = x, -size if low == 0 else low
             else:
                 break
-        return Need(need.test, ref, low, high)
+        return Need(need.test, ref, low, high), ref
 
-    def _holds(self, need: Need, scope: Scope) -> bool:
-        """Whether it can be told that it always holds, or that it was looked at before."""
-        values, ref = self._values, need.ref
+    def _holds(self, need: Need, ref: Ref, scope: Scope) -> bool:
+        """Whether it can be told that it always holds of `ref`, or that it was looked at before."""
+        values = self._values
         if ref.op.type == "TensorListPopBack":
             return True  # the gradient of an operation that had it
         for where, test, low, high in self._guarded.get(ref, ()):
@@ -118,7 +118,7 @@ class Checks:
                 return True
         if need.test == "finite":
             return False
-        if isinstance(need.low, tuple):
+        if isinstance(need.low, tuple) or isinstance(need.high, tuple):
             known = values.value(ref)
             return known is not None and bool(((known >= need.low) & (known <= need.high)).all())
         low, high = range_of(values, ref)
@@ -131,9 +131,12 @@ class Checks:
 
     def predicate(self, flat: Sequence[tf.Tensor]) -> tf.Tensor:
         """Whether all that is early holds for the flat inputs of the step, in the graph under construction."""
-        given, made = dict(zip(self._values.graph.inputs, flat, strict=True)), {}
+        given = dict(zip(self._values.graph.inputs, flat, strict=True))
+        made: dict[Ref, tf.Tensor] = {}
         with tf.device("CPU:0"):  # where the batch comes from: no one waits for another device
-            terms = [_term(need, self._values.made(need.ref, given, made)) for need in self.early]
+            terms = [
+                _term(need, self._values.made(need.ref, given, made)) for need in self.early if need.ref is not None
+            ]
             return terms[0] if len(terms) == 1 else tf.reduce_all(tf.stack(terms))
 
 
@@ -146,7 +149,7 @@ def _keeps(dtype: tf.DType, other: tf.DType, low: Bound, high: Bound) -> bool:
     """Whether whole numbers within the bounds are the same numbers in another dtype."""
     if not (dtype.is_integer and other.is_integer):
         return False
-    bounded = not isinstance(low, tuple) and math.isfinite(low) and math.isfinite(high)
+    bounded = not isinstance(low, tuple) and not isinstance(high, tuple) and math.isfinite(low) and math.isfinite(high)
     return bounded or (dtype.min >= other.min and dtype.max <= other.max)
 
 
@@ -155,7 +158,7 @@ def _columns(bound: Bound) -> int:
 
 
 def _each(choose: Callable, a: Bound, b: Bound) -> Bound:
-    return tuple(map(choose, a, b)) if isinstance(a, tuple) else choose(a, b)
+    return tuple(map(choose, a, b)) if isinstance(a, tuple) and isinstance(b, tuple) else choose(a, b)
 
 
 def _term(need: Need, x: tf.Tensor) -> tf.Tensor:
@@ -165,9 +168,9 @@ def _term(need: Need, x: tf.Tensor) -> tf.Tensor:
         return tf.reduce_all(tf.math.is_finite(x))
     if need.test == "nonzero":
         return tf.reduce_all(tf.not_equal(x, tf.zeros((), x.dtype)))
-    if isinstance(need.low, tuple):
+    if isinstance(need.low, tuple) or isinstance(need.high, tuple):
         x, axes = tf.cast(x, tf.int64), tf.range(tf.rank(x) - 1)
-        low, high = (tf.constant([_whole(n) for n in each], tf.int64) for each in (need.low, need.high))
+        low, high = (tf.constant(_whole_numbers(each), tf.int64) for each in (need.low, need.high))
         return tf.reduce_all((tf.reduce_min(x, axes) >= low) & (tf.reduce_max(x, axes) <= high))
     if need.low == -math.inf:
         return tf.reduce_max(tf.cast(x, tf.int64)) <= int(need.high)
@@ -180,5 +183,6 @@ def _term(need: Need, x: tf.Tensor) -> tf.Tensor:
     return tf.reduce_max(tf.bitcast(x, unsigned)) < int(need.high - need.low) + 1  # below is far above, too
 
 
-def _whole(n: float) -> int:
-    return int(max(min(n, tf.int64.max), tf.int64.min))
+def _whole_numbers(bound: Bound) -> list[int]:
+    each = bound if isinstance(bound, tuple) else (bound,)
+    return [int(max(min(n, tf.int64.max), tf.int64.min)) for n in each]

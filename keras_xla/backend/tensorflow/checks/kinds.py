@@ -66,24 +66,30 @@ def _gather(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
 def _places(values: Values, indices: Ref, dims: Sequence[int | None] | None) -> list[Need]:
     """Of indices with a place in so many dimensions along their last axis."""
     depth = _size(values, indices, -1)
-    if dims is None or depth is None or None in dims[:depth]:
+    sizes = None if dims is None or depth is None else _known(dims[:depth])
+    if depth is None or sizes is None:
         return _UNKNOWN
-    return columns(values, Need("within", indices, (0,) * depth, tuple(n - 1 for n in dims[:depth])))
+    return columns(values, indices, (0,) * depth, tuple(n - 1 for n in sizes))
 
 
-def columns(values: Values, need: Need) -> list[Need]:
+def _known(dims: Sequence[int | None]) -> list[int] | None:
+    """Sizes; None if one of them is not known."""
+    sizes = [n for n in dims if n is not None]
+    return sizes if len(sizes) == len(dims) else None
+
+
+def columns(values: Values, ref: Ref, low: tuple[float, ...], high: tuple[float, ...]) -> list[Need]:
     """One need for each column, where the tensor was put together from them, and one that is for all if they agree."""
-    low, high = need.low, need.high
-    origin = values.origin(need.ref)
+    origin = values.origin(ref)
     if not low:
         return []
     rank = values.shape(origin).rank
     if origin.op.type == "Pack" and rank is not None and origin.op.get_attr("axis") in (-1, rank - 1):
         parts = zip(origin.inputs(), low, high, strict=True)
-        return [Need(need.test, part, least, most) for part, least, most in parts]
+        return [Need("within", part, least, most) for part, least, most in parts]
     if len(set(low)) == len(set(high)) == 1:
-        return [Need(need.test, need.ref, low[0], high[0])]
-    return [need]
+        return [Need("within", ref, low[0], high[0])]
+    return [Need("within", ref, low, high)]
 
 
 def _place(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
@@ -113,10 +119,11 @@ def _slice(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
     dims, sizes = _dims(values, inputs[0]), values.value(inputs[2])
     if values.needs(inputs[1], shapes=True) == frozenset():  # which XLA looks at when it compiles
         return []
-    if dims is None or sizes is None or None in dims:
+    known = None if dims is None else _known(dims)
+    if known is None or sizes is None:
         return _UNKNOWN
-    highs = tuple(n - max(int(size), 0) for n, size in zip(dims, sizes, strict=True))
-    return columns(values, Need("within", inputs[1], (0,) * len(dims), highs))
+    highs = tuple(n - max(int(size), 0) for n, size in zip(known, sizes, strict=True))
+    return columns(values, inputs[1], (0,) * len(known), highs)
 
 
 def _strided_slice(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
@@ -125,12 +132,13 @@ def _strided_slice(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[
     if not shrunk or values.needs(begin, shapes=True) == frozenset():
         return []
     count = _size(values, begin, 0)
-    if others or dims is None or count is None or None in dims[:count]:
+    sizes = None if dims is None or count is None else _known(dims[:count])
+    if others or count is None or sizes is None:
         return _UNKNOWN
     taken = [bool(shrunk >> i & 1) for i in range(count)]
-    low = tuple(-n if one else -math.inf for n, one in zip(dims, taken, strict=False))
-    high = tuple(n - 1 if one else math.inf for n, one in zip(dims, taken, strict=False))
-    return columns(values, Need("within", begin, low, high))
+    low = tuple(-n if one else -math.inf for n, one in zip(sizes, taken, strict=False))
+    high = tuple(n - 1 if one else math.inf for n, one in zip(sizes, taken, strict=False))
+    return columns(values, begin, low, high)
 
 
 def _random_limits(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:

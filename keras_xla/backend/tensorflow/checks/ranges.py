@@ -63,8 +63,8 @@ def _made_by(values: Values, ref: Ref, depth: int) -> Range:
     if kind in _SIZED:
         return _SIZED[kind](values, ref)
     if kind in _UNIFORM:
-        low, high = inputs[-2:]
-        return range_of(values, low, depth)[0], range_of(values, high, depth)[1] - 1
+        least, limits = inputs[-2:]
+        return range_of(values, least, depth)[0], range_of(values, limits, depth)[1] - 1
     if kind == "Range":
         (start, _), (_, limit), (step, _) = of(0), of(1), of(2)
         return (start, limit - 1 if ref.tensor.dtype.is_integer else limit) if step > 0 else ANY
@@ -154,9 +154,9 @@ def negative_counted_back(values: Values, inputs: Sequence[Ref]) -> tuple[Ref, i
     condition, back, x = map(values.origin, inputs)
     if condition.op.type != "Less" or back.op.type not in ("AddV2", "Add"):
         return None
-    (compared, zero), (added, size) = condition.inputs(), back.inputs()
+    (compared, zero), (added, number) = condition.inputs(), back.inputs()
     same = values.origin(compared) == values.origin(added) == x
-    nothing, size = values.value(zero), values.value(size) if same else None
+    nothing, size = values.value(zero), values.value(number) if same else None
     if size is None or size.size != 1 or nothing is None or nothing.any():
         return None
     return x, int(size.item())
@@ -189,7 +189,11 @@ def _greatest(a: Range, b: Range) -> Range:
 
 
 def _rounded(by: Callable) -> Callable[[Range], Range]:
-    return lambda x: tuple(by(n) if math.isfinite(n) else n for n in x)
+    def rounded(x: Range) -> Range:
+        low, high = (by(n) if math.isfinite(n) else n for n in x)
+        return low, high
+
+    return rounded
 
 
 _COMPUTED: dict[str, Callable[..., Range]] = {

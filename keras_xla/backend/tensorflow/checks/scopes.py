@@ -64,7 +64,7 @@ class Scope:
 
     def __init__(self, graph, bound: dict[str, Ref], call: "tuple[Scope, tf.Operation] | None" = None):
         self.graph, self.bound, self.call = graph, bound, call
-        self.root = "" if call is None else call[0].root or call[1].name
+        self.root: str = "" if call is None else call[0].root or call[1].name
         self._called: dict[str, list[Scope]] = {}
 
     def called_by(self, op: tf.Operation) -> list["Scope"]:
@@ -83,7 +83,7 @@ class Scope:
         if op.type in (*CALLS, *BRANCHES, *LOOPS):
             bound = {inner.name: Ref(self, x.name) for inner, x in zip(graph.inputs, given, strict=True)}
         if op.type in LOOPS:
-            body = graph_of_function(op.graph, op.get_attr("body").name)
+            body: Any = graph_of_function(op.graph, op.get_attr("body").name)
             ends = [_followed(x) for x in body.outputs]
             kept = [end is start for start, end in zip(body.inputs, ends, strict=True)]
             bound = {inner.name: bound[inner.name] for inner, same in zip(graph.inputs, kept, strict=True) if same}
@@ -156,7 +156,7 @@ class Values:
     def _cheap(self, ref: Ref) -> bool:
         if ref.op.type in ("FloorDiv", "FloorMod"):
             divisor = self.value(ref.inputs()[1])
-            return ref.tensor.dtype.is_floating or (divisor is not None and divisor.all())
+            return ref.tensor.dtype.is_floating or (divisor is not None and bool(divisor.all()))
         return ref.op.type in CHEAP
 
     def value(self, ref: Ref) -> np.ndarray | None:
@@ -219,7 +219,7 @@ def operations_in(scope: Scope) -> Iterator[tuple[Scope, tf.Operation]]:
             yield from operations_in(inside)
 
 
-def _eagerly(op: tf.Operation, inputs: Sequence[np.ndarray]) -> list[tf.Tensor]:
+def _eagerly(op: tf.Operation, inputs: Sequence[np.ndarray | None]) -> list[tf.Tensor]:
     """The outputs of a cheap operation for these inputs."""
     rest, arguments, told = iter(inputs), {}, set()
     for argument in op.op_def.input_arg:

@@ -84,7 +84,7 @@ def _adopt(made: Any) -> Any:
 
 def _watch_of(python_function: Callable) -> Watch:
     inner = inspect.unwrap(python_function)
-    name = getattr(inner, "__qualname__", None) or getattr(inner, "name", type(inner).__name__)
+    name = getattr(inner, "__qualname__", "") or getattr(inner, "name", type(inner).__name__)
     return Watch(lambda: _POLICY_OF[0](name.replace("<locals>.", "")))
 
 

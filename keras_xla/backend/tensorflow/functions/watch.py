@@ -44,7 +44,7 @@ class Watch:
         self._variants: dict[tuple, _Variant] = {}
         self.resting = False
 
-    def call(self, function: Plain, args: tuple, kwargs: dict) -> Any:
+    def call(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Run a call that comes from outside of every graph."""
         plain = functools.partial(Plain.__call__, function, *args, **kwargs)
         if self._policy is None:
@@ -125,7 +125,7 @@ class Watch:
                 self._settle(variant)
         return outputs
 
-    def _timed(self, function: Plain, plain: Callable) -> Any:
+    def _timed(self, function: Any, plain: Callable) -> Any:
         traces = function.experimental_get_tracing_count()
         seconds, outputs = clocked(plain, wait=False)
         if function.experimental_get_tracing_count() == traces:
@@ -143,7 +143,7 @@ class Watch:
         self.resting, self._variants = True, {}
         self._policy.failed(None, reason)
 
-    def _variant_of(self, function: Plain, args, kwargs) -> tuple["_Variant | None", list]:
+    def _variant_of(self, function: Any, args, kwargs) -> tuple["_Variant | None", list]:
         """The variant for these arguments, and those flat; a new one is noted. None if there are too many already."""
         concrete = function.get_concrete_function(*args, **kwargs)
         arguments = [tf.convert_to_tensor(x) for x in flat_arguments(function, concrete, args, kwargs)]
@@ -167,7 +167,8 @@ class _Variant:
         names = [x.op.name for x in concrete.inputs[: len(arguments)]]
         leaves = tuple(Leaf(name, tuple(x.shape), x.dtype.name) for name, x in zip(names, arguments, strict=True))
         self.calls = Calls(self.trace.facts, _refusal(self, arguments), leaves)
-        self.way, self.executable, self.first = "later", None, 0.0
+        self.way, self.first = "later", 0.0
+        self.executable: Callable | None = None
         self.times: dict[str, list[float]] = {"graph": [], "xla": []}
 
     @functools.cached_property

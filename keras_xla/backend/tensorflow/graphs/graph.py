@@ -36,7 +36,7 @@ class Graph:
         shapes: Those that `fix_shapes` found, by the names of tensors.
     """
 
-    def __init__(self, concrete):
+    def __init__(self, concrete: Any):
         self.concrete = concrete
         graph = concrete.graph
         captured = captures(graph)
@@ -160,7 +160,7 @@ class Graph:
         here = tf.compat.v1.get_default_graph()
         known = self.captures | given
         part = tf.compat.v1.GraphDef(library=self._library, versions=self._versions)
-        used = set()
+        used: set[str] = set()
         for name in nodes:
             node = part.node.add()
             node.CopyFrom(self.nodes[name])

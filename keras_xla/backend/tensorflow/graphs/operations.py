@@ -5,6 +5,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -18,11 +19,12 @@ from keras_xla.private.tensorflow import graph_of_function, xla_kernels
 _STRUCTURAL = frozenset(
     {"Placeholder", "PlaceholderWithDefault", "Const", "NoOp", "_Arg", "_Retval", "Identity", "IdentityN"}
 )
+_PACKAGES: tuple[Any, ...] = (keras, tf, sys.modules["keras_xla"])
 _LIBRARIES = tuple(
     os.path.realpath(folder) + os.sep
     for folder in (
         *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        *(os.path.dirname(module.__file__) for module in (keras, tf, sys.modules["keras_xla"])),
+        *(os.path.dirname(module.__file__) for module in _PACKAGES),
     )
 )
 

@@ -136,7 +136,8 @@ class _Sorts:
         return empty and (tf.get_static_value(self._graph.operation(name).inputs[1]) or -1) < 0
 
     def _constants(self, blocked: Collection[str]) -> set[str]:
-        nodes, found = self._graph.nodes, set()
+        nodes = self._graph.nodes
+        found: set[str] = set()
         for name in TopologicalSorter({name: self._graph.needs(name) for name in self._names}).static_order():
             inputs = nodes[name].input
             free = bool(inputs) and not any(i.startswith("^") for i in inputs)
@@ -197,8 +198,8 @@ class _Part:
         return made
 
     def _put(self, given: Sequence) -> list:
-        given = dict(zip(self._takes, given, strict=True))
-        return self._graph.put(self._nodes, [*self._gives, *self._effects, *self._late], given, self._after)
+        named = dict(zip(self._takes, given, strict=True))
+        return self._graph.put(self._nodes, [*self._gives, *self._effects, *self._late], named, self._after)
 
     def _one_step(self, given: Sequence) -> list:  # by its name it is known in what XLA dumps
         return self._checked_step(given)[:-1]

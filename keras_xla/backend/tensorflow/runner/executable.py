@@ -42,17 +42,17 @@ class Executable:
         self._lock = threading.RLock()
         self._loops: dict[tuple[bool, bool, str], Callable] = {}
         self._row_loops: dict[bool, Callable] = {}
-        self.instead: Callable[[WayFailed, Callable], Executable] | None = None
+        self.instead: Any = None  # `Callable[[WayFailed, Callable], Executable]`, once it was decided on
 
     @property
     def _taken(self) -> Shapes | None:
         """The shapes with that of the number of rows, where the trace takes one."""
-        return (*self.shapes, ()) if self.trace.fills else self.shapes
+        return (*self.shapes, ()) if self.shapes is not None and self.trace.fills else self.shapes
 
     @functools.cached_property
     def _step(self) -> Callable:
         step = make(self.trace, self.way, self._taken)
-        return filling(step, self.shapes) if self.trace.fills else step
+        return filling(step, self.shapes) if self.shapes is not None and self.trace.fills else step
 
     @functools.cached_property
     def _one(self) -> Callable:
@@ -65,13 +65,13 @@ class Executable:
         To be called in a `tf.function`, for batches that have the shapes, or can be filled up to them where the trace
         fills. None if there is nothing to look at.
         """
-        if not self._checked or not (checks := self.trace.checks(self._taken)).early:
+        if self._checked is None or not (checks := self.trace.checks(self._checked)).early:
             return None
 
         def ok(batch):
             return checks.predicate(leaves_of(batch))
 
-        return filling(ok, self.shapes) if self.trace.fills else ok
+        return filling(ok, self.shapes) if self.shapes is not None and self.trace.fills else ok
 
     @functools.cached_property
     def _holds(self) -> Callable | None:
@@ -83,17 +83,17 @@ class Executable:
         return self._told is not None
 
     @property
-    def _checked(self) -> bool:
-        """Whether XLA runs it, which checks nothing."""
-        return self.way != "graph" and self.shapes is not None
+    def _checked(self) -> Shapes | None:
+        """What it takes if XLA runs it, which checks nothing; else None."""
+        return None if self.way == "graph" else self._taken
 
     @functools.cached_property
     def stops(self) -> bool:
         """Whether a check within the step may stop it: then the steps before it must have been told of."""
-        if not self._checked:
+        if self._checked is None:
             return False
         try:
-            return bool(self.trace.checks(self._taken).late)
+            return bool(self.trace.checks(self._checked).late)
         except ValueError:  # for these shapes it cannot be traced, as its first run will find
             return False
 
@@ -183,8 +183,8 @@ class Executable:
                     outputs = call()
             except ValueError as error:  # while it was traced, for shapes that do not fit
                 raise ShapesRefused(str(error)) from error
-            if compiled(outputs):  # else the batch was not for it
-                told, self._told = self._told, None
+            if compiled(outputs) and (told := self._told) is not None:  # else the batch was not for it
+                self._told = None
                 told(time.perf_counter() - start)
             return outputs
 

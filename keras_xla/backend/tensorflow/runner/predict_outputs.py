@@ -21,7 +21,8 @@ class Gathered:
     """
 
     def __init__(self, batches: float | None = None):
-        self._batches, self._structure, self._columns = batches, None, []
+        self._batches, self._structure = batches, None
+        self._columns: list[_Column] = []
 
     def add(self, outputs: Any, ran: int) -> None:
         """Take the outputs of the next `ran` batches, joined along the first axis."""
@@ -40,7 +41,8 @@ class _Column:
     """One of the outputs, of so many `parts` like the first one, if that is known."""
 
     def __init__(self, parts: float | None):
-        self._expected, self._array, self._rows = parts, None, 0
+        self._expected, self._rows = parts, 0
+        self._array: Any = None  # of numpy, once there is one
         self._parts: list = []
 
     def add(self, part: Any) -> None:

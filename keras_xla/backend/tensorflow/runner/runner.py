@@ -35,7 +35,7 @@ class _Pass:
     source: Batches
     key: str  # of the trace for them
     usual: Shapes = ()  # of the batches that most are like
-    executable: Executable | None = None  # what runs those
+    executable: Executable = dataclasses.field(init=False)  # what runs those
     pending: Any = None  # an element of the iterator that goes before what it gives next; None if there is none
     stale: bool = False  # whether to ask anew what the usual batches are run by
     refused: int = 0  # batches of the usual shapes with values not for the executable, which plain TensorFlow took
@@ -101,7 +101,8 @@ class Runner:
         this = self._pass_of(iterator, every)
         if every and not collectable(this.executable.trace):
             every, count = False, 1
-        outputs, ran, way = None, 0, this.executable.way
+        outputs: Any = None
+        ran, way = 0, this.executable.way
         while ran < count:
             pending, this.pending = this.pending, None
             if pending is None and this.executable.untried:  # if it fails, a batch that it took itself would be lost
@@ -283,7 +284,7 @@ class Runner:
                 spec = self._specs[key]
                 if self._before is not None:
                     self._before(spec)
-                filled = self._filled_step(spec) if self._may_fill(spec) else None
+                filled = self._filled_step(spec) if self._filled_step and self._may_fill(spec) else None
                 self._news += 1
                 self._traces[key] = Trace(filled, FilledBatch(spec, ROWS)) if filled else Trace(self._step, spec)
             return self._traces[key]
@@ -314,7 +315,7 @@ class Runner:
         before = self._chosen.get((key, shapes))
         with self._lock:
             now = self._chosen.get((key, shapes))
-            if now is not before:  # another thread has had it decided
+            if now is not None and now is not before:  # another thread has had it decided
                 return now
             self._chosen[key, shapes] = chosen = self._decided(self._traced(key), key, batch, once)
             return chosen

@@ -36,7 +36,7 @@ class Batches:
     def fits(self, element: Any, shapes: Shapes | None, filled: bool) -> tf.Tensor:
         """Whether a batch has these shapes, or can be filled up to them."""
         leaves = leaves_of(without_optionals(element))
-        if filled:
+        if filled and shapes is not None:
             return fits(leaves, shapes)
         checks = [tf.constant(True)]
         for x, shape in zip(leaves, shapes or (), strict=bool(shapes)):

@@ -23,7 +23,7 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
     graph. Raises `NotSplittable` for `"partial"`, and for `"xla"` with random numbers (see `split`), and `WayFailed`
     where it has to be traced again, and is another step by now.
     """
-    if way == "graph":
+    if way == "graph" or shapes is None:
         return trace.concrete  # as it is, also for batches of which more is known
     facts, towers = trace.facts, way == "partial" and trace.facts.tower > 0
     specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, leaves_of(trace.spec), strict=True)]
