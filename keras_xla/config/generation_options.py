@@ -2,9 +2,9 @@
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsIndex
 
 from keras_xla.config.limits import INTEGERS, NUMBERS, OFF, TOKEN, TOKENS
 from keras_xla.config.values import (
@@ -245,7 +245,7 @@ class GenerationOptions:
             lists["stop_strings"] = self.stop_strings
         return {name: len(values) for name, values in lists.items()}
 
-    def of_rows(self, rows: Sequence[int]) -> "GenerationOptions":
+    def of_rows(self, rows: Collection[SupportsIndex]) -> "GenerationOptions":
         """Return the options of the prompts with these numbers (ints from 0 on), in this order."""
         chosen: dict[str, Any] = {name: tuple(getattr(self, name)[row] for row in rows) for name in self.per_row}
         return dataclasses.replace(self, **chosen) if chosen else self

@@ -57,8 +57,8 @@ def split(lengths: Sequence[int], options: GenerationOptions, most: int) -> list
     copies, order = copies_of(options), np.arange(len(lengths))
     size = max(most // copies, 1)
     if len(lengths) > size:
-        new = options.max_new_tokens
-        new = new if isinstance(new, tuple) and len(new) == len(lengths) else [0] * len(lengths)
+        most_new = options.max_new_tokens
+        new = most_new if isinstance(most_new, tuple) and len(most_new) == len(lengths) else [0] * len(lengths)
         order = np.lexsort((-np.asarray(lengths), -np.asarray(new)))  # the longest first: what is too large fails early
     parts = [order[first : first + size] for first in range(0, len(order), size)]
     return [Part(part, options.of_rows(part), copies, len(parts[0]) * copies) for part in parts]

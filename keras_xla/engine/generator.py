@@ -131,8 +131,8 @@ class Generator:
             parts = split([len(rows[i]) for i in again], options.of_rows(again), asked.size) if len(again) else []
             for part in parts:
                 part = dataclasses.replace(part, prompts=again[part.prompts])
-                begun = dict(numbers=part.rows, first_row=first_row, room=part.room)
-                run = self.start(part.of(rows), part.options, **begun)
+                more: dict[str, Any] = dict(numbers=part.rows, first_row=first_row, room=part.room)
+                run = self.start(part.of(rows), part.options, **more)
                 mended = self._outputs(run, watch, part.of_rows(stops), (), options, skip_broken)
                 for name, values in outputs.items():
                     values[part.answers] = mended[name]
@@ -263,7 +263,8 @@ class Generator:
                 return
             self.check(rows, options, prompts)
             with self.executables.warming():
-                alone, stops = self.keeps_prompts and assistant is None, options.stop_strings
+                alone = self.keeps_prompts and assistant is None
+                stops: Any = options.stop_strings  # only whether there are any counts
                 if alone and (asked := self._refill.worth_it(rows, options, stops=stops)) is not None:
                     self.prompt_runner.refresh()
                     self._refill.warm(asked)

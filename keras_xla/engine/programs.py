@@ -61,7 +61,8 @@ class Programs:
         logits_processors: Mapping[str, processors.Processor],
         processed_scores: bool,
     ):
-        self._model, self.processors, self._processed_scores = model, logits_processors, processed_scores
+        self._model: Any = model  # what it can do, `has_encoder` and `chunked` tell
+        self.processors, self._processed_scores = logits_processors, processed_scores
         self.vocab_size, self.words = model.vocab_size, -(-model.vocab_size // 32)
         self.has_encoder = hasattr(model, "encode")
         self.chunked = self.has_encoder or is_chunked(model)
@@ -91,8 +92,8 @@ class Programs:
         advance = self._prefill_whole if isinstance(key, WholeKey) else self._advance
         return functools.partial(advance, key), (*model, *_SEARCHED)
 
-    def number_of(self, assistant: ChunkDecoder) -> int:
-        """A number for an assistant, from 1 on: the same for the same one, which is kept from then on."""
+    def number_of(self, assistant: Any) -> int:
+        """A number for an assisting `ChunkDecoder`, from 1 on: the same for the same one, kept from then on."""
         with self._lock:
             for number, each in enumerate(self._assistants, 1):
                 if each is assistant:
@@ -113,7 +114,8 @@ class Programs:
 
     def new_state(self, key: StateKey) -> backend.DeviceState:
         """A state of zeros."""
-        model, specs = self._model, {}
+        model = self._model
+        specs: dict[str, Any] = {}
         row = keras.KerasTensor((key.batch,), "int32")
         if key.source:
             specs["memory"] = memory = self._memory_specs[key.batch, key.source]
@@ -125,7 +127,8 @@ class Programs:
             specs["cache"] = backend.output_spec(
                 lambda ids, starts: _once_a_beam(model.prefill(ids, starts, key.cache)[1], key), ids, row
             )
-        search, table = Sampling if key.beams == 1 else BeamSearch, kind_of_cache(self.chunked, key.beams)
+        search: Any = Sampling if key.beams == 1 else BeamSearch
+        table = kind_of_cache(self.chunked, key.beams)
         sizes, beams = (key.batch, key.cache, key.beams), keras.KerasTensor((key.batch, key.beams), "int32")
         specs |= {
             "tokens": keras.KerasTensor((key.batch, key.cache), "int32"),
@@ -196,12 +199,14 @@ class Programs:
     def _refilled(self, key: RefillKey, values, request: Request, limits):
         """Limits `[3]` int32: see `refill.advance`."""
         request = request.unpacked()
-        return refill.advance(self._decoder(values), values, request, self._search(key, request), *ops.unstack(limits))
+        search: Any = self._search(key, request)  # a `Sampling`, as always without beams
+        return refill.advance(self._decoder(values), values, request, search, *ops.unstack(limits))
 
     def _speculate(self, key: SpeculateKey, values, request: Request, limits, budget):
         """See `speculate.advance`; limits `[2 + B]` int32: step, count, and for each row whether it is stopped."""
         request = request.unpacked()
-        search, guesser = self._search(key, request), PromptLookup(request, key.guesses)
+        search: Any = self._search(key, request)  # a `Sampling`, as always without beams
+        guesser: speculate.Guesser = PromptLookup(request, key.guesses)
         if key.assistant:
             guesser = self._assistant(key, request.starts, request.prompt_end, search, key.guesses)
         decoder, (step, count) = self._led(key, values, request), ops.unstack(limits[:2])
@@ -233,11 +238,11 @@ class Programs:
             return Sampling(request, is_eos, process, self._processed_scores)
         return BeamSearch(request, is_eos, process, key.beams)
 
-    def _led(self, key: AdvanceKey, values, request: Request) -> Decoder:
+    def _led(self, key: AdvanceKey, values, request: Request) -> Any:
         decoder = self._decoder(values)
         return GuidedDecoder(decoder, request) if key.guided else decoder
 
-    def _decoder(self, values) -> Decoder:
+    def _decoder(self, values) -> Any:
         return self._model.with_memory(values["memory"]) if self.has_encoder else self._model
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -93,7 +94,7 @@ class Scorer:
         runs = [row[:-1] if len(row) > 1 else row for row in rows]  # nothing is asked behind a last token
         check(generator.model, runs, options, reads)
         check(generator.model, [row[-1:] for row in rows], options)
-        made: list[Logprobs | None] = [None] * len(rows)
+        made: list[Logprobs | Any] = [None] * len(rows)  # `Any`: None until its part has run
         for part in generator.parts(runs if reads is None else reads, options):
             outputs = self._part(part, part.of(rows), part.of(first), None if reads is None else part.of(reads), top)
             for i, each in zip(part.prompts, outputs, strict=True):

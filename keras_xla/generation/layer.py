@@ -147,8 +147,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
 
     def _generate_with(self, decoder: Any, tokens: Any, speech: Any, on_recompile: str, return_prompt: bool) -> None:
         self.model = decoder
-        made = dict(logits_processors=self._processors, cache_bytes=self._cache_bytes, on_recompile=on_recompile)
-        self._generator = generator_for(decoder, tokens, **self._buckets, **made, name=self.name)
+        made: dict[str, Any] = {**self._buckets, "cache_bytes": self._cache_bytes, "on_recompile": on_recompile}
+        self._generator = generator_for(decoder, tokens, **made, logits_processors=self._processors, name=self.name)
         self._text = TextPipeline(self._generator, return_prompt)
         self._speech = SpeechPipeline(self._generator, tokens, speech) if tokens else None
 
@@ -310,11 +310,11 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         ```
         """
         batches, lengths = as_integers("batch_sizes", batch_sizes, 1), as_integers("prompt_lengths", prompt_lengths, 1)
+        warm: Any = self._text.warmup if self._speech is None else self._speech.warmup
+        shapes: list[tuple[int, ...]] = [(batch,) for batch in batches]
         if self._speech is None:
-            warm, shapes = self._text.warmup, list(itertools.product(batches, lengths))
+            shapes = list(itertools.product(batches, lengths))
             overrides["assistant"] = self._assistant(overrides.get("assistant"))
-        else:
-            warm, shapes = self._speech.warmup, [(batch,) for batch in batches]
         bar = keras.utils.Progbar(len(shapes), unit_name="shape") if verbose else None
         before = self.trace_count
         for i, shape in enumerate(shapes):
@@ -347,8 +347,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             raise ValueError(f"Received config={config!r}; expected the default of {type(config).__name__}, or None.")
         model, before, speech = quantized(self.model, mode), self._generator.executables, self._speech
         forget(self, "model")
-        kept = (None, None) if speech is None else (speech.tokens, speech.defaults)
-        self._generate_with(model, *kept, before.on_recompile, self._text.return_prompt)
+        tokens, defaults = (None, None) if speech is None else (speech.tokens, speech.defaults)
+        self._generate_with(model, tokens, defaults, before.on_recompile, self._text.return_prompt)
         self.run_eagerly = before.run_eagerly
 
     @property
@@ -385,7 +385,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             return self._text.completion(inputs, self.tokenizer, self.options, goes_on=goes_on).outputs()
         return self._speech.complete(inputs["input_features"], self.options)
 
-    def _complete_text(self, inputs, goes_on: bool = False) -> list[str]:
+    def _complete_text(self, inputs, goes_on: bool = False) -> list:
         if self._speech is not None:
             made = self._speech.transcribe(inputs, self.tokenizer, self.options, sampling_rate=self.sampling_rate)
             return [str(transcript) for transcript in made]

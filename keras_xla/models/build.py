@@ -28,7 +28,7 @@ def build(
     """
     if isinstance(spec, dict):
         spec = (EncoderDecoderSpec if "encoder" in spec else DecoderSpec).from_dict(spec)
-    kind = EncoderDecoder if isinstance(spec, EncoderDecoderSpec) else Transformer
+    kind: Any = EncoderDecoder if isinstance(spec, EncoderDecoderSpec) else Transformer
     with stored_as(quantization):
         return kind(spec, dtype=dtype, name=name)
 

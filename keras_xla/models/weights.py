@@ -14,7 +14,7 @@ from keras_xla.private.keras import forget_unmade
 class Later:
     """An initializer whose values are read when the variable is made."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.read: Callable[[], Any] | None = None
 
     def __call__(self, shape: tuple, dtype: Any = None) -> Any:

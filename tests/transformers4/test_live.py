@@ -87,6 +87,12 @@ def test_another_dtype_is_copied():
     assert (keras.ops.convert_to_numpy(ours.embedding.values) == 0.5).all()
 
 
+def test_auto_is_the_dtype_of_the_live_model():
+    checkpoint = open_live(live("gpt2"))
+    assert checkpoint.dtype() == "float32"
+    assert load_model(checkpoint, dtype="auto").compute_dtype == "float32"
+
+
 def named(model, end):
     """The variable of a live model whose name ends so."""
     return next(v for v in model.weights if v.name.removesuffix(":0").endswith(end))

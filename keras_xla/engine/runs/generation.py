@@ -50,7 +50,7 @@ class StateKey:
 class Pace:
     """How often one call of an executable runs the model."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._seconds: float | None = None  # of a run
 
     def count(self, most: float = CALL_SECONDS) -> int:
@@ -123,12 +123,14 @@ class Generation:
         progress: Any = None,
         weights: list | None = None,
     ):
-        self._executables, self._pool, self._caches = executables, pool, caches
+        self._executables, self._pool = executables, pool
+        self._caches: Buckets | Any = caches  # `Any`: None where it cannot grow
         self._key, self._state, self._request, self._executable = key, state, request, executable
         self.prompt_end, self._options, self._pace = prompt_end, options, pace
         self.step = step
         self._more = step < options.most_new_tokens
-        self._progress, self.weights = progress, weights
+        self._progress = progress
+        self.weights: list | Any = weights  # `Any`: None where each call reads them
         self._stopped: dict[int, int] = {}
 
     @property
@@ -159,8 +161,8 @@ class Generation:
         if self._executables.trace_count == traces and runs:
             self._pace.took(time.perf_counter() - start, runs)
 
-    def _run(self, key: AdvanceKey, count: int) -> int:
-        """Call the executable of a key for at most `count` runs of the model; how many it made."""
+    def _run(self, key: Any, count: int) -> int:
+        """Call the executable of a key, an `AdvanceKey`, for at most `count` runs of the model; how many it made."""
         before = self.step
         limits = ops.convert_to_tensor(np.array([self.step, min(count, self._room - self.step)], np.int32))
         step, more, self._progress = self._executables(key, self._state, self._request, limits, weights=self.weights)

@@ -9,6 +9,7 @@ import functools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -220,7 +221,7 @@ class _Turns:
     @property
     def unfinished(self) -> bool:
         """Whether there is more to do."""
-        return bool(self._waiting) or (self._numbers >= 0).any()
+        return bool(self._waiting) or bool((self._numbers >= 0).any())
 
     def fill(self, run: Callable) -> None:
         """Give prompts that wait the rows that are free, as soon as it is worth it; see `RefilledGeneration.begin`."""
@@ -236,7 +237,8 @@ class _Turns:
 
     def collect(self) -> int:
         """Keep what has been finished; of how many rows."""
-        busy, stops = np.flatnonzero(self._numbers >= 0), self._asked.stops
+        busy: np.ndarray = np.flatnonzero(self._numbers >= 0)
+        stops = self._asked.stops
         lengths: dict[int, int | None] = {row: None for row in busy if self.generation.done[row]}
         if stops:
             tokens = self.generation.tokens()
@@ -248,7 +250,8 @@ class _Turns:
 
     def close(self) -> list[Completed]:
         """What came of each row, the unfinished ones among them."""
-        for row in np.flatnonzero(self._numbers >= 0):
+        busy: np.ndarray = np.flatnonzero(self._numbers >= 0)
+        for row in busy:
             self._keep(row)
         if not self.broken:
             self.generation.close()
@@ -270,7 +273,9 @@ class _SmallStates:
     def __init__(self, pool: StatePool, prompt_runner: PromptRunner, generation: RefilledGeneration):
         self._pool, self._prompt_runner = pool, prompt_runner
         self._rows, self._weights = filled_at_once(generation.batch), generation.weights
-        self._key, self._state, self.spoiled = None, None, False
+        self._key: StateKey | None = None
+        self._state: Any = None  # a `DeviceState` where there is a key
+        self.spoiled = False
 
     def __call__(self, slots: int, ids: np.ndarray, starts: np.ndarray) -> DeviceState:
         """See `RefilledGeneration.begin`."""

@@ -63,7 +63,7 @@ class RefilledGeneration(Generation):
                 read all but the last.
         """
         self._move(max([0 if self.done.all() else self._slot, *(len(prompt) - 1 for prompt in prompts)]))
-        each = np.resize(np.arange(len(rows)), filled_at_once(self.batch))  # some twice: shapes stay
+        each: np.ndarray = np.resize(np.arange(len(rows)), filled_at_once(self.batch))  # some twice: shapes stay
         ids = np.zeros((len(each), self._slot + 1), np.int32)
         lengths = np.array([len(prompts[i]) for i in each], np.int32)
         for row, i in zip(ids, each, strict=True):

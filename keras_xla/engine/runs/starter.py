@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -140,7 +140,8 @@ class Starter:
         else:
             whole = WholeKey(**dataclasses.asdict(executable(key)), prompt=length)
             progress = self._executables(whole, state, request, ops.convert_to_tensor(ids), weights=weights) or None
-        kind, more = Generation, {}
+        kind: type[Generation] = Generation
+        more: dict[str, Any] = {}
         if guesses:
             its = [] if assistant is None else self.read_by(assistant, key, state, begins, length, weights)
             kind, more = Speculation, dict(times=self._times, draft_weights=its)
@@ -177,7 +178,9 @@ class Starter:
         return self._run_times.setdefault(key, RunTimes())
 
 
-def request_of(programs: Programs, batch: Batch, starts: np.ndarray, prompt_end: int) -> tuple[Request, tuple]:
+def request_of(
+    programs: Programs, batch: Batch, starts: np.ndarray, prompt_end: int
+) -> tuple[Request, tuple[int, tuple[int, ...]]]:
     """What is asked for of a batch whose prompts begin at the slots `starts [B]` int32, and what rooms it has.
 
     The rooms are fields of an `AdvanceKey`: for end-of-sequence tokens, and for words.

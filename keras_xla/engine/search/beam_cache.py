@@ -16,7 +16,7 @@ from keras_xla.models.interface import ChunkDecoder, Decoder, View
 # B batch, K beams, T cache slots, N steps for which there is room, V vocabulary
 
 
-def kind_of_cache(chunked: bool, width: int) -> type:
+def kind_of_cache(chunked: bool, width: int) -> Any:
     """The cheapest way to run `width` beams (1: no beam search) of a model that is a `ChunkDecoder`, or is not."""
     if width == 1:
         return PlainCache

@@ -14,7 +14,7 @@ from keras_xla.engine.search.samplers import Filters
 
 _INTEGERS = ("prompt_end", "min_new_tokens", "min_length", "pad", "early_stopping", "do_sample", "renormalize_logits")
 ROW_INTEGERS = ("starts", "rows", "max_new_tokens", "top_k")
-_ROW_FLOATS = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
+_ROW_FLOATS: tuple[str, ...] = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 _ROW_FLOATS += ("length_penalty", "guidance_scale")
 
 

@@ -46,7 +46,8 @@ class Kept:
 
         Arguments as for `PromptCache.take`, and whether the state is `free` for the caller to take.
         """
-        batch, length, real = key.batch, ids.shape[1] - 1, np.flatnonzero(starts < ids.shape[1])
+        batch, length = key.batch, ids.shape[1] - 1
+        real: np.ndarray = np.flatnonzero(starts < ids.shape[1])
         rows, known = np.zeros((batch,), np.int32), np.zeros((batch,), np.int32)
         for row in real:
             # The last token of a prompt runs with the new ones.
@@ -159,7 +160,8 @@ class PromptCache:
 
     def __init__(self, pool: StatePool, variables: Sequence[keras.Variable], saved: SavedPrompt | None = None):
         self._pool, self._variables, self._saved = pool, variables, saved
-        self._kept, self._lock = None, threading.Lock()
+        self._kept: Kept | None = None
+        self._lock = threading.Lock()
 
     def serve(self, pool: StatePool, variables: Sequence[keras.Variable]) -> None:
         """Be of use to the generator that has these from now on; what another one's model left is let go of."""

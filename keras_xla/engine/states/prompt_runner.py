@@ -46,8 +46,10 @@ class PromptRunner:
         source: Buckets | None,
         refresh: Callable[[], None],
     ):
-        self._model, self._programs, self._executables, self._pool = model, programs, executables, pool
-        self._batch, self._cache, self._source, self.refresh = batch, cache, source, refresh
+        self._model: Any = model  # an `EncoderDecoder` has more
+        self._programs, self._executables, self._pool = programs, executables, pool
+        self._batch, self._cache, self.refresh = batch, cache, refresh
+        self._source: Buckets | Any = source  # `Any`: None without an encoder
 
     def encode(self, features: np.ndarray) -> Any:
         """An encoder's hidden states `(batch bucket, length, hidden)` of speech `features (rows, mel, frames)`."""
@@ -78,7 +80,8 @@ class PromptRunner:
             return 0
         if hidden is not None:
             return hidden.shape[1]
-        length, limit = self._source.fit(max(map(len, reads))), self._model.max_source
+        rows: Any = reads  # given where `hidden` is not
+        length, limit = self._source.fit(max(map(len, rows))), self._model.max_source
         return length if limit is None else min(length, limit)
 
     def sources(self, reads: Rows | None, hidden: Any, copies: int, batch: int) -> list:

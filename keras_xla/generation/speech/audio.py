@@ -157,9 +157,10 @@ def _rate(name: str, rate: Any) -> int:
         rate = int(rate)
     if isinstance(rate, bool) or not isinstance(rate, Integral):
         raise TypeError(f"Received sampling_rate={rate!r} of type {type(rate).__name__}; expected an int.")
-    if not 1000 <= rate <= 10**6:
+    hertz = int(rate)
+    if not 1000 <= hertz <= 10**6:
         raise ValueError(f"Received sampling_rate={rate}; expected hertz, such as 16000 or 44100.")
-    return int(rate)
+    return hertz
 
 
 def _is_text(array: np.ndarray) -> bool:

@@ -19,9 +19,10 @@ class EngineSpeech:
     """
 
     def __init__(self, generator: Generator):
+        model: Any = generator.model  # which has a limit of positions
         self._generator = generator
-        self.vocab_size: int = generator.model.vocab_size
-        self.max_positions: int = generator.model.max_positions
+        self.vocab_size: int = model.vocab_size
+        self.max_positions: int = model.max_positions
 
     def encode(self, features: np.ndarray) -> Any:
         return self._generator.encode(features)

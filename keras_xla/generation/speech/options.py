@@ -152,8 +152,9 @@ class SpeechOptions:
 
 
 def _number(name: str, value: Any, low: float, high: float) -> float:
+    number: Any = value  # as a `Real` it would have no comparison with floats
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"Received {name}={value!r} of type {type(value).__name__}; expected a float.")
-    if not (low <= value <= high and math.isfinite(value)):
+    if not (low <= number <= high and math.isfinite(number)):
         raise ValueError(f"Received {name}={value}; expected a float from {low} to {high}.")
     return float(value)

@@ -77,7 +77,8 @@ class SpeechPipeline:
     """
 
     def __init__(self, generator: Generator, tokens: SpeechTokens, defaults: SpeechOptions):
-        encoder = generator.model.spec.encoder
+        model: Any = generator.model  # one of ours, of speech
+        encoder = model.spec.encoder
         self.generator, self.tokens, self.defaults = generator, tokens, defaults
         frames = 2 * encoder.position.max_positions
         self.shape = (encoder.source.mel_bins, frames)
@@ -142,9 +143,9 @@ class SpeechPipeline:
         options = options.replace(eos_token_id=self.tokens.eos)
         task = speech.task or self.tokens.task
         self.tokens.check_task(task)
-        given = speech.language or self.tokens.language
-        names = given if isinstance(given, tuple) else (given,) * len(features)
-        names = [None if name is None else self.tokens.language_code(name) for name in names]
+        spoken = speech.language or self.tokens.language
+        each = spoken if isinstance(spoken, tuple) else (spoken,) * len(features)
+        names: Sequence[str | None] = [None if name is None else self.tokens.language_code(name) for name in each]
         hidden = self.generator.encode(features)
         if self.tokens.languages and None in names:
             names = self._detect(names, hidden)
@@ -162,8 +163,9 @@ class SpeechPipeline:
             hidden = self.generator.encode(np.zeros((batch, *self.shape), np.float32))
             for length in [1, *(lengths if silence else ())]:  # behind one token the language is asked for
                 self.generator.score([np.full((length,), self.tokens.start, np.int32)] * batch, hidden)
+        model: Any = self.generator.model
         for length in lengths:
-            room = self.generator.model.max_positions - length
+            room = model.max_positions - length
             most = speech.max_new_tokens or room
             most = most if length == lengths[0] else min(most, room)  # too many are an error
             prompts = [np.resize(prompt, length)] * batch
@@ -173,7 +175,8 @@ class SpeechPipeline:
     def _prompt_lengths(self, shortest: int, speech: SpeechOptions) -> list[int]:
         """Of prompts that begin in caches of different sizes; text before the prompt makes it longer."""
         before = speech.condition_on_prev_tokens or speech.initial_prompt or speech.prompt_ids
-        lengths, longest = [shortest], self.generator.model.max_positions // 2 + 2 if before else 0
+        model: Any = self.generator.model
+        lengths, longest = [shortest], model.max_positions // 2 + 2 if before else 0
         caches = self.generator.cache_buckets
         while (size := caches.fit(lengths[-1] + 1)) < longest and caches.holds(size + 1):
             lengths.append(size)

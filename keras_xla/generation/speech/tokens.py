@@ -1,6 +1,6 @@
 """The special tokens of a speech model: where they are, and the prompts made of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,7 @@ class SpeechTokens:
         languages = {_bare(name): i for name, i in (generation.get("lang_to_id") or {}).items() if multilingual}
         tasks = dict(generation.get("task_to_id") or {}) if languages else {}
         forced = [token for _, token in sorted(get("forced_decoder_ids") or [])]
-        suppressed = generation.get("suppress_tokens") or ()
+        suppressed: Sequence[int] = generation.get("suppress_tokens") or ()
         previous = generation.get("prev_sot_token_id")
         if previous is None and len(suppressed) > 1:  # older checkpoints end the list with it and <|nospeech|>
             previous = suppressed[-2]
@@ -116,7 +116,8 @@ class SpeechTokens:
         """What a transcription begins with, from `start` on; `language` a code, None for a model of one language."""
         ids = [self.start, *self.fixed]
         if self.languages:
-            ids += [self.languages[language]] + ([self.tasks[task]] if task in self.tasks else [])
+            code: Any = language  # not None, as there are several
+            ids += [self.languages[code]] + ([self.tasks[task]] if task in self.tasks else [])
         return ids if timestamps else [*ids, self.no_timestamps]
 
 

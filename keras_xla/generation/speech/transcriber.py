@@ -198,7 +198,7 @@ class Transcriber:
             self._detect(rows, hidden)
             prompts = [_IDLE if track is None else self._prompt(track, plan) for track in rows]
             silence = self._silence(rows, prompts, hidden, plan)
-            attempts = self._attempt(prompts, hidden, silence, plan)
+            attempts: list[Any] = self._attempt(prompts, hidden, silence, plan)
             for track, attempt in zip(rows, attempts, strict=True):
                 if track is not None:
                     yield track, self._advance(track, attempt, plan)
@@ -231,7 +231,7 @@ class Transcriber:
         if self.tokens.languages and any(unknown):
             for track, chances in zip(unknown, self._languages(unknown, hidden), strict=True):
                 if track is not None:
-                    track.language = max(chances, key=chances.get)
+                    track.language = max(chances, key=chances.__getitem__)
 
     def _prompt(self, track: _Track, plan: Plan) -> np.ndarray:
         """What was said before, as far as it goes, and the beginning of the transcription."""
@@ -266,7 +266,8 @@ class Transcriber:
                 score = score / max(len(tokens), 1) if options.num_beams == 1 else score
                 bad, silent = self._judge(tokens, score, float(silence[i]), plan.speech)
                 tokens = tokens[:-1] if tokens[-1:] == (self.tokens.eos,) else tokens
-                made[i] = _Attempt(tokens, not (options.do_sample and options.temperature >= _WARM), silent)
+                temperature: Any = options.temperature  # one for all
+                made[i] = _Attempt(tokens, not (options.do_sample and temperature >= _WARM), silent)
                 if bad:
                     rejected.append(i)
             open_rows = rejected

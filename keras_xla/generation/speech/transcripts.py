@@ -6,7 +6,7 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FRAMES_PER_SECOND = 100
 FRAMES_PER_TIMESTAMP = 2
@@ -141,7 +141,7 @@ def split(tokens: Sequence[int], first_timestamp: int, seek: int, frames: int) -
     timed = [token >= first_timestamp for token in tokens]
     cuts = [i for i in range(1, len(tokens)) if timed[i - 1] and timed[i]]
     if not cuts:
-        last = max((i for i in range(len(tokens)) if timed[i]), default=None)
+        last: Any = max((i for i in range(len(tokens)) if timed[i]), default=None)
         known = last is not None and tokens[last] != first_timestamp
         end = seconds(tokens[last]) if known else (seek + frames) / FRAMES_PER_SECOND
         return [Piece(seek / FRAMES_PER_SECOND, end, tokens)], frames

@@ -139,7 +139,8 @@ class Chat:
             self.messages = [*asked, {"role": "assistant", "content": text}]
 
     def _whole(self, messages, options) -> Iterator[str]:
-        yield from self._layer.generate(messages, reuse_prompt=self._reuse, **options)
+        answer: Any = self._layer.generate(messages, reuse_prompt=self._reuse, **options)
+        yield from answer
 
     def _pieces(self, messages, options) -> Iterator[str]:
         return self._layer.stream(messages, reuse_prompt=self._reuse, **options)

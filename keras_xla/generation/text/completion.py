@@ -163,11 +163,11 @@ class Completion:
 
     def _scored(self, out: dict[str, np.ndarray]) -> list[Logprobs]:
         """The log-probabilities of each completion's tokens."""
-        each = np.repeat(np.arange(len(self.rows)), self.options.num_return_sequences)
+        each: np.ndarray = np.repeat(np.arange(len(self.rows)), self.options.num_return_sequences)
         begun = self.generator.decoder_prompts(self.rows, self.options, self.decoder)
         rows = [np.concatenate([begun[i], new]) for i, new in zip(each, _cut(out), strict=True)]
         made = [Logprobs.none(self.top_logprobs)] * len(rows)
-        some = np.flatnonzero(out["lengths"])  # a call may end before its first token
+        some: np.ndarray = np.flatnonzero(out["lengths"])  # a call may end before its first token
         if len(some):
             reads = [self.rows[each[i]] for i in some] if self.generator.has_encoder else None
             first, top = [len(begun[each[i]]) for i in some], self.top_logprobs
@@ -288,8 +288,8 @@ class Completion:
 
     def _start(self, part: Part, guides: list):
         decoder, negative = (None if rows is None else part.of(rows) for rows in (self.decoder, self.unwanted))
-        more = dict(guides=guides, reuse=self.reuse, numbers=part.rows, room=part.room, assistant=self.assistant)
-        more |= dict(negative=negative)
+        more: dict[str, Any] = dict(guides=guides, reuse=self.reuse, numbers=part.rows, room=part.room)
+        more |= dict(negative=negative, assistant=self.assistant)
         return self.generator.start(part.of(self.rows), part.options, decoder, **more)
 
     def _first_row(self) -> int:
@@ -332,13 +332,14 @@ class Completion:
         """What leads each row."""
         if not self.options.constrained:
             return []
-        grammars = self.grammars(self.options.eos_token_id)
+        of_ends: Any = self.grammars  # given where a call may be constrained
+        grammars = of_ends(self.options.eos_token_id)
         asked = [self.options.constraint_of(i) for i in range(len(self.rows)) for _ in range(copies_of(self.options))]
         return [None if each is None else grammars.guide(*each) for each in asked]
 
     @staticmethod
     def _warn_of_cut_off(
-        guides: list, completions: list[np.ndarray | None], numbers: Sequence[int] | None = None
+        guides: list, completions: Sequence[np.ndarray | None], numbers: Sequence[int] | None = None
     ) -> None:
         numbers = range(len(guides)) if numbers is None else numbers
         cut_off = []
@@ -362,7 +363,8 @@ class Completion:
         """From a row's new ids to their text."""
         # An encoder-decoder's completion stands alone.
         prompt = self.rows[row // self.options.num_return_sequences]
-        return tokenizing.decoder(self.tokenizer, prompt[:0] if self.generator.has_encoder else prompt, self.text)
+        text: Any = self.text  # given where the inputs are text
+        return tokenizing.decoder(self.tokenizer, prompt[:0] if self.generator.has_encoder else prompt, text)
 
 
 def _cut(out: dict[str, np.ndarray]) -> list[np.ndarray]:

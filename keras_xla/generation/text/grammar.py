@@ -61,7 +61,7 @@ class Grammars:
         return GrammarGuide(matcher.deep_copy(), self._words)
 
     def _matcher(self, kind: str, text: str) -> Any:
-        from_text = {
+        from_text: Any = {
             "json_schema": self._llguidance.LLMatcher.grammar_from_json_schema,
             "regex": self._llguidance.LLMatcher.grammar_from_regex,
             "grammar": self._llguidance.LLMatcher.grammar_from_lark,

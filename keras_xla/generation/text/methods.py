@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_xla.config import GenerationOptions
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.scorer import Logprobs
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.text.chat import Chat
+from keras_xla.generation.text.pipeline import TextPipeline
 from keras_xla.generation.text.skipping import Sifted, check_on_error
 
 # Arguments of `generate` that are no options.
@@ -18,6 +20,12 @@ _OF_A_CALL = ("cancel", "reuse_prompt", "output_logprobs", "top_logprobs", "nega
 
 class TextMethods:
     """The methods of `XLAGenerationLayer` for models of text: streams, chats, saved prompts and scores."""
+
+    # What the layer has.
+    options: GenerationOptions
+    tokenizer: Any
+    _text: TextPipeline
+    _speech: Any  # a `SpeechPipeline`, or None
 
     def stream(
         self,
@@ -229,4 +237,5 @@ class TextMethods:
         ```
         """
         first = [] if system is None else [{"role": "system", "content": system}]
-        return Chat(self, self.tokenizer, [*first, *messages], overrides, self._text.chat_cache(reuse_prompt))
+        layer: Any = self  # an `XLAGenerationLayer`
+        return Chat(layer, self.tokenizer, [*first, *messages], overrides, self._text.chat_cache(reuse_prompt))

@@ -44,7 +44,7 @@ def texts(inputs: Any) -> list[str | list[Message]]:
         TypeError: for anything in between.
     """
     if isinstance(inputs, (str, bytes)):
-        prompts = [inputs]
+        prompts: list[Any] = [inputs]
     elif isinstance(inputs, (list, tuple)):
         prompts = [list(inputs)] if inputs and isinstance(inputs[0], Mapping) else list(inputs)
     else:

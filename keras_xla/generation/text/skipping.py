@@ -42,7 +42,8 @@ class Sifted:
     """
 
     def __init__(self, pipeline: TextPipeline, asked: Asked):
-        self._generator, self._asked, self.bad = pipeline.generator, asked, {}
+        self._generator, self._asked = pipeline.generator, asked
+        self.bad: dict[int, str] = {}
         singles = prompts.one_by_one(asked.inputs)
         if not singles:
             asked.rows(asked.inputs)  # raises
@@ -74,7 +75,9 @@ class Sifted:
 
     def _read(self, singles: list) -> tuple[list[np.ndarray], list[np.ndarray] | None]:
         """The ids of each prompt, none of a bad one; and what the decoder begins with, if that is given."""
-        nothing, rows, begun = np.zeros((0,), np.int32), [], []
+        nothing = np.zeros((0,), np.int32)
+        rows: list[np.ndarray] = []
+        begun: list[np.ndarray] = []
         for i, single in enumerate(singles):
             try:
                 row, decoder = self._asked.rows(single)
@@ -144,6 +147,6 @@ class Sifted:
         )
 
 
-def _taken(rows: Rows | None, numbers: np.ndarray) -> Rows | None:
-    """Those with these numbers; one for all stays."""
+def _taken(rows: Rows | None, numbers: np.ndarray) -> Any:
+    """Those with these numbers; one for all stays, and so does None."""
     return rows if rows is None or len(rows) == 1 else [rows[i] for i in numbers]

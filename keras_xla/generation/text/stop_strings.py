@@ -29,7 +29,8 @@ class StopStrings:
         # Tokens among which a stop string that ends in the newest has to stand.
         self._window = _BYTES * (max(map(len, self._strings), default=0) + 1)
         self._before = prompt[-self._window :]
-        self._seen, self._found = 0, None
+        self._seen = 0
+        self._found: int | None = None
 
     def find(self, tokens: np.ndarray) -> int | None:
         """After how many of its new tokens `(n,)` int32, those of earlier calls among them, the row ends."""

@@ -1,6 +1,6 @@
 """BART (post-norm), mBART (pre-norm): positions offset by 2, a norm on the embeddings, a bias on the logits."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from keras_xla.models.convert.common import Family, activation
 from keras_xla.models.spec import (
@@ -48,7 +48,7 @@ def block_modules(ours: str, theirs: str) -> dict[str, tuple[str, ...]]:
 
 def stack_modules(side: Literal["encoder", "decoder"], layers: int) -> dict[str, tuple[str, ...]]:
     """The names of a stack's weights in BART and its relatives, embeddings and positions aside."""
-    table = {
+    table: dict[str, tuple[str, ...]] = {
         f"{side}.embedding_norm": (f"{side}.layernorm_embedding",),
         f"{side}.final_norm": (f"{side}.layer_norm",),
     }
@@ -70,16 +70,17 @@ def embeddings(spec: EncoderDecoderSpec, head: str = "lm_head.weight") -> dict[s
     encoder, decoder = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     one = "=".join(["shared.weight", decoder, encoder, *[head] * spec.decoder.tied])
     own = "=".join([decoder, *[head] * spec.decoder.tied])
+    source: Any = spec.encoder.source  # a `TextSource`
     return {
         "encoder.embedding": (f"{encoder}|shared.weight",),
-        "decoder.embedding": (one if spec.encoder.source.shared else f"{own}|shared.weight",),
+        "decoder.embedding": (one if source.shared else f"{own}|shared.weight",),
         "decoder.head": (head,),
     }
 
 
 def _spec(config, placement: Literal["pre", "post"]) -> EncoderDecoderSpec:
     norm = NormSpec("layer", 1e-5, placement)
-    embedding = dict(
+    embedding: dict[str, Any] = dict(
         position=LearnedPositions(config.max_position_embeddings, offset=2),
         embedding_scale=config.d_model**0.5 if config.scale_embedding else 1.0,
         embedding_norm=True,

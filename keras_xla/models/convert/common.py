@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import keras
 import numpy as np
@@ -200,8 +200,9 @@ def _unequal(choice: str, present: Mapping[str, str], checkpoint) -> list[str]:
     """The names whose values are not those of the first."""
     wrong = []
     for copies in choice.split("|"):
-        first, *others = [name for name in copies.split("=") if name in present] or [None]
-        values = checkpoint.read(present[first]) if others else None
+        stored: list[Any] = [name for name in copies.split("=") if name in present] or [None]
+        first, *others = stored
+        values: Any = checkpoint.read(present[first]) if others else None
         wrong += [name for name in others if not np.array_equal(values, checkpoint.read(present[name]))]
     return wrong
 
@@ -245,9 +246,10 @@ def _values(step: Filled, checkpoint) -> np.ndarray:
     arrays = [checkpoint.read(name) for name in step.names]
     arrays = [array.T if step.flip else array for array in arrays]
     shape = tuple(step.target.shape)
-    order = "F" if isinstance(step.target, Matrix) and step.target.transposed else "C"
+    order: Literal["C", "F"] = "F" if isinstance(step.target, Matrix) and step.target.transposed else "C"
     left_out = sum(map(len, arrays)) < shape[0]
-    values = (np.zeros if left_out else np.empty)(shape, "float32", order)
+    make: Callable[..., np.ndarray] = np.zeros if left_out else np.empty
+    values = make(shape, "float32", order)
     for row, array in zip(step.rows, arrays, strict=True):
         values[row : row + len(array)] = array
     return values

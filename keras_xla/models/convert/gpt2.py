@@ -32,7 +32,12 @@ def _spec(config) -> DecoderSpec:
 
 
 def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
-    table = {"embedding": ("wte.weight",), "positions": ("wpe",), "final_norm": ("ln_f",), "head": ("lm_head.weight",)}
+    table: dict[str, tuple[str, ...]] = {
+        "embedding": ("wte.weight",),
+        "positions": ("wpe",),
+        "final_norm": ("ln_f",),
+        "head": ("lm_head.weight",),
+    }
     for i in range(spec.layers):
         table |= {
             f"blocks.{i}.attention_norm": (f"h.{i}.ln_1",),

@@ -49,7 +49,11 @@ def _qwen3(config) -> DecoderSpec:
 
 
 def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
-    table = {"embedding": ("embed_tokens.weight",), "final_norm": ("norm",), "head": ("lm_head.weight",)}
+    table: dict[str, tuple[str, ...]] = {
+        "embedding": ("embed_tokens.weight",),
+        "final_norm": ("norm",),
+        "head": ("lm_head.weight",),
+    }
     for i in range(spec.layers):
         theirs, ours = f"layers.{i}", f"blocks.{i}"
         attention = f"{theirs}.self_attn"

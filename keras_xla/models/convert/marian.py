@@ -1,5 +1,7 @@
 """Marian (the OPUS-MT translators): BART with sinusoidal positions and without a norm on the embeddings."""
 
+from typing import Any
+
 from keras_xla.models.convert.bart import SIZES, embeddings, stack, stack_modules
 from keras_xla.models.convert.common import Family
 from keras_xla.models.spec import (
@@ -17,7 +19,7 @@ def _spec(config) -> EncoderDecoderSpec:
     norm = NormSpec("layer", 1e-5, "post")
     # TensorFlow's class has the sinusoids as weights, and trains them.
     positions = LearnedPositions if getattr(config, "learned_positions", False) else SinusoidalPositions
-    embedding = dict(
+    embedding: dict[str, Any] = dict(
         position=positions(config.max_position_embeddings),
         embedding_scale=config.d_model**0.5 if config.scale_embedding else 1.0,
     )

@@ -33,7 +33,7 @@ def _spec(config) -> DecoderSpec:
 
 
 def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
-    table = {
+    table: dict[str, tuple[str, ...]] = {
         "embedding": ("decoder.embed_tokens.weight",),
         "positions": ("decoder.embed_positions",),
         "project_in": ("decoder.project_in",),

@@ -56,7 +56,7 @@ def _mt5(config) -> EncoderDecoderSpec:
 
 def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
     copies = ("shared", "decoder.embed_tokens", "encoder.embed_tokens", *["lm_head"] * spec.decoder.tied)
-    table = {
+    table: dict[str, tuple[str, ...]] = {
         "decoder.embedding": ("=".join(f"{name}.weight" for name in copies),),
         "decoder.head": ("lm_head.weight",),
     }

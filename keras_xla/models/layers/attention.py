@@ -118,5 +118,6 @@ class CrossAttention(keras.layers.Layer):
     def call(self, x, attention_inputs: AttentionInputs, memory):
         """Attend from `x [B, S, E]` to what `remember` returned; all S tokens of a row share it."""
         q = _heads(self.q(x), self.spec.heads)
-        y = attend(q, *memory, attention_inputs.source, None, self.spec.scale)
+        k, v = memory
+        y = attend(q, k, v, attention_inputs.source, None, self.spec.scale)
         return self.out(y)

@@ -1,5 +1,7 @@
 """The block that stacks are made of."""
 
+from typing import Any
+
 import keras
 
 from keras_xla.models.layers.attention import Attention, AttentionInputs, CrossAttention
@@ -18,7 +20,7 @@ class Block(keras.layers.Layer):
         dtype, size = self.dtype_policy, spec.hidden_size
         self.attention_norm = Norm(size, spec.norm, dtype=dtype, name="attention_norm")
         self.attention = Attention(size, spec.attention, spec.norm, index, dtype=dtype, name="attention")
-        self.cross = None
+        self.cross: Any = None  # a `CrossAttention` where there is an encoder
         if cross is not None:
             self.cross_norm = Norm(size, spec.norm, dtype=dtype, name="cross_norm")
             self.cross = CrossAttention(size, cross, dtype=dtype, name="cross")

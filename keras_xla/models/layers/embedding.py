@@ -22,15 +22,16 @@ class PositionEmbedding(WeightedLayer):
 
     def __init__(self, spec: StackSpec, both_ways: bool, **kwargs):
         super().__init__(**kwargs)
-        self.spec, self.kind, self.both_ways = spec.position, spec.position.kind, both_ways
+        position: Any = spec.position  # each kind has attributes of its own
+        self.spec, self.kind, self.both_ways = position, position.kind, both_ways
         if self.kind == "learned":
-            rows = spec.position.max_positions + spec.position.offset
+            rows = position.max_positions + position.offset
             self.table = self.add_weight((rows, spec.hidden_size), name="table")
         elif self.kind == "relative":
-            self.table = self.add_weight((spec.position.buckets, spec.attention.heads), name="table")
-            self._distances = np.arange(-spec.position.max_distance, both_ways * spec.position.max_distance + 1)
+            self.table = self.add_weight((position.buckets, spec.attention.heads), name="table")
+            self._distances = np.arange(-position.max_distance, both_ways * position.max_distance + 1)
         elif self.kind == "sinusoidal":
-            self._sinusoids = sinusoids(spec.position.max_positions, spec.hidden_size)
+            self._sinusoids = sinusoids(position.max_positions, spec.hidden_size)
         self.built = True
 
     def added(self, positions) -> Any:

@@ -105,7 +105,7 @@ def gguf_generation_config(fields: Fields) -> dict[str, Any]:
     return config
 
 
-def _config_ids(fields: Fields) -> dict[str, int]:
+def _config_ids(fields: Fields) -> dict[str, Any]:
     ids = token_ids(fields)
     names = {"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"}
     return {theirs: ids[ours] for ours, theirs in names.items() if ours in ids}

@@ -64,17 +64,17 @@ class GGUFHeader:
         self.fields = Fields(self.metadata, self.path)
         alignment = self.fields.whole("general.alignment", 32) or 32
         start = -(-cursor.offset // alignment) * alignment
-        self.tensors = {name: self._tensor(name, start, *entry) for name, *entry in entries}
+        self.tensors = {name: self._tensor(name, start, shape, kind, at) for name, shape, kind, at in entries}
         needed = max((t.offset + t.nbytes for t in self.tensors.values()), default=0)
         if needed > size:
             raise self._truncated(size, f"its tensors need {needed}")
 
     def dtype(self) -> str:
         """The float dtype of most of its numbers; float32 for those that are quantized."""
-        numbers = collections.Counter()
+        numbers: collections.Counter[str] = collections.Counter()
         for tensor in self.tensors.values():
             numbers[_DTYPES.get(tensor.kind.name, "float32")] += math.prod(tensor.shape)
-        return max(numbers, key=numbers.get, default="float32")
+        return max(numbers, key=numbers.__getitem__, default="float32")
 
     def read(self, name: str) -> np.ndarray:
         """One tensor, dequantized to float32."""
@@ -132,7 +132,7 @@ class _Cursor:
     """
 
     def __init__(self, data: np.ndarray):
-        self._bytes = memoryview(data)
+        self._bytes = data.data
         self.offset = 0
 
     def _take(self, count: int) -> memoryview:

@@ -173,7 +173,8 @@ def _sentencepiece(fields: Fields, tokens: list[str], kinds: list[int], path: st
         byte_fallback=_BYTE in kinds,
     )
     backend = Tokenizer(bpe)
-    spaces, strip = [normalizers.Replace(" ", _SPACE)], []
+    spaces: list[Any] = [normalizers.Replace(" ", _SPACE)]
+    strip: list[Any] = []
     if fields.flag("tokenizer.ggml.add_space_prefix", True):
         spaces, strip = [normalizers.Prepend(_SPACE), *spaces], [decoders.Strip(" ", 1, 0)]
     backend.normalizer = normalizers.Sequence(spaces)
@@ -191,8 +192,8 @@ def _merges(vocab: Mapping[str, int], scores: list[float]) -> list[tuple[str, st
     found = []
     for token, i in vocab.items():
         pairs = [(token[:k], token[k:]) for k in range(1, len(token))]
-        pairs = sorted((vocab[a], vocab[b], a, b) for a, b in pairs if a in vocab and b in vocab)
-        found += [(-scores[i], -len(a), -len(b), a, b) for *_, a, b in pairs]
+        ranked = sorted((vocab[a], vocab[b], a, b) for a, b in pairs if a in vocab and b in vocab)
+        found += [(-scores[i], -len(a), -len(b), a, b) for *_, a, b in ranked]
     found.sort(key=lambda merge: merge[:3])
     return [(a, b) for *_, a, b in found]
 

@@ -212,11 +212,11 @@ def _t5_names(backbone: Any) -> dict[str, Any]:
 
 def _no_offset(spec: DecoderSpec | EncoderDecoderSpec, backbone: Any) -> ModelSpec:
     """The two unused rows in front of a checkpoint's positions are left out in KerasHub."""
-    changes = {"position": LearnedPositions(backbone.max_sequence_length)}
+    position = LearnedPositions(backbone.max_sequence_length)
     if isinstance(spec, DecoderSpec):
-        return dataclasses.replace(spec, **changes)
-    encoder, decoder = (dataclasses.replace(side, **changes) for side in (spec.encoder, spec.decoder))
-    return EncoderDecoderSpec(encoder, decoder)
+        return dataclasses.replace(spec, position=position)
+    encoder = dataclasses.replace(spec.encoder, position=position)
+    return EncoderDecoderSpec(encoder, dataclasses.replace(spec.decoder, position=position))
 
 
 def _t5_spec(spec: EncoderDecoderSpec, backbone: Any) -> EncoderDecoderSpec:

@@ -40,7 +40,7 @@ def as_decoder(model: Any, quantization: str | None = None) -> Decoder | Encoder
     check_quantization(quantization)
     if accepts(model):
         return load_model(open_live(model), quantization=quantization)
-    decoder = open_task(model, quantization) if is_task(model) else _as_it_is(model)
+    decoder: Any = open_task(model, quantization) if is_task(model) else _as_it_is(model)
     if decoder is not model and isinstance(model, keras.layers.Layer):
         decoder.same_weights = SameWeights(model)
     now = getattr(decoder, "quantization", None)

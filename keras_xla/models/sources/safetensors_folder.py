@@ -69,11 +69,11 @@ class SafetensorsFolder:
 
     def dtype(self) -> str:
         """The float dtype of most of its numbers."""
-        numbers = collections.Counter()
+        numbers: collections.Counter[str] = collections.Counter()
         for name in self._file_of:
             stored = self._file_of[name].get_slice(name).get_dtype()
             numbers[_DTYPES.get(stored, "float32")] += math.prod(self.shape(name))
-        return max(numbers, key=numbers.get, default="float32")
+        return max(numbers, key=numbers.__getitem__, default="float32")
 
     def read(self, name: str) -> np.ndarray:
         """One tensor, in the dtype it is stored in."""
@@ -211,7 +211,7 @@ def _damage(file: Path) -> str:
         if size < 8 or length > size - 8:
             return f"it has {size} bytes, and its header alone should have {length} from the 8th byte on"
         try:
-            entries = json.loads(stream.read(length)) if length <= _LONGEST_HEADER else None
+            entries: Any = json.loads(stream.read(length)) if length <= _LONGEST_HEADER else None
             ends = [entry["data_offsets"][1] for key, entry in entries.items() if key != "__metadata__"]
             needed = 8 + length + max(ends, default=0)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):

@@ -40,7 +40,7 @@ def safetensors(file: Any) -> Iterator[tuple[str, Tensor]]:
         shape = tuple(file.get_slice(stored).get_shape())
         # The model's own scope was left out on saving, except where a name holds "model.".
         name, axes = as_pytorch(stored if "model." in stored or "/" not in stored else f"model/{stored}", shape)
-        yield name, Tensor(lambda stored=stored: file.get_tensor(stored), shape, name, axes)
+        yield name, Tensor(functools.partial(file.get_tensor, stored), shape, name, axes)
 
 
 def h5(path: Path) -> Iterator[tuple[str, Tensor]]:

@@ -1,5 +1,7 @@
 """Live Hugging Face TensorFlow models (transformers 4, tf-keras) as checkpoints."""
 
+import collections
+import math
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,13 @@ class TransformersTF:
         variable, axes = self._variables[name]
         shape = tuple(variable.shape)
         return flat(name, shape) if axes is None else tuple(shape[axis] for axis in axes)
+
+    def dtype(self) -> str:
+        """The float dtype of most of its numbers."""
+        numbers: collections.Counter[str] = collections.Counter()
+        for variable, _ in self._variables.values():
+            numbers[variable.dtype.name] += math.prod(variable.shape)
+        return max(numbers, key=numbers.__getitem__, default="float32")
 
     def read(self, name: str) -> np.ndarray:
         """One variable's value, in PyTorch's layout; a read-only view on CPU."""
