@@ -13,6 +13,8 @@ ON_JAX := tests/private tests/training tests/backend/test_jax_steps.py tests/bac
 # PyTorch, the reference, has one thread in each: two of its threads wait for each other by keeping a core busy.
 PARALLEL := -n 2 --dist worksteal
 test test-all differential oldest transformers4 nightly: export OMP_NUM_THREADS := 1
+# Models in tests are tiny, and take longer to compile than to run: LLVM's optimizations are left to `make test-all`.
+test: export XLA_FLAGS ?= --xla_backend_optimization_level=0
 # All tests in several runs: $(call in_runs,python,options)
 define in_runs
 	$(1) -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation $(2)

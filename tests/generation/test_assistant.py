@@ -50,7 +50,7 @@ def test_a_model_that_thinks_alike_guesses_all_tokens(layer, options):
     assert runs_of(layer, ROWS[:1], assistant=layer, **options) == [0, 6]
 
 
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_what_an_assistant_has_missed_it_reads(layer, assistant, monkeypatch):
     """Guesses are too dear for a while, and then cost nothing."""
     plain, generator = layer.generate(ROWS[2:]), layer._generator

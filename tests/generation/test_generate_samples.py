@@ -38,6 +38,7 @@ def fit(*callbacks, jit_compile=False, epochs=3):
     return model
 
 
+@pytest.mark.quick("sampled")
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["plain", "keras_xla"])
 @pytest.mark.parametrize("options", [{}, dict(do_sample=True)], ids=["greedy", "sampled"])
 def test_training_goes_on_as_without_them(options, jit_compile):
@@ -114,6 +115,7 @@ def test_bad_every():
         GenerateSamples(["a"], every=0)
 
 
+@pytest.mark.slow
 def test_a_second_model_is_sampled_itself(tmp_path):
     file = tmp_path / "samples.jsonl"
     samples = GenerateSamples([[5, 6]], file=file, verbose=0, max_new_tokens=6)
@@ -123,6 +125,7 @@ def test_a_second_model_is_sampled_itself(tmp_path):
         assert XLAGenerationLayer(model).generate([[5, 6]], max_new_tokens=6)["sequences"].tolist() == line
 
 
+@pytest.mark.slow
 def test_a_layer_with_a_seed_may_be_greedy_here():
     model = model_of()
     layer = XLAGenerationLayer(model, do_sample=True, seed=5, max_new_tokens=3)

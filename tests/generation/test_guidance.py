@@ -65,6 +65,7 @@ def test_a_row_without_guidance_among_others_is_as_if_alone(layer):
         np.testing.assert_array_equal(made["sequences"][row], alone["sequences"][row])
 
 
+@pytest.mark.quick("lookup")
 @pytest.mark.quick_on_jax("lookup")
 @pytest.mark.parametrize("kind", ["lookup", "assistant"])
 def test_guesses_change_nothing(layer, checkpoint, monkeypatch, kind):
@@ -113,6 +114,7 @@ def test_a_chat_is_guided_in_each_turn(layer):
     assert said == [layer.generate(chat.messages[:n], **options)[0] for n in (1, 3)]
 
 
+@pytest.mark.slow
 def test_copies_and_batches_one_after_the_other(layer, checkpoint):
     options = dict(guidance_scale=1.5, max_new_tokens=6)
     one = layer.generate(ROWS, negative_prompt=NEGATIVE, **options)

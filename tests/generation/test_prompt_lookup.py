@@ -35,8 +35,7 @@ def test_tokens_of_every_family_stay_the_same(checkpoint, variant):
     assert runs_of(layer, ROWS, prompt_lookup_num_tokens=5)[1] > 0
 
 
-@pytest.mark.quick("20")
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 @pytest.mark.parametrize("guesses", [5, 20])
 def test_int8_too(checkpoint, guesses):
     """Many guesses of several rows are as many rows of a product as int8 multiplies in another way."""

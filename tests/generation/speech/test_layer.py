@@ -166,6 +166,7 @@ def test_bad_audio_and_options_raise_before_anything_compiles(inputs, options, e
     assert not new_events() and layer.trace_count == 0
 
 
+@pytest.mark.slow
 def test_after_a_warmup_with_a_prompt_others_of_any_length_compile_nothing(folder):
     options = dict(language="en", max_new_tokens=8, no_speech_threshold=0.6, cache_buckets=(16, 32, 64))
     layer = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), on_recompile="raise", **options)

@@ -107,6 +107,7 @@ def test_data_of_many_lengths_are_reported():
     assert "bucket_lengths" in " ".join(str(report).split())
 
 
+@pytest.mark.slow
 def test_many_compilations_are_warned_of_once():
     model = compile(text_model(), "sgd", "mse", jit_compile=True)
     with warnings.catch_warnings(record=True) as caught:

@@ -274,6 +274,7 @@ def test_arrays_that_are_changed_in_place(hook, split):
     same(*results)
 
 
+@pytest.mark.quick("auto")
 @pytest.mark.parametrize("jit_compile", ["auto", False])
 def test_a_model_compiled_again_in_the_middle_of_a_fit(jit_compile):
     class Again(keras.callbacks.Callback):
