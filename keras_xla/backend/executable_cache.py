@@ -56,7 +56,7 @@ def compile_cache(
         folder: Where they are kept (a path). By default `executables` in the folder that the environment variable
             `KERAS_XLA_CACHE` names, or in `keras_xla` in the user's cache folder. It is made when it is needed.
         max_bytes: The most bytes that all of them may take together (int), 1 GiB by default. Those that were not used
-            for longest go first. (JAX can count them only if the package `filelock` is installed.)
+            for longest go first.
         enabled: False to neither read nor keep any from now on. A cache of JAX's that is on stays on.
 
     Returns:
