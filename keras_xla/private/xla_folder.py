@@ -18,6 +18,7 @@ from keras_xla.private.tensorflow import at_start
 _FLAG = "--tf_xla_persistent_cache_directory"
 
 _ROOM = 2**29  # bytes
+_LITTLE_ROOM = 2**24  # that serves where no disk has more: one executable at a time stays in the folder
 _link: pathlib.Path | None = None
 _lock = threading.Lock()
 
@@ -48,10 +49,10 @@ def folder_of_xla() -> pathlib.Path | None:
 
 def move_folder(link: pathlib.Path) -> bool:
     """Have the folder on another disk; whether there is one with room."""
-    with _lock:
+    with _lock, contextlib.suppress(OSError):
         here = link.resolve()
-        for parent in _with_room():
-            if os.stat(parent).st_dev != os.stat(link.parent).st_dev and here.parent != pathlib.Path(parent):
+        for parent in [*_with_room(), *_with_room(_LITTLE_ROOM)]:
+            if os.stat(parent).st_dev != os.stat(here.parent).st_dev:
                 _point(link, _new(parent))
                 shutil.rmtree(here, ignore_errors=True)
                 return True
@@ -74,12 +75,12 @@ def _use(link: pathlib.Path) -> None:
     _link = link
 
 
-def _with_room() -> list[str]:
-    """Folders for temporary files on disks with room."""
+def _with_room(room: int = _ROOM) -> list[str]:
+    """Folders for temporary files on disks with so many bytes of room."""
     found = []
     for parent in (tempfile.gettempdir(), "/dev/shm", "/var/tmp"):
         with contextlib.suppress(OSError):
-            if os.access(parent, os.W_OK) and shutil.disk_usage(parent).free >= _ROOM:
+            if os.access(parent, os.W_OK) and shutil.disk_usage(parent).free >= room:
                 found.append(parent)
     return found
 
