@@ -227,11 +227,11 @@ def test_where_executables_cannot_be_written_the_folder_moves_to_another_disk(ru
     """TensorFlow raises where it cannot write them: a file stands where the folder was."""
     broken = """
 from keras_xla.private import xla_folder
-import pathlib, tempfile, tensorflow as tf
+import pathlib, shutil, tempfile, tensorflow as tf
 tf.constant(1) + 1
 link = xla_folder.folder_of_xla()
 there = link.resolve()
-there.rmdir(); there.write_text("")
+shutil.rmtree(there); there.write_text("")
 """
     expected, _ = run()
     made, _ = run(before=broken, options='name="other"', KERAS_XLA_CACHE="/proc/none")

@@ -3,6 +3,8 @@
 import os
 import pathlib
 import shutil
+import subprocess
+import sys
 import tempfile
 import types
 
@@ -42,3 +44,30 @@ def test_it_stays_where_no_other_disk_has_room(link, monkeypatch):
     before = link.resolve()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=2**20))
     assert not xla_folder.move_folder(link) and link.resolve() == before
+
+
+KILLED = """
+import os, signal, sys
+from keras_xla.private import xla_folder
+print(xla_folder._new(sys.argv[1]), flush=True)
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(xla_folder.fcntl is None, reason="without locks nobody knows who lives")
+def test_what_a_killed_process_left_goes_and_what_is_in_use_stays(tmp_path):
+    def start(how):
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([sys.executable, "-c", KILLED, tmp_path, how], **pipes)
+        return process, pathlib.Path(process.stdout.readline().strip())
+
+    waiting, used = start("waits")
+    killed, left = start("killed")
+    killed.wait()
+    (left / "of somebody.pb").write_bytes(b"executable")
+    mine = xla_folder._new(str(tmp_path))
+    xla_folder._remove_unused(str(tmp_path))
+    assert not left.exists() and used.exists() and mine.exists()
+    waiting.communicate()
