@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 
+import keras
 import numpy as np
 import pytest
 import torch
@@ -110,6 +111,16 @@ def test_auto_is_the_dtype_of_the_checkpoint(dtype, quantization, checkpoint, tm
     assert layer.model.final_norm.scale.dtype == dtype
     assert layer.model.embedding.values.dtype == ("int8" if quantization else dtype)
     assert layer.generate([[5, 6, 7]], max_new_tokens=2)["sequences"].shape == (1, 2)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has no float64 by default")
+def test_in_float64_no_digit_is_lost(tmp_path):
+    model = copy.deepcopy(reference.torch_model("llama2")).double()
+    table = model.model.embed_tokens.weight.data
+    table += 1e-12
+    model.save_pretrained(tmp_path)
+    made = XLAGenerationLayer.from_pretrained(tmp_path, dtype="auto").model.embedding.values
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(made), table.numpy())
 
 
 @pytest.mark.slow
