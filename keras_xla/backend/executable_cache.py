@@ -77,7 +77,9 @@ def compile_cache(
     global _settings
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"Received max_bytes={max_bytes}; expected 1 or more. To keep nothing pass enabled=False.")
-    given = {"folder": None if folder is None else os.fspath(folder), "max_bytes": max_bytes}
+    if folder is not None:  # the process may go to another folder
+        folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+    given = {"folder": folder, "max_bytes": max_bytes}
     made = CacheSettings(**{name: x for name, x in given.items() if x is not None}, enabled=enabled)
     if enabled:
         import keras  # late: `import keras_xla` must not choose its backend
