@@ -241,13 +241,15 @@ def fill(step: Filled, checkpoint) -> None:
 
 
 def _values(step: Filled, checkpoint) -> np.ndarray:
-    """What to assign, in memory as the target stores it: float32, or float64 for what is stored so."""
+    """What to assign, in memory as the target stores it: in its dtype if the checkpoint has that, or float32."""
     arrays = [checkpoint.read(name) for name in step.names]
     arrays = [array.T if step.flip else array for array in arrays]
     shape = tuple(step.target.shape)
     order = "F" if isinstance(step.target, Matrix) and step.target.transposed else "C"
     left_out = sum(map(len, arrays)) < shape[0]
-    dtype = "float64" if _first_of(step.target).dtype == "float64" else "float32"
+    stored = _first_of(step.target).dtype
+    as_it_is = stored == "float64" or all(array.dtype.name == stored for array in arrays)
+    dtype = stored if as_it_is else "float32"
     values = (np.zeros if left_out else np.empty)(shape, dtype, order)
     for row, array in zip(step.rows, arrays, strict=True):
         values[row : row + len(array)] = array
