@@ -57,7 +57,7 @@ def compile_cache(
         folder: Where they are kept (a path). By default `executables` in the folder that the environment variable
             `KERAS_XLA_CACHE` names, or in `keras_xla` in the user's cache folder. It is made when it is needed.
         max_bytes: The most bytes that all of them may take together (int), 1 GiB by default. Those that were not used
-            for longest go first. (JAX can count them only if the package `filelock` is installed.)
+            for longest go first.
         enabled: False to neither read nor keep any from now on. A cache of JAX's that is on stays on.
 
     Returns:
@@ -78,7 +78,9 @@ def compile_cache(
     global _settings
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"Received max_bytes={max_bytes}; expected 1 or more. To keep nothing pass enabled=False.")
-    given: dict[str, Any] = {"folder": None if folder is None else os.fspath(folder), "max_bytes": max_bytes}
+    if folder is not None:  # the process may go to another folder
+        folder = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+    given: dict[str, Any] = {"folder": folder, "max_bytes": max_bytes}
     made = CacheSettings(**{name: x for name, x in given.items() if x is not None}, enabled=enabled)
     if enabled:
         import keras  # late: `import keras_xla` must not choose its backend

@@ -98,14 +98,15 @@ class CompiledGenerate:
         config, options = self._effective(options)
         tensors = {n: _array(x) for n, x in options.items() if n in (_IDS, _MASK, "seed") or _is_array(x)}
         statics = {n: _Same(x) for n, x in options.items() if n not in tensors}
+        weights = _Weights(self._model.weights)
         if _IDS not in tensors:  # speech, or a start from nothing: there is no length to pad
-            return self._compiled(tensors, statics, _settings(config))
+            return self._compiled(tensors, statics, _settings(config), weights)
         prompt = self._prompt(tensors, config)
-        outputs = self._compiled(self._padded(tensors, prompt), statics, _settings(config))
+        outputs = self._compiled(self._padded(tensors, prompt), statics, _settings(config), weights)
         return self._as_given(outputs, prompt, config)
 
-    def _run(self, inputs: dict, options: dict, settings: dict) -> Any:
-        """What is compiled: `generate`, with `settings` instead of the model's own."""
+    def _run(self, inputs: dict, options: dict, settings: dict, weights: "_Weights") -> Any:
+        """What is compiled: `generate`, with `settings` instead of the model's own, and the `weights` that it has."""
         config = type(self._model.generation_config)(**settings)
         options = {name: same.value for name, same in options.items()}
 
@@ -237,10 +238,13 @@ class _Prompt(NamedTuple):
 
 
 class _Same:
-    """A static value, equal to an equal one, or to itself where it has no hash."""
+    """A static value, equal to an equal one, or to itself where it has no hash; a list, to one of the same things."""
 
     def __init__(self, value: Any):
         self.value = value
+        if isinstance(value, (list, tuple)):  # as it is now: a list of processors may change before the next call
+            self._key = type(value), tuple(map(_Same, value))
+            return
         try:
             hash(value)
         except TypeError:
@@ -256,6 +260,13 @@ class _Same:
 
     def __repr__(self):
         return repr(self.value)
+
+
+class _Weights(_Same):
+    """The variables of a model, whatever their values: others take their places where a model is resized."""
+
+    def __repr__(self):
+        return f"<{len(self.value)} variables>"
 
 
 def _settings(config: Any) -> dict:

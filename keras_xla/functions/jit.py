@@ -176,6 +176,8 @@ class CompiledFunction:
     def _static(self, name, x):
         if hasattr(x, "assign"):  # variables compare by value, and their value is not part of the executable
             return _Identity(x)
+        if isinstance(x, float):  # -0.0 equals 0.0, and NaN nothing
+            return _Exactly(x)
         try:
             hash(x)
         except TypeError:
@@ -252,6 +254,22 @@ class _Identity:
 
     def __repr__(self):
         return repr(self._value)
+
+
+class _Exactly:
+    """A float, equal to those that are written alike."""
+
+    def __init__(self, value: float):
+        self._text = repr(value)
+
+    def __eq__(self, other):
+        return isinstance(other, _Exactly) and other._text == self._text
+
+    def __hash__(self):
+        return hash(self._text)
+
+    def __repr__(self):
+        return self._text
 
 
 def _is_array(x) -> bool:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 
@@ -16,7 +17,15 @@ COMPILED = Name(
     "compile_log and the reports do not show what JAX compiles for fit, evaluate and predict",
     "JAX 0.7 to 0.10.2",
 )
+FILE_CACHE = Name(
+    "jax._src.compilation_cache",
+    "get_file_cache",
+    "opens the folder in which JAX keeps executables",
+    "of executables that are kept on disk, one that was cut off is never made again, and may end the keeping of others",
+    "JAX 0.7 to 0.10.2",
+)
 _THREAD = threading.local()  # jax compiles in the thread that calls
+_CACHES: dict[str, Any] = {}  # that JAX uses, by the folders that it opens
 
 
 @contextlib.contextmanager
@@ -29,6 +38,23 @@ def listening(listener: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _THREAD.listener = before
+
+
+@otherwise(False)
+def keep_in(folder: str, cache: Any) -> bool:
+    """Let JAX use `cache`, which has `get(key)`, `put(key, bytes)` and `_path`, for `folder`; whether it does."""
+    from jax._src import compilation_cache
+
+    plain = FILE_CACHE.of(compilation_cache)
+    if not _CACHES:
+
+        @functools.wraps(plain)
+        def get_file_cache(path: str) -> Any:
+            return (_CACHES[path], path) if path in _CACHES else plain(path)
+
+        setattr(compilation_cache, FILE_CACHE.name, get_file_cache)
+    _CACHES[folder] = cache
+    return True
 
 
 def _on_event(event: str, _seconds: float, **details) -> None:

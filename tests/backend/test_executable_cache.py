@@ -142,6 +142,20 @@ def test_the_folder_is_the_users_unless_another_is_named(tmp_path, monkeypatch):
         compile_cache(max_bytes=0)
 
 
+def test_the_folder_stays_where_it_is_when_the_process_goes_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        importlib, "import_module", lambda _: types.SimpleNamespace(keep_executables=lambda cache: None)
+    )
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    compile_cache("here")
+    monkeypatch.chdir(tmp_path / "other")
+    executable_cache().put("a", b"x")
+    assert [path.parent for path in tmp_path.rglob("*.xla")] == [tmp_path / "here"]
+    assert compile_cache("~/mine").folder == str(tmp_path / "home" / "mine")
+
+
 def test_where_it_cannot_be_turned_on_it_stays_off(monkeypatch):
     def refuse(cache):
         raise RuntimeError("too late")

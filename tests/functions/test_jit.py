@@ -70,6 +70,15 @@ def test_int64_ids_and_nan():
     assert np.isnan(values(jit(lambda x: x + 1)(np.array([np.nan], "float32")))).all()
 
 
+def test_a_float_is_another_one_if_its_sign_is_and_nan_is_the_same():
+    scale = jit(lambda x, factor: x * factor)
+    signs = [np.signbit(values(scale(ONES[:1], factor))).all() for factor in (0.0, -0.0)]
+    assert signs == [False, True]
+    before = scale.trace_count
+    scale(ONES, float("nan")), scale(ONES, float("nan"))
+    assert scale.trace_count == before + 1
+
+
 def test_variables_are_read_and_assigned_live():
     counter = keras.Variable(np.zeros(3, "float32"))
 

@@ -14,6 +14,9 @@ from keras_xla.backend.executable_cache import ExecutableCache
 ROOT = pathlib.Path(__file__).parents[2]
 on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow's executables")
 
+on_jax = pytest.mark.skipif(keras.backend.backend() != "jax", reason="of JAX's cache")
+ALL_OF_JAX = 'import jax; jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)'
+
 SCRIPT = """
 import json, os, sys
 flags = os.environ.get("TF_XLA_FLAGS")
@@ -58,6 +61,13 @@ def run(tmp_path, checkpoint):
 def kept(tmp_path):
     """The executables on disk and when they were written, which they are once; reading touches the access time too."""
     return lambda: {path: path.stat().st_ino for path in (tmp_path / "cache" / "executables").glob("*.xla")}
+
+
+@pytest.fixture
+def kept_on_jax(tmp_path):
+    """The same of JAX's."""
+    folder = tmp_path / "cache" / "executables"
+    return lambda: {path: path.stat().st_ino for path in folder.glob("keras_xla-jax-*/*") if path.is_file()}
 
 
 @on_tensorflow
@@ -177,17 +187,30 @@ else: raise AssertionError
     assert kept() == before
 
 
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="of JAX's cache")
-def test_jax_keeps_its_executables_in_the_folder(run, tmp_path):
-    slow = 'import jax; jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)'
-    first, _ = run(before=slow)
-    found = sorted(path.name for path in (tmp_path / "cache" / "executables").glob("keras_xla-jax-*/*-cache"))
+@on_jax
+def test_jax_keeps_its_executables_in_the_folder(run, kept_on_jax):
+    first, _ = run(before=ALL_OF_JAX)
+    found = kept_on_jax()
     assert found
-    second, _ = run(before=slow)
-    again = sorted(path.name for path in (tmp_path / "cache" / "executables").glob("keras_xla-jax-*/*-cache"))
-    assert second == first and again == found
+    second, _ = run(before=ALL_OF_JAX)
+    assert second == first and kept_on_jax() == found  # nothing was written anew
     own = 'import jax; jax.config.update("jax_compilation_cache_dir", "/nowhere")'
     assert run(first=own)[0] == first
+
+
+@pytest.mark.slow
+@on_jax
+def test_on_jax_what_was_cut_off_is_made_again_and_others_are_kept(run, kept_on_jax):
+    """As a process leaves it that is killed while it writes, or that finds the disk full."""
+    first, _ = run(before=ALL_OF_JAX)
+    whole = kept_on_jax()
+    for path in whole:
+        path.write_bytes(path.read_bytes()[:-100])
+    made, stderr = run(before=ALL_OF_JAX)
+    again = kept_on_jax()
+    assert made == first and "which is damaged" in stderr and again.keys() == whole.keys()
+    _, stderr = run(before=ALL_OF_JAX)
+    assert "damaged" not in stderr and kept_on_jax() == again
 
 
 @on_tensorflow
@@ -204,11 +227,11 @@ def test_where_executables_cannot_be_written_the_folder_moves_to_another_disk(ru
     """TensorFlow raises where it cannot write them: a file stands where the folder was."""
     broken = """
 from keras_xla.private import xla_folder
-import pathlib, tempfile, tensorflow as tf
+import pathlib, shutil, tempfile, tensorflow as tf
 tf.constant(1) + 1
 link = xla_folder.folder_of_xla()
 there = link.resolve()
-there.rmdir(); there.write_text("")
+shutil.rmtree(there); there.write_text("")
 """
     expected, _ = run()
     made, _ = run(before=broken, options='name="other"', KERAS_XLA_CACHE="/proc/none")

@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 
+import keras
 import numpy as np
 import pytest
 import torch
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.models.build import parameters
+from keras_xla.models.convert import common
 from keras_xla.models.layers.positions import distance_buckets, inverse_frequencies
 from keras_xla.models.registry import FAMILIES, load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -110,6 +112,25 @@ def test_auto_is_the_dtype_of_the_checkpoint(dtype, quantization, checkpoint, tm
     assert layer.model.final_norm.scale.dtype == dtype
     assert layer.model.embedding.values.dtype == ("int8" if quantization else dtype)
     assert layer.generate([[5, 6, 7]], max_new_tokens=2)["sequences"].shape == (1, 2)
+
+
+def test_what_is_stored_as_the_model_wants_it_is_never_in_another_dtype(tmp_path, monkeypatch):
+    """In float32 bfloat16 takes twice the memory."""
+    read, values = [], common._values
+    monkeypatch.setattr(common, "_values", lambda *args: read.append(values(*args)) or read[-1])
+    copy.deepcopy(reference.torch_model("llama2")).to(torch.bfloat16).save_pretrained(tmp_path)
+    XLAGenerationLayer.from_pretrained(tmp_path, dtype="auto")
+    assert {array.dtype.name for array in read} == {"bfloat16"}
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has no float64 by default")
+def test_in_float64_no_digit_is_lost(tmp_path):
+    model = copy.deepcopy(reference.torch_model("llama2")).double()
+    table = model.model.embed_tokens.weight.data
+    table += 1e-12
+    model.save_pretrained(tmp_path)
+    made = XLAGenerationLayer.from_pretrained(tmp_path, dtype="auto").model.embedding.values
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(made), table.numpy())
 
 
 @pytest.mark.slow

@@ -107,6 +107,37 @@ def test_new_weights_are_used_without_compiling_again(model):
     assert generate.trace_count == 1
 
 
+def test_processors_of_a_list_count_as_they_are_now(model, generate):
+    class Only(transformers.TFLogitsProcessor):
+        def __init__(self, token):
+            self.token = token
+
+        def __call__(self, input_ids, scores, cur_len):
+            return scores + 1e4 * np.eye(VOCAB, dtype="float32")[self.token]
+
+    processors = transformers.TFLogitsProcessorList([Only(5)])
+    for token in (5, 9):
+        processors[0] = Only(token)
+        made = generate(np.array([PROMPTS[0]]), logits_processor=processors, **OPTIONS).numpy()
+        assert set(made[0, len(PROMPTS[0]) :]) == {token}
+    traces = generate.trace_count
+    generate(np.array([PROMPTS[0]]), logits_processor=transformers.TFLogitsProcessorList(processors), **OPTIONS)
+    assert generate.trace_count == traces  # of the same processor
+
+
+def test_variables_that_take_the_place_of_others_count():
+    model = live("gpt2", n_layer=1)
+    generate = keras_xla.jit(model.generate)
+    before = generate(np.array([PROMPTS[0]]), **OPTIONS).numpy()
+    model.resize_token_embeddings(VOCAB + 8)
+    table = model.get_input_embeddings().weights[0]
+    table.assign(np.random.default_rng(1).normal(size=table.shape))
+    ids = np.array([PROMPTS[0]], "int32")
+    made = generate(ids, **OPTIONS).numpy()
+    assert made.tolist() == model.generate(ids, **OPTIONS).numpy().tolist() != before.tolist()
+    assert generate.trace_count == 2
+
+
 def test_rows_that_ended_are_filled_up(model, generate):
     expected = theirs(model)
     end = expected[0][2]

@@ -137,6 +137,16 @@ def test_every_way_to_change_a_weight_is_seen(change):
         np.testing.assert_array_equal(qkv[:, :32], kernel)
 
 
+def test_variables_that_take_the_place_of_others_are_an_error():
+    model = live("gpt2", n_layer=1)
+    layer = XLAGenerationLayer(model, max_new_tokens=2)
+    layer.generate(PROMPTS)
+    model.resize_token_embeddings(120)
+    with pytest.raises(ValueError, match="has other weights than when the layer was made"):
+        layer.generate(PROMPTS)
+    assert XLAGenerationLayer(model, max_new_tokens=2).generate(PROMPTS)["sequences"].shape == (3, 2)
+
+
 def test_only_what_changed_is_copied_again():
     model = live("opt")
     follower = load_model(open_live(model)).follower

@@ -125,7 +125,7 @@ def load(build: Callable[[], Model], family: Family, checkpoint) -> tuple[Model,
     with ThreadPoolExecutor(_READERS) as pool, unmade_weights() as unmade:
         model = build()
         made = {variable: number for number, variable in enumerate(unmade)}
-        plan = sorted(_plan(model, family, checkpoint), key=lambda step: made[_first_of(step.target)])
+        plan = sorted(_plan(model, family, checkpoint), key=lambda step: made[id(_first_of(step.target))])
         values = _ReadAhead(plan, checkpoint, pool)
         for number, step in enumerate(plan):
             make_from(functools.partial(values.of, number), step.target, unmade)
@@ -242,21 +242,23 @@ def fill(step: Filled, checkpoint) -> None:
 
 
 def _values(step: Filled, checkpoint) -> np.ndarray:
-    """What to assign, float32, in memory as the target stores it."""
+    """What to assign, in memory as the target stores it: in its dtype if the checkpoint has that, or float32."""
     arrays = [checkpoint.read(name) for name in step.names]
     arrays = [array.T if step.flip else array for array in arrays]
     shape = tuple(step.target.shape)
     order: Literal["C", "F"] = "F" if isinstance(step.target, Matrix) and step.target.transposed else "C"
     left_out = sum(map(len, arrays)) < shape[0]
     make: Callable[..., np.ndarray] = np.zeros if left_out else np.empty
-    values = make(shape, "float32", order)
+    stored = _first_of(step.target).dtype
+    as_it_is = stored == "float64" or all(array.dtype.name == stored for array in arrays)
+    values = make(shape, stored if as_it_is else "float32", order)
     for row, array in zip(step.rows, arrays, strict=True):
         values[row : row + len(array)] = array
     return values
 
 
-def _first_of(target: keras.Variable | Matrix) -> int:
-    return id(target.variables[0] if isinstance(target, Matrix) else target)
+def _first_of(target: keras.Variable | Matrix) -> keras.Variable:
+    return target.variables[0] if isinstance(target, Matrix) else target
 
 
 class _ReadAhead:

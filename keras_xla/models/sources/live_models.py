@@ -39,7 +39,9 @@ def as_decoder(model: Any, quantization: str | None = None) -> Decoder | Encoder
     """
     check_quantization(quantization)
     if accepts(model):
-        return load_model(open_live(model), quantization=quantization)
+        live: Any = load_model(open_live(model), quantization=quantization)
+        live.same_weights = SameWeights(model)
+        return live
     decoder: Any = open_task(model, quantization) if is_task(model) else _as_it_is(model)
     if decoder is not model and isinstance(model, keras.layers.Layer):
         decoder.same_weights = SameWeights(model)
