@@ -191,7 +191,7 @@ def test_tokenizers(folder, file, count):
 # In a process of its own, and with a limit for each file: some that are damaged crash HDF5 itself, or keep it busy.
 READ_H5 = """
 import pathlib, signal, sys, tracemalloc
-from keras_xla.models.sources.tensorflow_folder import h5
+from keras_xla.models.sources.tensorflow.folder import h5
 
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.h5"))[int(sys.argv[2]) :]:
     print(path, flush=True)

@@ -6,7 +6,7 @@ from gguf import GGMLQuantizationType as Q
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keras_xla.models.sources.checkpoint import open_checkpoint
-from keras_xla.models.sources.gguf_header import GGUFHeader
+from keras_xla.models.sources.gguf.header import GGUFHeader
 
 SIZES = dict(
     vocab_size=96,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_xla.models.sources.checkpoint import open_checkpoint
-from keras_xla.models.sources.gguf_header import GGUFHeader
+from keras_xla.models.sources.gguf.header import GGUFHeader
 from tests.models.test_sources_gguf import as_gguf, reference, write_gguf
 
 

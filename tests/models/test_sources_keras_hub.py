@@ -8,10 +8,10 @@ from keras import ops
 from keras_xla import XLAGenerationLayer
 from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.recompute import Recompute
-from keras_xla.models.sources.keras_hub import is_task, layout_of, open_task
-from keras_xla.models.sources.keras_hub_cached import CachedTask
-from keras_xla.models.sources.keras_hub_layouts import LAYOUTS
-from keras_xla.models.sources.keras_hub_tokenizer import options_of_task, tokenizer_of_task
+from keras_xla.models.sources.keras_hub.cached import CachedTask
+from keras_xla.models.sources.keras_hub.layouts import LAYOUTS
+from keras_xla.models.sources.keras_hub.task import is_task, layout_of, open_task
+from keras_xla.models.sources.keras_hub.tokenizer import options_of_task, tokenizer_of_task
 from keras_xla.models.transformer import Transformer
 
 keras_hub = pytest.importorskip(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_xla.models.sources.checkpoint import open_checkpoint
-from keras_xla.models.sources.gguf_tokenizer import gguf_tokenizer
+from keras_xla.models.sources.gguf.tokenizer import gguf_tokenizer
 from tests.models.test_sources_gguf import write_gguf
 from tests.models.test_sources_tokenizer import SENTENCES, TEXTS
 

@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.models.sources.checkpoint import open_checkpoint
-from keras_xla.models.sources.tensorflow_folder import h5
-from keras_xla.models.sources.tensorflow_names import as_pytorch
+from keras_xla.models.sources.tensorflow.folder import h5
+from keras_xla.models.sources.tensorflow.names import as_pytorch
 from tests import reference
 
 

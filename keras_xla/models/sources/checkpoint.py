@@ -72,7 +72,7 @@ def open_checkpoint(source: str | os.PathLike) -> Checkpoint:
         OSError: `source` looks like a hub name, and the hub gave nothing.
         ValueError: what is there cannot be read as a checkpoint.
     """
-    from keras_xla.models.sources.gguf_file import GGUFFile
+    from keras_xla.models.sources.gguf.file import GGUFFile
     from keras_xla.models.sources.safetensors_folder import SafetensorsFolder
 
     text = os.fspath(source)

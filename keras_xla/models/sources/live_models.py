@@ -10,8 +10,8 @@ from keras_xla.models.interface import Decoder, EncoderDecoder
 from keras_xla.models.layers.matrices import check_quantization
 from keras_xla.models.recompute import Recompute
 from keras_xla.models.registry import load_model
-from keras_xla.models.sources.keras_hub import is_task, open_task
-from keras_xla.models.sources.keras_hub_tokenizer import options_of_task, tokenizer_of_task
+from keras_xla.models.sources.keras_hub.task import is_task, open_task
+from keras_xla.models.sources.keras_hub.tokenizer import options_of_task, tokenizer_of_task
 from keras_xla.models.sources.live import SameWeights, open_live
 from keras_xla.models.sources.transformers_tf import CLASSES, accepts
 from keras_xla.models.transformer import Transformer

@@ -12,8 +12,8 @@ import ml_dtypes  # noqa: F401  (safetensors finds numpy's bfloat16 only once th
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from keras_xla.models.sources import tensorflow_folder
-from keras_xla.models.sources.tensorflow_names import config_as_computed
+from keras_xla.models.sources.tensorflow import folder as tensorflow_folder
+from keras_xla.models.sources.tensorflow.names import config_as_computed
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"

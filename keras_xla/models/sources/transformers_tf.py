@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_xla.backend.requirements import require
-from keras_xla.models.sources.tensorflow_names import as_pytorch, config_as_computed, flat
+from keras_xla.models.sources.tensorflow.names import as_pytorch, config_as_computed, flat
 from keras_xla.private.transformers import generation_config
 
 CLASSES: dict[str, tuple[str, ...]] = {

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_xla.models.sources.gguf_config import token_ids
-from keras_xla.models.sources.gguf_fields import Fields, shown
+from keras_xla.models.sources.gguf.config import token_ids
+from keras_xla.models.sources.gguf.fields import Fields, shown
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

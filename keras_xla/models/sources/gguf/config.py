@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_xla.models.sources.gguf_fields import Fields, shown
-from keras_xla.models.sources.gguf_header import GGUFHeader
+from keras_xla.models.sources.gguf.fields import Fields, shown
+from keras_xla.models.sources.gguf.header import GGUFHeader
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ROPE_FACTORS = "rope_freqs.weight"

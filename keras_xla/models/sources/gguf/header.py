@@ -15,7 +15,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, dequantize
 from gguf.quants import quant_shape_to_byte_shape
 
-from keras_xla.models.sources.gguf_fields import Fields
+from keras_xla.models.sources.gguf.fields import Fields
 
 _SCALARS = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",

@@ -10,8 +10,8 @@ from keras_xla.models.build import build
 from keras_xla.models.convert.common import load
 from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.recompute import Recompute
-from keras_xla.models.sources.keras_hub_cached import CachedTask, own_decoder
-from keras_xla.models.sources.keras_hub_layouts import LAYOUTS, Layout
+from keras_xla.models.sources.keras_hub.cached import CachedTask, own_decoder
+from keras_xla.models.sources.keras_hub.layouts import LAYOUTS, Layout
 from keras_xla.models.sources.live import follow
 from keras_xla.models.spec import DecoderSpec
 from keras_xla.models.transformer import Transformer

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_xla.models.sources.gguf_config import ROPE_FACTORS, gguf_config, gguf_generation_config
-from keras_xla.models.sources.gguf_header import GGUFHeader
+from keras_xla.models.sources.gguf.config import ROPE_FACTORS, gguf_config, gguf_generation_config
+from keras_xla.models.sources.gguf.header import GGUFHeader
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
@@ -64,7 +64,7 @@ class GGUFFile:
         """The tokenizer in the file, or None if it has no vocabulary."""
         if "tokenizer.ggml.tokens" not in self._header.metadata:
             return None
-        from keras_xla.models.sources.gguf_tokenizer import gguf_tokenizer
+        from keras_xla.models.sources.gguf.tokenizer import gguf_tokenizer
 
         return gguf_tokenizer(self._header.metadata, self.path)
 

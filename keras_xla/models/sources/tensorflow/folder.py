@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_xla.models.sources.tensorflow_names import as_pytorch, flat
+from keras_xla.models.sources.tensorflow.names import as_pytorch, flat
 
 H5 = "tf_model.h5"
 _MOST_PACKED = 1100  # a chunk's values take at most so many times the bytes of their gzip

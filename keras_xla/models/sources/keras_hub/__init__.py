@@ -1,0 +1,1 @@
+"""KerasHub tasks: as models of ours, or through a cache of their own."""

@@ -1,0 +1,1 @@
+"""Checkpoints that TensorFlow wrote: `tf_model.h5` and safetensors with TensorFlow's names."""
