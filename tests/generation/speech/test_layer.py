@@ -137,6 +137,12 @@ def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, language="xx"), ValueError, "knows de, en, fr"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, batch_size=0), ValueError, "batch_size=0"),
         ({"input_features": np.zeros((1, 80, 100), "float32")}, dict(initial_prompt="a"), ValueError, "initial_prompt"),
+        (
+            {"input_features": np.zeros((3, 80, 100), "float32")},
+            dict(language=["en", "de"]),
+            ValueError,
+            "2 languages for 3 clips",
+        ),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, num_beams=0), ValueError, "num_beams=0"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, num_beams=99), ValueError, "num_beams=99"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, tempo=2), TypeError, "'tempo'"),
