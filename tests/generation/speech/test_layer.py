@@ -123,6 +123,16 @@ def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
     np.testing.assert_array_equal(again.predict({"input_features": inputs}, verbose=0)["sequences"], out["sequences"])
 
 
+def test_a_layer_made_of_its_config_transcribes_with_the_same_options(folder):
+    stored = {**reference.GENERATION, "no_speech_threshold": 0.6}
+    drawn = dict(do_sample=True, temperature=0.7)
+    for options in ({}, drawn, dict(no_speech_threshold=None), dict(max_new_tokens=5, temperature=(0.0, 0.2))):
+        layer = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), generation_config=stored, **options)
+        again = XLAGenerationLayer.from_config(layer.get_config())
+        assert (again._speech.defaults, again.options) == (layer._speech.defaults, layer.options)
+        assert again._speech.defaults.max_new_tokens == options.get("max_new_tokens")  # None: all that fit
+
+
 @pytest.mark.parametrize(
     ("inputs", "options", "error", "text"),
     [
