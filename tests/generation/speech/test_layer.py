@@ -8,6 +8,7 @@ import torch
 from transformers import WhisperFeatureExtractor
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.generation.defaults import resolve
 from tests import speech_reference as reference
 from tests.speech_reference import EOS, RATE, sound
 
@@ -52,6 +53,20 @@ def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
             made = out["sequences"][i, : out["lengths"][i]].tolist()
             made = made[:-1] if made[-1] == EOS else made
             assert made == [token for token in expected if token < EOS]
+
+
+def test_features_have_as_many_tokens_as_the_checkpoint_says(folder):
+    layer, inputs = XLAGenerationLayer.from_pretrained(folder, language="en"), features([sound(0.9)])
+    out = layer.generate({"input_features": inputs})
+    with torch.no_grad():
+        expected = reference.torch_model().generate(torch.tensor(inputs), language="en", do_sample=False)[0].tolist()
+    assert out["sequences"].shape == (1, reference.POSITIONS - 4)  # 4 tokens begin it
+    made = out["sequences"][0, : out["lengths"][0]].tolist()
+    assert [token for token in made if token < EOS] == [token for token in expected if token < EOS]
+    stored = {**reference.GENERATION, "max_new_tokens": 6}
+    for asked, most in ({}, 6), (dict(max_new_tokens=9), 9):
+        found = resolve(stored, asked, True, True)
+        assert (found.options.max_new_tokens, found.speech.max_new_tokens) == (most, asked.get("max_new_tokens"))
 
 
 def test_features_are_sampled_with_a_temperature(layer):
