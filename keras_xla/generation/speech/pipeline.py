@@ -191,6 +191,8 @@ class SpeechPipeline:
         self, options: GenerationOptions, overrides: Mapping[str, Any]
     ) -> tuple[SpeechOptions, GenerationOptions]:
         speech, rest = split_speech(overrides)
+        if "temperature" in rest:  # that of do_sample in this call comes before those of the layer
+            speech["temperature"] = None
         options = options.replace(**rest)
         for name, off in (("stop_strings", ()), ("max_time", None)):
             if (value := getattr(options, name)) != off:

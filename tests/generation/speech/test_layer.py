@@ -80,6 +80,13 @@ def test_features_are_sampled_with_a_temperature(layer):
     )
 
 
+def test_a_temperature_of_a_call_comes_before_those_of_the_layer(folder):
+    options = dict(tokenizer=Numbers(), max_new_tokens=8, language="en", temperature=0.0)
+    greedy = XLAGenerationLayer.from_pretrained(folder, **options)
+    call = dict(sampling_rate=RATE, do_sample=True, temperature=2.0, top_k=0)
+    assert len({str(greedy.generate(sound(0.9), seed=i, **call)[0]) for i in range(4)}) > 1
+
+
 def test_a_layer_with_small_batch_buckets_transcribes(folder):
     small = XLAGenerationLayer.from_pretrained(
         folder, tokenizer=Numbers(), max_new_tokens=8, language="en", batch_buckets=[1]
