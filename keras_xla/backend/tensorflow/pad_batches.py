@@ -10,7 +10,7 @@ import tensorflow as tf
 
 def map_batches(dataset: tf.data.Dataset, padding: Callable) -> tf.data.Dataset:
     """The dataset with `padding(batch, Tensors(...))` for every batch."""
-    is_tuple = isinstance(dataset.element_spec, tuple)
+    is_tuple = type(dataset.element_spec) is tuple  # tf.data gives a named tuple as one argument
 
     @tf.autograph.experimental.do_not_convert
     def pad(*parts):

@@ -1,5 +1,6 @@
 """bucket_lengths: batches of varying length in a few shapes, with the losses that they had."""
 
+import collections
 import itertools
 import pickle
 
@@ -115,6 +116,12 @@ class TestDataset:
     def test_only_what_varies_is_padded(self):
         data = classes().map(lambda x, y: {"ids": x, "more": tf.tile(y[:, None], [1, 3])})
         assert shapes(bucket_lengths(data, (16,)))[-1] == {"ids": (2, 16), "more": (2, 3)}
+
+    def test_batches_may_be_named_tuples(self):
+        batch = collections.namedtuple("batch", ["inputs", "targets"])
+        data = classes().map(lambda x, y: batch(x, y))
+        assert type(data.element_spec) is not tuple
+        assert shapes(bucket_lengths(data, (16,))) == shapes(bucket_lengths(classes(), (16,)))
 
     def test_another_axis(self):
         data = rows(TAGS).padded_batch(2).map(lambda x: tf.tile(x[:, None, :, None], [1, 6, 1, 2]))
