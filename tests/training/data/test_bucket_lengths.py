@@ -282,6 +282,12 @@ class TestGenerator:
         expected = np.concatenate([keras.ops.convert_to_numpy(model(x)) for (x,) in batches(IDS)])
         np.testing.assert_allclose(made, expected, rtol=1e-4)
 
+    def test_strings_to_pad_with_are_not_cut(self):
+        for words in (np.array([["a", "bc"]]), np.array([[b"a", b"bc"]])):
+            (made,) = bucket_lengths(iter([words]), (3,), leaves=["x"], padding_values="[PAD]")
+            padding = "[PAD]" if words.dtype.kind == "U" else b"[PAD]"
+            assert np.asarray(made).tolist() == [[*words[0].tolist(), padding]]
+
     def test_a_length_above_the_largest_size(self):
         with pytest.raises(ValueError, match=r"largest of its buckets \(4, 10\).* Received: 'x' with a length of 12"):
             list(bucket_lengths(batches(IDS, CLASS), (4, 10)))
