@@ -203,7 +203,8 @@ class Arrays:
         return np.asarray(x, keras.config.floatx())
 
     def whole_over_real(self, real: np.ndarray) -> np.ndarray:
-        return (real * (real.size / max(real.sum(), 1))).astype(real.dtype)
+        # Half precision has no numbers as large as these sums.
+        return (real * (real.size / max(real.sum(dtype="float64"), 1))).astype(real.dtype)
 
     def done(self, x: Any, axis: int) -> np.ndarray:
         return _Open.of(x, axis) if self._open else _array(x)

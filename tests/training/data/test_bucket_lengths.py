@@ -314,6 +314,17 @@ class TestSampleWeights:
         made = self.one((self.X, self.X), weights="mean")
         np.testing.assert_allclose(made, [[4 / 3, 4 / 3, 4 / 3, 0]] * 2, rtol=1e-6)
 
+    def test_their_mean_over_more_positions_than_float16_can_count(self):
+        x = np.ones((1, 70_000), "int32")
+        keras.config.set_floatx("float16")
+        try:
+            for data in (iter([(x, x)]), tf.data.Dataset.from_tensors((x, x))):
+                padded = bucket_lengths(data, (140_000,), leaves=["x", "y"], weights="mean")
+                weight = np.asarray(next(iter(padded))[2])
+                assert weight.dtype == "float16" and weight[0, [0, -1]].tolist() == [2, 0]
+        finally:
+            keras.config.set_floatx("float32")
+
     def test_of_several_targets(self):
         y = {"tags": self.X, "kind": np.ones((2, 1))}
         (_, _, made) = next(bucket_lengths(iter([(self.X, y)]), (4,), leaves=["x", "y['tags']"]))
