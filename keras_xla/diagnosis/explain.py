@@ -175,4 +175,7 @@ def _known_inputs(model: keras.Model):
 
 
 def _as_tensor(x):
-    return keras.KerasTensor(keras.ops.shape(x), dtype=keras.backend.standardize_dtype(getattr(x, "dtype", "float32")))
+    dtype = getattr(x, "dtype", "float32")
+    if getattr(dtype, "kind", "") in ("S", "U", "O"):  # NumPy's strings, for whose dtypes Keras has no name
+        dtype = "string"
+    return keras.KerasTensor(keras.ops.shape(x), dtype=keras.backend.standardize_dtype(dtype))

@@ -93,10 +93,15 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
     """
     if speech:
         wishes, rest = split_speech(asked)
-        stored = {name: value for name, value in stored.items() if name not in ("max_length", "max_new_tokens")}
-        text = resolve({k: v for k, v in stored.items() if k in _FIELDS}, rest, False, False)
-        defaults = SpeechOptions.from_checkpoint(stored).replace(**wishes)
-        return Asked(text.options, SpeechTokens.from_checkpoint(stored, {}), defaults)
+        tokens = SpeechTokens.from_checkpoint(stored, {})
+        own = {name: value for name, value in stored.items() if name in _FIELDS and value is not None}
+        if stored.get("max_length") and "max_new_tokens" not in {**own, **asked}:
+            # Of features; it counts what their tokens begin with.
+            begun = tokens.prompt(next(iter(tokens.languages), None), tokens.task, timestamps=False)
+            own["max_new_tokens"] = max(as_integer("max_length", stored["max_length"], 1) - len(begun), 1)
+        text = resolve(own, rest, False, False)
+        stored = {name: value for name, value in stored.items() if name != "max_new_tokens"}  # transcripts take all
+        return Asked(text.options, tokens, SpeechOptions.from_checkpoint(stored).replace(**wishes))
     options, _ = config.checkpoint_defaults(stored)
     if has_encoder and stored.get("max_length") and "max_new_tokens" not in {**options, **asked}:
         length = as_integer("max_length", stored["max_length"], 1)

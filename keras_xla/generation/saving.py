@@ -44,7 +44,9 @@ class SavedWithTokenizer(keras.layers.Layer):
         options = config.without_idle(options)
         if self._speech is not None:
             speech = {name: getattr(self._speech.defaults, name) for name in SPEECH_FIELDS}
-            options |= {name: value for name, value in speech.items() if value is not None and value != ()}
+            # None, too: else transcripts would get the max_new_tokens of features, and thresholds that are off would be
+            # the checkpoint's again. Only a temperature of None leaves room for that of do_sample.
+            options |= {name: value for name, value in speech.items() if name != "temperature" or value is not None}
         buckets = {name: sizes and list(sizes) for name, sizes in self._buckets.items()}
         made = {
             **super().get_config(),

@@ -87,6 +87,22 @@ def test_an_operation_without_a_kernel_is_found_in_a_subclassed_model():
 
 
 @tensorflow_only
+@pytest.mark.parametrize("kind", [str, bytes, object])
+def test_a_sample_batch_of_strings(kind):
+    class Cities(keras.Model):
+        def __init__(self):
+            super().__init__(name="cities")
+            self.lookup = keras.layers.StringLookup(vocabulary=["Rome", "Oslo"], name="lookup")
+            self.embedding = keras.layers.Embedding(3, 2)
+
+        def call(self, x):
+            return self.embedding(self.lookup(x))
+
+    explanation = explain(Cities(), sample_batch=np.array([["Oslo"], ["Rome"]], dtype=kind))
+    assert explanation.traced and "lookup" in [blocker.layer for blocker in explanation.blockers]
+
+
+@tensorflow_only
 def test_a_built_subclassed_model_needs_no_sample():
     model = Shouting()
     model.build((None, 20))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 def map_batches(dataset: tf.data.Dataset, padding: Callable) -> tf.data.Dataset:
     """The dataset with `padding(batch, Tensors(...))` for every batch."""
-    is_tuple = isinstance(dataset.element_spec, tuple)
+    is_tuple = type(dataset.element_spec) is tuple  # tf.data gives a named tuple as one argument
 
     @tf.autograph.experimental.do_not_convert
     def pad(*parts):
@@ -86,8 +86,9 @@ class Tensors:
         return tf.cast(x, keras.config.floatx())
 
     def whole_over_real(self, real: tf.Tensor) -> tf.Tensor:
-        whole = tf.cast(tf.size(real), real.dtype)
-        return real * tf.math.divide_no_nan(whole, tf.reduce_sum(real))
+        # Half precision has no numbers as large as these sums.
+        whole, part = tf.cast(tf.size(real), "float32"), tf.reduce_sum(tf.cast(real, "float32"))
+        return real * tf.cast(tf.math.divide_no_nan(whole, part), real.dtype)
 
     def done(self, x: tf.Tensor, axis: int) -> tf.Tensor:
         return x

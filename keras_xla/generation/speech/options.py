@@ -128,7 +128,8 @@ class SpeechOptions:
             TypeError: A value has the wrong type, or there is no such option.
         """
         for name, other, empty in (("initial_prompt", "prompt_ids", ()), ("prompt_ids", "initial_prompt", None)):
-            if overrides.get(name) is not None and len(overrides[name]):
+            value = overrides.get(name)
+            if value is not None and (not hasattr(value, "__len__") or len(value)):  # without one it is refused below
                 overrides.setdefault(other, empty)
         return dataclasses.replace(self, **overrides)
 

@@ -22,6 +22,7 @@ from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.timestamp_rules import timestamps_processor
 from keras_xla.generation.speech.tokens import SpeechTokens
 from keras_xla.generation.speech.transcriber import Transcriber
+from keras_xla.generation.speech.transcription_plan import languages_of
 from keras_xla.generation.speech.transcripts import FRAMES_PER_SECOND, Transcript
 from keras_xla.models.layers.log_mel import LogMel
 from keras_xla.models.sources.live import refresh
@@ -143,9 +144,7 @@ class SpeechPipeline:
         options = options.replace(eos_token_id=self.tokens.eos)
         task = speech.task or self.tokens.task
         self.tokens.check_task(task)
-        spoken = speech.language or self.tokens.language
-        each = spoken if isinstance(spoken, tuple) else (spoken,) * len(features)
-        names: Sequence[str | None] = [None if name is None else self.tokens.language_code(name) for name in each]
+        names: Sequence[str | None] = languages_of(speech, self.tokens, len(features))
         hidden = self.generator.encode(features)
         if self.tokens.languages and None in names:
             names = self._detect(names, hidden)
@@ -192,6 +191,8 @@ class SpeechPipeline:
         self, options: GenerationOptions, overrides: Mapping[str, Any]
     ) -> tuple[SpeechOptions, GenerationOptions]:
         speech, rest = split_speech(overrides)
+        if "temperature" in rest:  # that of do_sample in this call comes before those of the layer
+            speech["temperature"] = None
         options = options.replace(**rest)
         for name, off in (("stop_strings", ()), ("max_time", None)):
             if (value := getattr(options, name)) != off:

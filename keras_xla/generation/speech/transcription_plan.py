@@ -67,7 +67,7 @@ def make_plan(
     plan = Plan(
         speech=speech,
         task=speech.task or tokens.task,
-        languages=_languages(speech, tokens, clips),
+        languages=languages_of(speech, tokens, clips),
         timestamps=timestamps,
         prompt=_prompt(speech, tokens, encode),
         history=positions // 2 - 1 if speech.condition_on_prev_tokens else 0,  # as in Whisper
@@ -119,11 +119,11 @@ def _prompt(speech, tokens, encode) -> tuple[int, ...]:
     return ids
 
 
-def _languages(speech, tokens, clips: int) -> tuple[str | None, ...]:
-    several = isinstance(speech.language, tuple)
-    if several and len(speech.language) != clips:
-        raise ValueError(f"Received {len(speech.language)} languages for {clips} clips; expected one, or one a clip.")
-    given = speech.language if several else (speech.language,) * clips
+def languages_of(speech: SpeechOptions, tokens: SpeechTokens, clips: int) -> tuple[str | None, ...]:
+    """For each clip the code of its language; None to detect it, or in a model of one language."""
+    given = speech.language if isinstance(speech.language, tuple) else (speech.language,) * clips
+    if len(given) != clips:
+        raise ValueError(f"Received {len(given)} languages for {clips} clips; expected one, or one a clip.")
     codes = tuple(tokens.language if language is None else tokens.language_code(language) for language in given)
     return codes if tokens.languages else (None,) * clips
 

@@ -186,7 +186,12 @@ class Arrays:
         x = _array(x)
         widths = [(0, 0)] * x.ndim
         widths[axis] = (0, size - x.shape[axis])
-        return np.pad(x, widths, constant_values=value) if widths[axis][1] else x
+        if not widths[axis][1]:
+            return x
+        if x.dtype.kind in "SU":  # its dtype has the length of its longest string, and would cut a longer value
+            value = np.asarray(value, x.dtype.kind)
+            x = x.astype(np.promote_types(x.dtype, value.dtype))
+        return np.pad(x, widths, constant_values=value)
 
     def real(self, x: Any, axis: int, size: int) -> np.ndarray:
         return self.pad(np.ones(_array(x).shape[: axis + 1], keras.config.floatx()), axis, size, 0)
@@ -198,7 +203,8 @@ class Arrays:
         return np.asarray(x, keras.config.floatx())
 
     def whole_over_real(self, real: np.ndarray) -> np.ndarray:
-        return (real * (real.size / max(real.sum(), 1))).astype(real.dtype)
+        # Half precision has no numbers as large as these sums.
+        return (real * (real.size / max(real.sum(dtype="float64"), 1))).astype(real.dtype)
 
     def done(self, x: Any, axis: int) -> np.ndarray:
         return _Open.of(x, axis) if self._open else _array(x)

@@ -8,6 +8,7 @@ import torch
 from transformers import WhisperFeatureExtractor
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.generation.defaults import resolve
 from tests import speech_reference as reference
 from tests.speech_reference import EOS, RATE, sound
 
@@ -54,6 +55,20 @@ def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
             assert made == [token for token in expected if token < EOS]
 
 
+def test_features_have_as_many_tokens_as_the_checkpoint_says(folder):
+    layer, inputs = XLAGenerationLayer.from_pretrained(folder, language="en"), features([sound(0.9)])
+    out = layer.generate({"input_features": inputs})
+    with torch.no_grad():
+        expected = reference.torch_model().generate(torch.tensor(inputs), language="en", do_sample=False)[0].tolist()
+    assert out["sequences"].shape == (1, reference.POSITIONS - 4)  # 4 tokens begin it
+    made = out["sequences"][0, : out["lengths"][0]].tolist()
+    assert [token for token in made if token < EOS] == [token for token in expected if token < EOS]
+    stored = {**reference.GENERATION, "max_new_tokens": 6}
+    for asked, most in ({}, 6), (dict(max_new_tokens=9), 9):
+        found = resolve(stored, asked, True, True)
+        assert (found.options.max_new_tokens, found.speech.max_new_tokens) == (most, asked.get("max_new_tokens"))
+
+
 def test_features_are_sampled_with_a_temperature(layer):
     inputs = {"input_features": features([sound(0.9, 0)])}
     drawn = [
@@ -63,6 +78,13 @@ def test_features_are_sampled_with_a_temperature(layer):
     np.testing.assert_array_equal(
         layer.generate(inputs, initial_prompt=None)["sequences"], layer.generate(inputs)["sequences"]
     )
+
+
+def test_a_temperature_of_a_call_comes_before_those_of_the_layer(folder):
+    options = dict(tokenizer=Numbers(), max_new_tokens=8, language="en", temperature=0.0)
+    greedy = XLAGenerationLayer.from_pretrained(folder, **options)
+    call = dict(sampling_rate=RATE, do_sample=True, temperature=2.0, top_k=0)
+    assert len({str(greedy.generate(sound(0.9), seed=i, **call)[0]) for i in range(4)}) > 1
 
 
 def test_a_layer_with_small_batch_buckets_transcribes(folder):
@@ -123,6 +145,16 @@ def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
     np.testing.assert_array_equal(again.predict({"input_features": inputs}, verbose=0)["sequences"], out["sequences"])
 
 
+def test_a_layer_made_of_its_config_transcribes_with_the_same_options(folder):
+    stored = {**reference.GENERATION, "no_speech_threshold": 0.6}
+    drawn = dict(do_sample=True, temperature=0.7)
+    for options in ({}, drawn, dict(no_speech_threshold=None), dict(max_new_tokens=5, temperature=(0.0, 0.2))):
+        layer = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), generation_config=stored, **options)
+        again = XLAGenerationLayer.from_config(layer.get_config())
+        assert (again._speech.defaults, again.options) == (layer._speech.defaults, layer.options)
+        assert again._speech.defaults.max_new_tokens == options.get("max_new_tokens")  # None: all that fit
+
+
 @pytest.mark.parametrize(
     ("inputs", "options", "error", "text"),
     [
@@ -137,6 +169,12 @@ def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, language="xx"), ValueError, "knows de, en, fr"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, batch_size=0), ValueError, "batch_size=0"),
         ({"input_features": np.zeros((1, 80, 100), "float32")}, dict(initial_prompt="a"), ValueError, "initial_prompt"),
+        (
+            {"input_features": np.zeros((3, 80, 100), "float32")},
+            dict(language=["en", "de"]),
+            ValueError,
+            "2 languages for 3 clips",
+        ),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, num_beams=0), ValueError, "num_beams=0"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, num_beams=99), ValueError, "num_beams=99"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, tempo=2), TypeError, "'tempo'"),

@@ -51,6 +51,9 @@ def test_one_prompt_replaces_the_other():
     assert options.replace(initial_prompt="Ho").prompt_ids == ()
     with pytest.raises(ValueError, match="Pass one of them"):
         options.replace(initial_prompt="Ho", prompt_ids=[1])
+    for wrong in ({"initial_prompt": 3}, {"prompt_ids": 3}):
+        with pytest.raises(TypeError, match=r"Received \w+=3; expected"):
+            options.replace(**wrong)
 
 
 def test_a_checkpoint_sets_defaults_and_its_false_for_timestamps_is_no_wish():

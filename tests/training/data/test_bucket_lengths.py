@@ -1,5 +1,6 @@
 """bucket_lengths: batches of varying length in a few shapes, with the losses that they had."""
 
+import collections
 import itertools
 import pickle
 
@@ -115,6 +116,12 @@ class TestDataset:
     def test_only_what_varies_is_padded(self):
         data = classes().map(lambda x, y: {"ids": x, "more": tf.tile(y[:, None], [1, 3])})
         assert shapes(bucket_lengths(data, (16,)))[-1] == {"ids": (2, 16), "more": (2, 3)}
+
+    def test_batches_may_be_named_tuples(self):
+        batch = collections.namedtuple("batch", ["inputs", "targets"])
+        data = classes().map(lambda x, y: batch(x, y))
+        assert type(data.element_spec) is not tuple
+        assert shapes(bucket_lengths(data, (16,))) == shapes(bucket_lengths(classes(), (16,)))
 
     def test_another_axis(self):
         data = rows(TAGS).padded_batch(2).map(lambda x: tf.tile(x[:, None, :, None], [1, 6, 1, 2]))
@@ -275,6 +282,12 @@ class TestGenerator:
         expected = np.concatenate([keras.ops.convert_to_numpy(model(x)) for (x,) in batches(IDS)])
         np.testing.assert_allclose(made, expected, rtol=1e-4)
 
+    def test_strings_to_pad_with_are_not_cut(self):
+        for words in (np.array([["a", "bc"]]), np.array([[b"a", b"bc"]])):
+            (made,) = bucket_lengths(iter([words]), (3,), leaves=["x"], padding_values="[PAD]")
+            padding = "[PAD]" if words.dtype.kind == "U" else b"[PAD]"
+            assert np.asarray(made).tolist() == [[*words[0].tolist(), padding]]
+
     def test_a_length_above_the_largest_size(self):
         with pytest.raises(ValueError, match=r"largest of its buckets \(4, 10\).* Received: 'x' with a length of 12"):
             list(bucket_lengths(batches(IDS, CLASS), (4, 10)))
@@ -300,6 +313,17 @@ class TestSampleWeights:
     def test_their_mean_is_one_where_the_loss_is_a_mean(self):
         made = self.one((self.X, self.X), weights="mean")
         np.testing.assert_allclose(made, [[4 / 3, 4 / 3, 4 / 3, 0]] * 2, rtol=1e-6)
+
+    def test_their_mean_over_more_positions_than_float16_can_count(self):
+        x = np.ones((1, 70_000), "int32")
+        keras.config.set_floatx("float16")
+        try:
+            for data in (iter([(x, x)]), tf.data.Dataset.from_tensors((x, x))):
+                padded = bucket_lengths(data, (140_000,), leaves=["x", "y"], weights="mean")
+                weight = np.asarray(next(iter(padded))[2])
+                assert weight.dtype == "float16" and weight[0, [0, -1]].tolist() == [2, 0]
+        finally:
+            keras.config.set_floatx("float32")
 
     def test_of_several_targets(self):
         y = {"tags": self.X, "kind": np.ones((2, 1))}
