@@ -26,6 +26,8 @@ float_bits = _module.float_bits
 matmul_transposed = _module.matmul_transposed
 matmul_int8 = _module.matmul_int8
 share = _module.share
+thread_settings = _module.thread_settings
+with_thread_settings = _module.with_thread_settings
 machine = _module.machine
 
 _states = importlib.import_module(f"keras_xla.backend.{name}.device_state")

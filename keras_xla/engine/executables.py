@@ -247,11 +247,13 @@ class Executables:
                 f'{self.name} would compile again: {cause}. It was made with on_recompile="raise": call warmup with '
                 "such sizes and options before, or widen the buckets."
             )
-        result = Future()
+        result: Future = Future()
+        settings = backend.thread_settings()
 
         def run():
             try:
-                result.set_result(self._compile_and_run(key, args, weights))
+                with backend.with_thread_settings(settings):
+                    result.set_result(self._compile_and_run(key, args, weights))
             except BaseException as error:
                 result.set_exception(error)
 

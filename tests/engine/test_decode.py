@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 
@@ -133,6 +134,25 @@ def test_bad_rows_raise_before_anything_compiles(rows, options, text, new_events
         gen([np.array(row, np.int32) for row in rows], GenerationOptions(**{"max_new_tokens": 2, **options}))
     assert text in str(caught.value)
     assert not new_events() and gen.executables.trace_count == 0
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="of JAX's context managers")
+def test_what_jax_has_set_for_a_thread_holds_where_its_call_compiles():
+    import jax
+
+    seen = []
+
+    class Watching(Follow):
+        def step(self, *args):
+            seen.append(jax.config.jax_default_matmul_precision)  # as it is traced
+            return super().step(*args)
+
+    gen = generator(Watching())
+    with jax.default_matmul_precision("float32"):
+        run(gen, ["ab"])
+        traced = list(seen)
+        run(gen, ["ab"])
+    assert set(traced) == {"float32"} and seen == traced
 
 
 @pytest.mark.quick_on_jax

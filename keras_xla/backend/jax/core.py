@@ -1,6 +1,7 @@
 """XLA on the JAX backend."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -9,6 +10,14 @@ import keras
 from keras_xla.private.keras import as_stored
 
 xla = jax.jit  # compiles a function of arrays
+# JAX's context managers that set something for one thread, and its name in `jax.config`.
+_OF_A_THREAD = {
+    "default_device": "jax_default_device",
+    "default_matmul_precision": "jax_default_matmul_precision",
+    "numpy_dtype_promotion": "jax_numpy_dtype_promotion",
+    "debug_nans": "jax_debug_nans",
+    "debug_infs": "jax_debug_infs",
+}
 
 
 def matmul_transposed(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -39,6 +48,22 @@ def read_weights(variables: Sequence[keras.Variable]) -> list[jax.Array]:
 def same_weights(variables: Sequence[keras.Variable], weights: list[jax.Array]) -> bool:
     """Whether no variable has been assigned to since `read_weights` gave these values; JAX's arrays never change."""
     return all(now is then for now, then in zip(read_weights(variables), weights, strict=True))
+
+
+def thread_settings() -> dict[str, Any]:
+    """What JAX's context managers have set for this thread, to be passed on to another."""
+    return {manager: getattr(jax.config, name) for manager, name in _OF_A_THREAD.items()}
+
+
+@contextlib.contextmanager
+def with_thread_settings(settings: dict[str, Any]) -> Iterator[None]:
+    """Within it, this thread has the settings of another."""
+    now = thread_settings()
+    with contextlib.ExitStack() as stack:
+        for manager, value in settings.items():
+            if value != now[manager]:
+                stack.enter_context(getattr(jax, manager)(value))
+        yield
 
 
 def share(variable: keras.Variable, source: Any) -> bool:

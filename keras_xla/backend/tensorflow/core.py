@@ -1,5 +1,6 @@
 """XLA on the TensorFlow backend."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,6 +63,15 @@ def same_weights(variables: Sequence[keras.Variable], weights: list[tf.Tensor]) 
     # Views on a CPU. A GPU's are copies, which never stand where those of then do: there it is never so.
     pairs = ((np.asarray(now), np.asarray(then)) for now, then in zip(read_weights(variables), weights, strict=True))
     return all(now.ctypes.data == then.ctypes.data for now, then in pairs)
+
+
+def thread_settings() -> None:
+    """None: nothing that TensorFlow sets for one thread changes what is computed."""
+
+
+def with_thread_settings(settings: None) -> contextlib.AbstractContextManager:
+    """Changes nothing."""
+    return contextlib.nullcontext()
 
 
 def run_eagerly(fn: Callable, *args):
