@@ -23,6 +23,7 @@ from keras_xla.functions.buckets import Buckets, cut_back
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_Key = tuple[Signature, tuple]  # the leaves of the arguments, and what `_structure` tells of each argument
 
 
 def jit(
@@ -112,7 +113,7 @@ class CompiledFunction:
         self._name: str = name or getattr(fn, "__qualname__", "") or getattr(fn, "name", type(fn).__name__)
         self._signature = inspect.signature(fn.call if isinstance(fn, keras.layers.Layer) else fn)
         self._buckets = Buckets(buckets, list(self._signature.parameters), self._name)
-        self._executables: dict[Signature, Callable] = {}
+        self._executables: dict[_Key, Callable] = {}
         self._last: Signature | None = None
         self._lock = threading.RLock()
         self.__doc__ = getattr(fn, "__doc__", None)
@@ -152,9 +153,10 @@ class CompiledFunction:
         bound.apply_defaults()
         arguments, padded = self._buckets.pad(bound.arguments, self._pad_value)
         leaves, tensors = self._leaves(arguments)
-        executable = self._executables.get(leaves)
+        key = leaves, tuple(map(_structure, arguments.values()))
+        executable = self._executables.get(key)
         if executable is None:
-            outputs = self._compile(leaves, arguments, tensors)
+            outputs = self._compile(key, arguments, tensors)
         else:
             self._last = leaves
             outputs = executable(tensors)
@@ -188,11 +190,13 @@ class CompiledFunction:
             ) from None
         return x
 
-    def _compile(self, leaves: Signature, arguments: dict[str, Any], tensors: list):
+    def _compile(self, key: _Key, arguments: dict[str, Any], tensors: list):
+        leaves, _ = key
         with self._lock:
-            if leaves in self._executables:  # another thread was faster
-                return self._executables[leaves](tensors)
-            cause = "first call" if self._last is None else describe_change(self._last, leaves)
+            if key in self._executables:  # another thread was faster
+                return self._executables[key](tensors)
+            change = "first call" if self._last is None else describe_change(self._last, leaves)
+            cause = change or "another structure of the arguments"
             if self._last is not None and self._on_recompile == "raise":
                 raise RecompileError(
                     f'{self._name} would compile again: {cause}. It was made with on_recompile="raise"; '
@@ -203,7 +207,7 @@ class CompiledFunction:
             executable = compile_function(self._caller(arguments), tensors, self._refuse)
             outputs = executable(tensors)
             events.record(self._name, "function", describe(leaves), cause, time.perf_counter() - start)
-            self._executables[leaves] = executable
+            self._executables[key] = executable
             self._last = leaves
         return outputs
 
@@ -270,6 +274,13 @@ class _Exactly:
 
     def __repr__(self):
         return self._text
+
+
+def _structure(x: Any) -> tuple | None:
+    """Types and order in structures, which leaves do not tell: of a tuple or a list, an empty dict, a dict's keys."""
+    if isinstance(x, dict):
+        return type(x), tuple(x), tuple(map(_structure, x.values()))
+    return (type(x), tuple(map(_structure, x))) if isinstance(x, (list, tuple)) else None
 
 
 def _is_array(x) -> bool:

@@ -65,6 +65,20 @@ def test_structures_in_and_out():
     assert values(out["deep"][0][0]) == ONES.tolist()
 
 
+def test_structures_of_the_same_leaves_are_not_mixed_up():
+    log, same, first = Log(), jit(lambda x: x), jit(lambda x: next(iter(x.values())))
+    kinds = [type(same(x)) for x in ([ONES], (ONES,), [ONES])]
+    assert kinds == [list, tuple, list] and same.trace_count == 2
+    assert log.causes() == ["first call", "another structure of the arguments"]
+    assert [values(first(x))[0][0] for x in ({"a": ONES, "b": ONES * 2}, {"b": ONES * 2, "a": ONES})] == [1.0, 2.0]
+
+
+def test_empty_structures_are_not_mixed_up():
+    shift = jit(lambda x, options: x + int("a" in options) + 2 * isinstance(options, list))
+    assert [values(shift(ONES, x))[0][0] for x in ({}, {"a": {}}, [], {})] == [1.0, 2.0, 3.0, 1.0]
+    assert shift.trace_count == 3
+
+
 def test_int64_ids_and_nan():
     assert values(jit(lambda ids: ids + 1)(np.array([1, 2], "int64"))) == [2, 3]
     assert np.isnan(values(jit(lambda x: x + 1)(np.array([np.nan], "float32")))).all()
