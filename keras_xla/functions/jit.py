@@ -46,7 +46,7 @@ def jit(
     - Keras variables that `fn` reads or assigns have their current values.
     - As everywhere in XLA, nothing checks the values inside. An index out of range or an assertion that fails raises no
       error.
-    - Inside another compiled function, the call becomes a part of that one.
+    - Inside another compiled function, the call becomes a part of that one, and with a `keras.Input`, of the model.
 
     The `generate` of a TensorFlow model of transformers 4 gets buckets for its prompts, see
     `keras_xla.functions.hf_generate.CompiledGenerate`.
@@ -147,8 +147,8 @@ class CompiledFunction:
             ValueError: an argument is larger than its largest bucket or lacks the axis that has buckets, or two
                 arguments of different sizes go into one bucket.
         """
-        if any(map(is_traced, keras.tree.flatten((args, kwargs)))):
-            return self._fn(*args, **kwargs)
+        if any(is_traced(x) or isinstance(x, keras.KerasTensor) for x in keras.tree.flatten((args, kwargs))):
+            return self._fn(*args, **kwargs)  # a part of another compiled function, or of a functional model
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments, padded = self._buckets.pad(bound.arguments, self._pad_value)

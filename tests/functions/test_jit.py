@@ -152,6 +152,13 @@ def test_inside_another_compiled_function_it_becomes_a_part_of_that():
     assert (inner.trace_count, outer.trace_count) == (0, 1)
 
 
+def test_with_an_input_of_keras_it_becomes_a_part_of_the_model():
+    inputs, double = keras.Input((3,)), jit(lambda x: x * 2, buckets={"x": {0: "pow2"}})
+    model = keras.Model(inputs, double(inputs))
+    assert values(model(ONES)) == (ONES * 2).tolist()
+    assert double.trace_count == 0
+
+
 def test_positional_and_keyword_collections():
     @jit
     def add(*parts, **named):
