@@ -170,7 +170,7 @@ class CompiledFunction:
                 if _is_array(x):
                     x = to_tensor(x)
                     tensors.append(x)
-                    leaves.append(Leaf(name, tuple(x.shape), keras.backend.standardize_dtype(x.dtype)))
+                    leaves.append(Leaf(name, tuple(x.shape), x.dtype.name))  # Keras does not know all dtypes
                 else:
                     leaves.append(Leaf(name, None, type(x).__name__, self._static(name, x)))
         return tuple(leaves), tensors
