@@ -101,7 +101,8 @@ def jit(
 class CompiledFunction:
     """A function with one XLA executable for each set of shapes, dtypes and static values; made by `keras_xla.jit`.
 
-    Calls from several threads are safe. Used as a decorator inside a class, it makes a method.
+    Calls from several threads are safe. Used as a decorator inside a class, it makes a method. A layer or a bound
+    method gets no instance there.
 
     Attributes:
         __name__: The name in the compile log.
@@ -128,7 +129,8 @@ class CompiledFunction:
         return f"<keras_xla.jit {self._name}, {self.trace_count} executables>"
 
     def __get__(self, instance, owner=None):
-        return self if instance is None else types.MethodType(self, instance)
+        binds = hasattr(self._fn, "__get__") and not isinstance(self._fn, (types.MethodType, staticmethod))
+        return types.MethodType(self, instance) if binds and instance is not None else self
 
     def __call__(self, *args, **kwargs):
         """Call the function, through the executable for these arguments; a first call with new shapes compiles.

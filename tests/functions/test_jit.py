@@ -145,6 +145,20 @@ def test_bound_methods_and_decorated_methods():
     assert Scaler.decorated.trace_count == 2
 
 
+def test_what_takes_no_instance_takes_none_as_an_attribute_of_a_class():
+    class Net:
+        layer = jit(keras.layers.ReLU())
+        bound = jit(keras.layers.ReLU().call)
+
+        @jit
+        @staticmethod
+        def static(x):
+            return x * 2
+
+    assert values(Net().layer(-ONES)) == values(Net().bound(-ONES)) == (ONES * 0).tolist()
+    assert values(Net().static(ONES)) == values(Net.static(ONES)) == (ONES * 2).tolist()
+
+
 def test_inside_another_compiled_function_it_becomes_a_part_of_that():
     inner = jit(lambda x: x + 1)
     outer = jit(lambda x: inner(x) * 2)
