@@ -1,5 +1,6 @@
 """`keras_xla.jit`: any function or bound method, compiled by XLA, with every compilation counted and explained."""
 
+import dataclasses
 import functools
 import inspect
 import threading
@@ -178,10 +179,8 @@ class CompiledFunction:
         return tuple(leaves), tensors
 
     def _static(self, name, x):
-        if hasattr(x, "assign"):  # variables compare by value, and their value is not part of the executable
+        if _is_variable(x):  # variables compare by value, and their value is not part of the executable
             return _Identity(x)
-        if isinstance(x, float):  # -0.0 equals 0.0, and NaN nothing
-            return _Exactly(x)
         try:
             hash(x)
         except TypeError:
@@ -190,7 +189,7 @@ class CompiledFunction:
                 "hashable; it "
                 "expects tensors, numpy arrays, nested structures of them, or hashable static values."
             ) from None
-        return x
+        return _Exactly(x)
 
     def _compile(self, key: _Key, arguments: dict[str, Any], tensors: list):
         leaves, _ = key
@@ -263,19 +262,36 @@ class _Identity:
 
 
 class _Exactly:
-    """A float, equal to those that are written alike."""
+    """A value, equal to those that equal it and are of the same types, in its parts too; numbers are written alike."""
 
-    def __init__(self, value: float):
-        self._text = repr(value)
+    def __init__(self, value: Any):
+        self._value, self._parts = value, _parts(value)
+        self._key = self._parts if isinstance(value, float | complex) else (value, self._parts)  # NaN equals nothing
 
     def __eq__(self, other):
-        return isinstance(other, _Exactly) and other._text == self._text
+        return isinstance(other, _Exactly) and other._key == self._key
 
     def __hash__(self):
-        return hash(self._text)
+        return hash(self._key)
 
     def __repr__(self):
-        return self._text
+        return repr(self._value)
+
+
+def _parts(x: Any) -> tuple:
+    """What tells apart values that are equal: 1, 1.0 and True, or 0.0 and -0.0, also in a dataclass."""
+    if isinstance(x, float | complex):
+        return type(x), repr(x)
+    if isinstance(x, tuple):
+        return type(x), *map(_parts, x)
+    if dataclasses.is_dataclass(x) and type(x).__hash__ is not object.__hash__:
+        return type(x), *(_parts(getattr(x, field.name, None)) for field in dataclasses.fields(x) if field.compare)
+    return (type(x),)
+
+
+def _is_variable(x: Any) -> bool:
+    """Whether it is Keras' or TensorFlow's; a table of pandas has `assign`, too."""
+    return hasattr(type(x), "assign") and hasattr(type(x), "value")
 
 
 def _structure(x: Any) -> tuple | None:
@@ -286,6 +302,6 @@ def _structure(x: Any) -> tuple | None:
 
 
 def _is_array(x) -> bool:
-    if isinstance(x, str | bytes) or hasattr(x, "assign"):
+    if isinstance(x, str | bytes) or _is_variable(x):
         return False
     return isinstance(x, np.ndarray | np.generic) or keras.ops.is_tensor(x)

@@ -1,5 +1,6 @@
 """keras_xla.jit: any function or bound method, one executable for each signature."""
 
+import dataclasses
 import threading
 
 import keras
@@ -91,6 +92,29 @@ def test_a_float_is_another_one_if_its_sign_is_and_nan_is_the_same():
     before = scale.trace_count
     scale(ONES, float("nan")), scale(ONES, float("nan"))
     assert scale.trace_count == before + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    value: float | complex | tuple
+
+
+def test_equal_values_of_other_types_are_others_in_a_dataclass_too():
+    scale = jit(lambda x, factor: x * (factor.value[0] if isinstance(factor.value, tuple) else factor.value))
+    signs = [np.signbit(values(scale(ONES, Factor(value)))).all() for value in (0.0, -0.0, (0.0,), (-0.0,))]
+    assert signs == [False, True, False, True]
+    for value in (0.0, 0, 0.0):
+        scale(ONES, Factor((value,)))
+    assert scale.trace_count == 4 + 1
+
+
+def test_tables_that_change_in_place_are_no_variables():
+    class Table:
+        __hash__ = None
+        assign = dict
+
+    with pytest.raises(TypeError, match=r"x of type Table, which is neither a tensor nor hashable"):
+        jit(lambda x: x)(Table())
 
 
 def test_variables_are_read_and_assigned_live():
