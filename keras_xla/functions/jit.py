@@ -24,6 +24,7 @@ from keras_xla.functions.buckets import Buckets, cut_back
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_AS_THEY_ARE = (str, bytes, bool, int, float, complex)  # of what a function returns
 _Key = tuple[Signature, tuple]  # the leaves of the arguments, and what `_structure` tells of each argument
 
 
@@ -141,7 +142,8 @@ class CompiledFunction:
             **kwargs: As the function takes them.
 
         Returns:
-            What the function returns, its tensors as tensors of the backend, in the same structure.
+            What the function returns, in the same structure: its tensors and arrays as tensors of the backend, and
+            Python's numbers and strings as they are.
 
         Raises:
             RecompileError: this would compile again, and `on_recompile` is `"raise"`.
@@ -205,15 +207,36 @@ class CompiledFunction:
                     f"arguments as they were ({describe(self._last)}), or give it buckets."
                 )
             start = time.perf_counter()
-            executable = compile_function(self._caller(arguments), tensors, self._refuse)
+            executable = self._executable(arguments, tensors)
             outputs = executable(tensors)
             events.record(self._name, "function", describe(leaves), cause, time.perf_counter() - start)
             self._executables[key] = executable
             self._last = leaves
         return outputs
 
-    def _caller(self, arguments: dict[str, Any]) -> Callable:
+    def _executable(self, arguments: dict[str, Any], tensors: list) -> Callable:
         """`fn` as a function of the list of its tensors; the static values stay as they are in `arguments`."""
+        call = self._caller(arguments)
+        returned: list[Any] = []  # in the last trace: the structure of the outputs, and what in it is no tensor
+
+        def flat(tensors):
+            outputs = call(tensors)
+            leaves = keras.tree.flatten(outputs)
+            returned[:] = keras.tree.map_structure(lambda _: 0, outputs), list(map(_as_it_is, leaves))
+            return [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves]
+
+        run = compile_function(flat, tensors, self._refuse)
+
+        def executable(tensors):
+            made = run(tensors)
+            structure, kept = returned  # neither backend gives back strings, nor JAX the order of a dict
+            leaves = [x if y is None else y for x, y in zip(made, kept, strict=True)]
+            return keras.tree.pack_sequence_as(structure, leaves)
+
+        return executable
+
+    def _caller(self, arguments: dict[str, Any]) -> Callable:
+        """What calls `fn` with a list of tensors in the places of those in `arguments`."""
         values = list(arguments.values())  # not the dict itself, whose keys a tree sorts
         flat = keras.tree.flatten(values)
         is_tensor = list(map(_is_array, flat))
@@ -299,6 +322,10 @@ def _structure(x: Any) -> tuple | None:
     if isinstance(x, dict):
         return type(x), tuple(x), tuple(map(_structure, x.values()))
     return (type(x), tuple(map(_structure, x))) if isinstance(x, (list, tuple)) else None
+
+
+def _as_it_is(x: Any) -> Any:
+    return x if isinstance(x, _AS_THEY_ARE) else None
 
 
 def _is_array(x) -> bool:

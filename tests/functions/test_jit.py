@@ -66,6 +66,15 @@ def test_structures_in_and_out():
     assert values(out["deep"][0][0]) == ONES.tolist()
 
 
+def test_what_is_no_tensor_comes_back_as_it_is_and_dicts_in_their_order():
+    told = jit(lambda x, name: {"y": x * 2, "name": name, "rows": x.shape[0], "all": [(True, None)]})
+    for name in ("net", "net", "other"):
+        out = told(ONES, name)
+        assert list(out) == ["y", "name", "rows", "all"] and values(out.pop("y")) == (ONES * 2).tolist()
+        assert out == {"name": name, "rows": 4, "all": [(True, None)]} and type(out["rows"]) is int
+    assert told.trace_count == 2
+
+
 def test_structures_of_the_same_leaves_are_not_mixed_up():
     log, same, first = Log(), jit(lambda x: x), jit(lambda x: next(iter(x.values())))
     kinds = [type(same(x)) for x in ([ONES], (ONES,), [ONES])]
