@@ -1,5 +1,6 @@
 """`keras_xla.jit`: any function or bound method, compiled by XLA, with every compilation counted and explained."""
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -113,6 +114,7 @@ class CompiledFunction:
 
     def __init__(self, fn: Any, buckets: Any, pad_value: Any, name: Any, on_recompile: str):
         self._fn, self._pad_value, self._on_recompile = fn, pad_value, on_recompile
+        self._options = buckets, pad_value, name, on_recompile
         self._name: str = name or getattr(fn, "__qualname__", "") or getattr(fn, "name", type(fn).__name__)
         self._signature = inspect.signature(fn.call if isinstance(fn, keras.layers.Layer) else fn)
         self._buckets = Buckets(buckets, list(self._signature.parameters), self._name)
@@ -121,6 +123,7 @@ class CompiledFunction:
         self._lock = threading.RLock()
         self.__doc__ = getattr(fn, "__doc__", None)
         self.__name__ = self._name
+        self.__signature__ = self._signature  # what inspect.signature and help tell
 
     @property
     def trace_count(self) -> int:
@@ -129,6 +132,10 @@ class CompiledFunction:
 
     def __repr__(self):
         return f"<keras_xla.jit {self._name}, {self.trace_count} executables>"
+
+    def __deepcopy__(self, memo):
+        fn = copy.deepcopy(self._fn, memo)  # the same one of a function, another of a layer or a bound method
+        return self if fn is self._fn else CompiledFunction(fn, *self._options)
 
     def __get__(self, instance, owner=None):
         binds = hasattr(self._fn, "__get__") and not isinstance(self._fn, (types.MethodType, staticmethod))

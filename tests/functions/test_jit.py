@@ -1,6 +1,8 @@
 """keras_xla.jit: any function or bound method, one executable for each signature."""
 
+import copy
 import dataclasses
+import inspect
 import threading
 
 import keras
@@ -190,6 +192,25 @@ def test_what_takes_no_instance_takes_none_as_an_attribute_of_a_class():
 
     assert values(Net().layer(-ONES)) == values(Net().bound(-ONES)) == (ONES * 0).tolist()
     assert values(Net().static(ONES)) == values(Net.static(ONES)) == (ONES * 2).tolist()
+
+
+def test_signature_and_copies_are_those_of_the_function():
+    class Scaler:
+        factor = 2.0
+
+        def plain(self, x):
+            return x * self.factor
+
+        fast = jit(plain)
+
+    double, scaler = jit(lambda x, *, factor=2: x * factor), Scaler()
+    assert str(inspect.signature(double)) == "(x, *, factor=2)" and str(inspect.signature(scaler.fast)) == "(x)"
+    assert copy.deepcopy(double) is double
+    bound = jit(scaler.plain)
+    assert values(bound(ONES)) == (ONES * 2).tolist()
+    copied = copy.deepcopy({"scaler": scaler, "bound": bound})
+    copied["scaler"].factor = 3.0
+    assert values(copied["bound"](ONES)) == (ONES * 3).tolist()
 
 
 def test_inside_another_compiled_function_it_becomes_a_part_of_that():
