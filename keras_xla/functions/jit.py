@@ -141,7 +141,7 @@ class CompiledFunction:
         binds = hasattr(self._fn, "__get__") and not isinstance(self._fn, (types.MethodType, staticmethod))
         return types.MethodType(self, instance) if binds and instance is not None else self
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, /, *args, **kwargs):
         """Call the function, through the executable for these arguments; a first call with new shapes compiles.
 
         Args:

@@ -235,6 +235,10 @@ def test_positional_and_keyword_collections():
     assert values(add(ONES, ONES, last=ONES)) == (ONES * 3).tolist()
 
 
+def test_an_argument_may_be_called_self():
+    assert values(jit(lambda self, x: x * self)(self=2, x=ONES)) == (ONES * 2).tolist()
+
+
 def test_raise_on_recompile():
     fast = jit(lambda x: x, on_recompile="raise", name="fixed")
     fast(ONES)
