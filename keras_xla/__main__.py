@@ -44,6 +44,8 @@ def main() -> None:
     report = pathlib.Path(options.report).absolute() if options.report else None
     if report and not report.parent.is_dir():
         parser.error(f"--report received {options.report!r}; there is no folder {str(report.parent)!r}")
+    if report and report.is_dir():
+        parser.error(f"--report received {options.report!r}, which is a folder; it expects the name of a file")
     switch = Switch(SWITCHES[options.jit_compile])
     begun, process = time.perf_counter(), os.getpid()
     try:

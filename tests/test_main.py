@@ -104,6 +104,7 @@ def test_modules_and_folders_run_too(python, tmp_path):
         (("-m",), "a script to run is missing"),
         (("nothing.py",), "there is no file 'nothing.py'"),
         (("--report", "no/r.json", "x.py"), "--report received 'no/r.json'; there is no folder"),
+        (("--report", ".", "x.py"), "--report received '.', which is a folder"),
         (("--jit-compile", "yes", "x.py"), "invalid choice: 'yes'"),
         (("--repor", "r.json", "x.py"), "unrecognized arguments"),
     ],

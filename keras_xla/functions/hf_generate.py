@@ -100,9 +100,10 @@ class CompiledGenerate:
         statics = {n: _Same(x) for n, x in options.items() if n not in tensors}
         weights = _Weights(self._model.weights)
         if _IDS not in tensors:  # speech, or a start from nothing: there is no length to pad
-            return self._compiled(tensors, statics, _settings(config), weights)
+            return self._compiled(_by_name(tensors), _by_name(statics), _settings(config), weights)
         prompt = self._prompt(tensors, config)
-        outputs = self._compiled(self._padded(tensors, prompt), statics, _settings(config), weights)
+        padded = _by_name(self._padded(tensors, prompt))
+        outputs = self._compiled(padded, _by_name(statics), _settings(config), weights)
         return self._as_given(outputs, prompt, config)
 
     def _run(self, inputs: dict, options: dict, settings: dict, weights: "_Weights") -> Any:
@@ -271,7 +272,12 @@ class _Weights(_Same):
 
 def _settings(config: Any) -> dict:
     """What differs from the defaults of a generation config; every value is a part of the executable."""
-    return {n: x for n, x in config.to_diff_dict().items() if n != "transformers_version" and n[0] != "_"}
+    return _by_name({n: x for n, x in config.to_diff_dict().items() if n != "transformers_version" and n[0] != "_"})
+
+
+def _by_name(values: dict) -> dict:
+    """In one order, in whatever order they were passed: an executable is for one order."""
+    return dict(sorted(values.items()))
 
 
 def _ends(config: Any) -> list[int]:

@@ -1,5 +1,7 @@
 """`keras_xla.jit`: any function or bound method, compiled by XLA, with every compilation counted and explained."""
 
+import copy
+import dataclasses
 import functools
 import inspect
 import threading
@@ -23,6 +25,8 @@ from keras_xla.functions.buckets import Buckets, cut_back
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_AS_THEY_ARE = (str, bytes, bool, int, float, complex)  # of what a function returns
+_Key = tuple[Signature, tuple]  # the leaves of the arguments, and what `_structure` tells of each argument
 
 
 def jit(
@@ -45,7 +49,7 @@ def jit(
     - Keras variables that `fn` reads or assigns have their current values.
     - As everywhere in XLA, nothing checks the values inside. An index out of range or an assertion that fails raises no
       error.
-    - Inside another compiled function, the call becomes a part of that one.
+    - Inside another compiled function, the call becomes a part of that one, and with a `keras.Input`, of the model.
 
     The `generate` of a TensorFlow model of transformers 4 gets buckets for its prompts, see
     `keras_xla.functions.hf_generate.CompiledGenerate`.
@@ -100,7 +104,8 @@ def jit(
 class CompiledFunction:
     """A function with one XLA executable for each set of shapes, dtypes and static values; made by `keras_xla.jit`.
 
-    Calls from several threads are safe. Used as a decorator inside a class, it makes a method.
+    Calls from several threads are safe. Used as a decorator inside a class, it makes a method. A layer or a bound
+    method gets no instance there.
 
     Attributes:
         __name__: The name in the compile log.
@@ -109,14 +114,16 @@ class CompiledFunction:
 
     def __init__(self, fn: Any, buckets: Any, pad_value: Any, name: Any, on_recompile: str):
         self._fn, self._pad_value, self._on_recompile = fn, pad_value, on_recompile
+        self._options = buckets, pad_value, name, on_recompile
         self._name: str = name or getattr(fn, "__qualname__", "") or getattr(fn, "name", type(fn).__name__)
         self._signature = inspect.signature(fn.call if isinstance(fn, keras.layers.Layer) else fn)
         self._buckets = Buckets(buckets, list(self._signature.parameters), self._name)
-        self._executables: dict[Signature, Callable] = {}
+        self._executables: dict[_Key, Callable] = {}
         self._last: Signature | None = None
         self._lock = threading.RLock()
         self.__doc__ = getattr(fn, "__doc__", None)
         self.__name__ = self._name
+        self.__signature__ = self._signature  # what inspect.signature and help tell
 
     @property
     def trace_count(self) -> int:
@@ -126,10 +133,15 @@ class CompiledFunction:
     def __repr__(self):
         return f"<keras_xla.jit {self._name}, {self.trace_count} executables>"
 
-    def __get__(self, instance, owner=None):
-        return self if instance is None else types.MethodType(self, instance)
+    def __deepcopy__(self, memo):
+        fn = copy.deepcopy(self._fn, memo)  # the same one of a function, another of a layer or a bound method
+        return self if fn is self._fn else CompiledFunction(fn, *self._options)
 
-    def __call__(self, *args, **kwargs):
+    def __get__(self, instance, owner=None):
+        binds = hasattr(self._fn, "__get__") and not isinstance(self._fn, (types.MethodType, staticmethod))
+        return types.MethodType(self, instance) if binds and instance is not None else self
+
+    def __call__(self, /, *args, **kwargs):
         """Call the function, through the executable for these arguments; a first call with new shapes compiles.
 
         Args:
@@ -137,7 +149,8 @@ class CompiledFunction:
             **kwargs: As the function takes them.
 
         Returns:
-            What the function returns, its tensors as tensors of the backend, in the same structure.
+            What the function returns, in the same structure: its tensors and arrays as tensors of the backend, and
+            Python's numbers and strings as they are.
 
         Raises:
             RecompileError: this would compile again, and `on_recompile` is `"raise"`.
@@ -146,15 +159,16 @@ class CompiledFunction:
             ValueError: an argument is larger than its largest bucket or lacks the axis that has buckets, or two
                 arguments of different sizes go into one bucket.
         """
-        if any(map(is_traced, keras.tree.flatten((args, kwargs)))):
-            return self._fn(*args, **kwargs)
+        if any(is_traced(x) or isinstance(x, keras.KerasTensor) for x in keras.tree.flatten((args, kwargs))):
+            return self._fn(*args, **kwargs)  # a part of another compiled function, or of a functional model
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments, padded = self._buckets.pad(bound.arguments, self._pad_value)
         leaves, tensors = self._leaves(arguments)
-        executable = self._executables.get(leaves)
+        key = leaves, tuple(map(_structure, arguments.values()))
+        executable = self._executables.get(key)
         if executable is None:
-            outputs = self._compile(leaves, arguments, tensors)
+            outputs = self._compile(key, arguments, tensors)
         else:
             self._last = leaves
             outputs = executable(tensors)
@@ -168,16 +182,14 @@ class CompiledFunction:
                 if _is_array(x):
                     x = to_tensor(x)
                     tensors.append(x)
-                    leaves.append(Leaf(name, tuple(x.shape), keras.backend.standardize_dtype(x.dtype)))
+                    leaves.append(Leaf(name, tuple(x.shape), x.dtype.name))  # Keras does not know all dtypes
                 else:
                     leaves.append(Leaf(name, None, type(x).__name__, self._static(name, x)))
         return tuple(leaves), tensors
 
     def _static(self, name, x):
-        if hasattr(x, "assign"):  # variables compare by value, and their value is not part of the executable
+        if _is_variable(x):  # variables compare by value, and their value is not part of the executable
             return _Identity(x)
-        if isinstance(x, float):  # -0.0 equals 0.0, and NaN nothing
-            return _Exactly(x)
         try:
             hash(x)
         except TypeError:
@@ -186,13 +198,15 @@ class CompiledFunction:
                 "hashable; it "
                 "expects tensors, numpy arrays, nested structures of them, or hashable static values."
             ) from None
-        return x
+        return _Exactly(x)
 
-    def _compile(self, leaves: Signature, arguments: dict[str, Any], tensors: list):
+    def _compile(self, key: _Key, arguments: dict[str, Any], tensors: list):
+        leaves, _ = key
         with self._lock:
-            if leaves in self._executables:  # another thread was faster
-                return self._executables[leaves](tensors)
-            cause = "first call" if self._last is None else describe_change(self._last, leaves)
+            if key in self._executables:  # another thread was faster
+                return self._executables[key](tensors)
+            change = "first call" if self._last is None else describe_change(self._last, leaves)
+            cause = change or "another structure of the arguments"
             if self._last is not None and self._on_recompile == "raise":
                 raise RecompileError(
                     f'{self._name} would compile again: {cause}. It was made with on_recompile="raise"; '
@@ -200,15 +214,36 @@ class CompiledFunction:
                     f"arguments as they were ({describe(self._last)}), or give it buckets."
                 )
             start = time.perf_counter()
-            executable = compile_function(self._caller(arguments), tensors, self._refuse)
+            executable = self._executable(arguments, tensors)
             outputs = executable(tensors)
             events.record(self._name, "function", describe(leaves), cause, time.perf_counter() - start)
-            self._executables[leaves] = executable
+            self._executables[key] = executable
             self._last = leaves
         return outputs
 
-    def _caller(self, arguments: dict[str, Any]) -> Callable:
+    def _executable(self, arguments: dict[str, Any], tensors: list) -> Callable:
         """`fn` as a function of the list of its tensors; the static values stay as they are in `arguments`."""
+        call = self._caller(arguments)
+        returned: list[Any] = []  # in the last trace: the structure of the outputs, and what in it is no tensor
+
+        def flat(tensors):
+            outputs = call(tensors)
+            leaves = keras.tree.flatten(outputs)
+            returned[:] = keras.tree.map_structure(lambda _: 0, outputs), list(map(_as_it_is, leaves))
+            return [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves]
+
+        run = compile_function(flat, tensors, self._refuse)
+
+        def executable(tensors):
+            made = run(tensors)
+            structure, kept = returned  # neither backend gives back strings, nor JAX the order of a dict
+            leaves = [x if y is None else y for x, y in zip(made, kept, strict=True)]
+            return keras.tree.pack_sequence_as(structure, leaves)
+
+        return executable
+
+    def _caller(self, arguments: dict[str, Any]) -> Callable:
+        """What calls `fn` with a list of tensors in the places of those in `arguments`."""
         values = list(arguments.values())  # not the dict itself, whose keys a tree sorts
         flat = keras.tree.flatten(values)
         is_tensor = list(map(_is_array, flat))
@@ -257,22 +292,50 @@ class _Identity:
 
 
 class _Exactly:
-    """A float, equal to those that are written alike."""
+    """A value, equal to those that equal it and are of the same types, in its parts too; numbers are written alike."""
 
-    def __init__(self, value: float):
-        self._text = repr(value)
+    def __init__(self, value: Any):
+        self._value, self._parts = value, _parts(value)
+        self._key = self._parts if isinstance(value, float | complex) else (value, self._parts)  # NaN equals nothing
 
     def __eq__(self, other):
-        return isinstance(other, _Exactly) and other._text == self._text
+        return isinstance(other, _Exactly) and other._key == self._key
 
     def __hash__(self):
-        return hash(self._text)
+        return hash(self._key)
 
     def __repr__(self):
-        return self._text
+        return repr(self._value)
+
+
+def _parts(x: Any) -> tuple:
+    """What tells apart values that are equal: 1, 1.0 and True, or 0.0 and -0.0, also in a dataclass."""
+    if isinstance(x, float | complex):
+        return type(x), repr(x)
+    if isinstance(x, tuple):
+        return type(x), *map(_parts, x)
+    if dataclasses.is_dataclass(x) and type(x).__hash__ is not object.__hash__:
+        return type(x), *(_parts(getattr(x, field.name, None)) for field in dataclasses.fields(x) if field.compare)
+    return (type(x),)
+
+
+def _is_variable(x: Any) -> bool:
+    """Whether it is Keras' or TensorFlow's; a table of pandas has `assign`, too."""
+    return hasattr(type(x), "assign") and hasattr(type(x), "value")
+
+
+def _structure(x: Any) -> tuple | None:
+    """Types and order in structures, which leaves do not tell: of a tuple or a list, an empty dict, a dict's keys."""
+    if isinstance(x, dict):
+        return type(x), tuple(x), tuple(map(_structure, x.values()))
+    return (type(x), tuple(map(_structure, x))) if isinstance(x, (list, tuple)) else None
+
+
+def _as_it_is(x: Any) -> Any:
+    return x if isinstance(x, _AS_THEY_ARE) else None
 
 
 def _is_array(x) -> bool:
-    if isinstance(x, str | bytes) or hasattr(x, "assign"):
+    if isinstance(x, str | bytes) or _is_variable(x):
         return False
     return isinstance(x, np.ndarray | np.generic) or keras.ops.is_tensor(x)

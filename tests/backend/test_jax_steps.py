@@ -309,6 +309,28 @@ def test_a_step_that_changes_the_types_of_its_state_runs_as_keras_runs_it(groups
     assert len(told) == 2 * before == 54
 
 
+def test_layers_without_xla_run_in_python_at_every_step(groups):
+    def fit(compile_):
+        class Grows(keras.layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.supports_jit, self.calls = False, 0
+
+            def call(self, x):
+                self.calls += 1
+                return x * self.calls
+
+        keras.utils.set_random_seed(0)
+        grows = Grows()
+        model = keras.Sequential([keras.Input((20,)), grows, keras.layers.Dense(3)])
+        compile_(model, "sgd", LOSS)
+        return model.fit(X, Y, batch_size=24, epochs=2, verbose=0).history, grows.calls
+
+    (history, calls), (expected, expected_calls) = fit(compile), fit(PLAIN)
+    same(history, expected)
+    assert calls == expected_calls and not groups
+
+
 def test_keras_does_not_look_into_the_state_of_its_loop(monkeypatch):
     seen, setattr_ = [], keras.Model.__setattr__
     monkeypatch.setattr(

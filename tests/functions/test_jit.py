@@ -1,5 +1,8 @@
 """keras_xla.jit: any function or bound method, one executable for each signature."""
 
+import copy
+import dataclasses
+import inspect
 import threading
 
 import keras
@@ -65,6 +68,29 @@ def test_structures_in_and_out():
     assert values(out["deep"][0][0]) == ONES.tolist()
 
 
+def test_what_is_no_tensor_comes_back_as_it_is_and_dicts_in_their_order():
+    told = jit(lambda x, name: {"y": x * 2, "name": name, "rows": x.shape[0], "all": [(True, None)]})
+    for name in ("net", "net", "other"):
+        out = told(ONES, name)
+        assert list(out) == ["y", "name", "rows", "all"] and values(out.pop("y")) == (ONES * 2).tolist()
+        assert out == {"name": name, "rows": 4, "all": [(True, None)]} and type(out["rows"]) is int
+    assert told.trace_count == 2
+
+
+def test_structures_of_the_same_leaves_are_not_mixed_up():
+    log, same, first = Log(), jit(lambda x: x), jit(lambda x: next(iter(x.values())))
+    kinds = [type(same(x)) for x in ([ONES], (ONES,), [ONES])]
+    assert kinds == [list, tuple, list] and same.trace_count == 2
+    assert log.causes() == ["first call", "another structure of the arguments"]
+    assert [values(first(x))[0][0] for x in ({"a": ONES, "b": ONES * 2}, {"b": ONES * 2, "a": ONES})] == [1.0, 2.0]
+
+
+def test_empty_structures_are_not_mixed_up():
+    shift = jit(lambda x, options: x + int("a" in options) + 2 * isinstance(options, list))
+    assert [values(shift(ONES, x))[0][0] for x in ({}, {"a": {}}, [], {})] == [1.0, 2.0, 3.0, 1.0]
+    assert shift.trace_count == 3
+
+
 def test_int64_ids_and_nan():
     assert values(jit(lambda ids: ids + 1)(np.array([1, 2], "int64"))) == [2, 3]
     assert np.isnan(values(jit(lambda x: x + 1)(np.array([np.nan], "float32")))).all()
@@ -77,6 +103,29 @@ def test_a_float_is_another_one_if_its_sign_is_and_nan_is_the_same():
     before = scale.trace_count
     scale(ONES, float("nan")), scale(ONES, float("nan"))
     assert scale.trace_count == before + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    value: float | complex | tuple
+
+
+def test_equal_values_of_other_types_are_others_in_a_dataclass_too():
+    scale = jit(lambda x, factor: x * (factor.value[0] if isinstance(factor.value, tuple) else factor.value))
+    signs = [np.signbit(values(scale(ONES, Factor(value)))).all() for value in (0.0, -0.0, (0.0,), (-0.0,))]
+    assert signs == [False, True, False, True]
+    for value in (0.0, 0, 0.0):
+        scale(ONES, Factor((value,)))
+    assert scale.trace_count == 4 + 1
+
+
+def test_tables_that_change_in_place_are_no_variables():
+    class Table:
+        __hash__ = None
+        assign = dict
+
+    with pytest.raises(TypeError, match=r"x of type Table, which is neither a tensor nor hashable"):
+        jit(lambda x: x)(Table())
 
 
 def test_variables_are_read_and_assigned_live():
@@ -131,11 +180,51 @@ def test_bound_methods_and_decorated_methods():
     assert Scaler.decorated.trace_count == 2
 
 
+def test_what_takes_no_instance_takes_none_as_an_attribute_of_a_class():
+    class Net:
+        layer = jit(keras.layers.ReLU())
+        bound = jit(keras.layers.ReLU().call)
+
+        @jit
+        @staticmethod
+        def static(x):
+            return x * 2
+
+    assert values(Net().layer(-ONES)) == values(Net().bound(-ONES)) == (ONES * 0).tolist()
+    assert values(Net().static(ONES)) == values(Net.static(ONES)) == (ONES * 2).tolist()
+
+
+def test_signature_and_copies_are_those_of_the_function():
+    class Scaler:
+        factor = 2.0
+
+        def plain(self, x):
+            return x * self.factor
+
+        fast = jit(plain)
+
+    double, scaler = jit(lambda x, *, factor=2: x * factor), Scaler()
+    assert str(inspect.signature(double)) == "(x, *, factor=2)" and str(inspect.signature(scaler.fast)) == "(x)"
+    assert copy.deepcopy(double) is double
+    bound = jit(scaler.plain)
+    assert values(bound(ONES)) == (ONES * 2).tolist()
+    copied = copy.deepcopy({"scaler": scaler, "bound": bound})
+    copied["scaler"].factor = 3.0
+    assert values(copied["bound"](ONES)) == (ONES * 3).tolist()
+
+
 def test_inside_another_compiled_function_it_becomes_a_part_of_that():
     inner = jit(lambda x: x + 1)
     outer = jit(lambda x: inner(x) * 2)
     assert values(outer(ONES)) == (ONES * 4).tolist()
     assert (inner.trace_count, outer.trace_count) == (0, 1)
+
+
+def test_with_an_input_of_keras_it_becomes_a_part_of_the_model():
+    inputs, double = keras.Input((3,)), jit(lambda x: x * 2, buckets={"x": {0: "pow2"}})
+    model = keras.Model(inputs, double(inputs))
+    assert values(model(ONES)) == (ONES * 2).tolist()
+    assert double.trace_count == 0
 
 
 def test_positional_and_keyword_collections():
@@ -144,6 +233,10 @@ def test_positional_and_keyword_collections():
         return sum(parts) + named["last"]
 
     assert values(add(ONES, ONES, last=ONES)) == (ONES * 3).tolist()
+
+
+def test_an_argument_may_be_called_self():
+    assert values(jit(lambda self, x: x * self)(self=2, x=ONES)) == (ONES * 2).tolist()
 
 
 def test_raise_on_recompile():

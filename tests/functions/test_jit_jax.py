@@ -44,6 +44,18 @@ def test_a_variable_made_of_a_python_number_compiles_once(compiled):
     assert compiled.count("jit(compiled)") == add.trace_count == 1
 
 
+def test_keys_of_jax_may_change_as_arrays_may():
+    draw = jit(lambda key: jax.random.uniform(key, (3,)))
+    for key in map(jax.random.key, (0, 1)):
+        np.testing.assert_allclose(draw(key), jax.random.uniform(key, (3,)), rtol=1e-6)
+    assert draw.trace_count == 1
+
+
+def test_dtypes_that_keras_does_not_know():
+    double = jit(lambda x: x.astype("int32") * 2)
+    assert double(jax.numpy.asarray([1, -2], jax.numpy.int4)).tolist() == [2, -4]
+
+
 def test_values_computed_by_jax_use_the_same_executable(compiled):
     fast = jit(lambda x: x + 1)
     for x in (np.float32(1), jax.numpy.float32(2), jax.numpy.asarray(3.0)):

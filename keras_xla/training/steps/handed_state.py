@@ -18,7 +18,12 @@ _layers = otherwise(())(flat_layers)
 
 @otherwise(False)
 def hands_over_state(model: keras.Model, kind: str) -> bool:
-    """Whether Keras hands the state of a model to each step, with an iterator of single batches."""
+    """Whether Keras hands the state of a model to each step, with an iterator of single batches.
+
+    Not where a layer says that XLA cannot compile it: Keras runs all Python of such a step every time, so no loop may.
+    """
+    if not all(getattr(layer, "supports_jit", True) for layer in _layers(model)):
+        return False
     nnx = getattr(keras.config, "is_nnx_enabled", lambda: False)()  # state in the variables of flax
     return make_state_runner is not None and kind != "predict" and not nnx and takes_single_batches(model)
 

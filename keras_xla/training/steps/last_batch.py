@@ -136,6 +136,8 @@ class Fill:
     def __call__(self, batch: Any) -> Any:
         """The batch as a `FilledBatch`."""
         leaves = [x for x in keras.tree.flatten(batch) if x is not None]
+        if not all(hasattr(x, "__array__") for x in leaves):  # sparse ones of JAX have none
+            return batch
         sizes = {np.shape(x)[:1] for x in leaves}
         if len(sizes) != 1 or () in sizes or (0,) in sizes or not _targets_fit(self._model, batch):
             return batch

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import scipy.sparse
 
 from keras_xla.training.compile import compile
 from keras_xla.training.steps.last_batch import Fill, fills
@@ -95,6 +96,13 @@ def test_what_is_filled():
     np.testing.assert_array_equal(filled[1].batch[0][5:], np.repeat(X[12:13], 3, axis=0))
     for odd in ((X[:8], Y[:7]), (X[:0], Y[:0]), np.float32(1)):
         assert Fill(classifier())(odd) is odd
+
+
+def test_sparse_batches_are_not_filled():
+    fill = Fill(classifier())
+    for rows in (8, 5):
+        batch = scipy.sparse.csr_matrix(X[:rows]), Y[:rows]
+        assert fill(batch) is batch
 
 
 def results(compile_, make, fit, **options):

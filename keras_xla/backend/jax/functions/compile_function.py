@@ -78,6 +78,8 @@ def with_autograph(call: Callable):
 
 def to_tensor(x) -> jax.Array:
     """The array on the device; the explicit dtype drops jax's weak type, which would compile again."""
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):  # keys of jax.random, which have no other dtype
+        return x
     return jnp.asarray(x, dtype=jax.dtypes.canonicalize_dtype(x.dtype))
 
 
