@@ -247,7 +247,7 @@ class Executables:
                 f'{self.name} would compile again: {cause}. It was made with on_recompile="raise": call warmup with '
                 "such sizes and options before, or widen the buckets."
             )
-        result: Future = Future()
+        result = Future()
         settings = backend.thread_settings()
 
         def run():

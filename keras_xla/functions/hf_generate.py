@@ -243,6 +243,7 @@ class _Same:
 
     def __init__(self, value: Any):
         self.value = value
+        self._key: Any
         if isinstance(value, (list, tuple)):  # as it is now: a list of processors may change before the next call
             self._key = type(value), tuple(map(_Same, value))
             return
