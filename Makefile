@@ -13,12 +13,13 @@ ON_JAX := tests/private tests/training tests/functions tests/backend/test_jax_st
 # PyTorch, the reference, has one thread in each: two of its threads wait for each other by keeping a core busy.
 PARALLEL := -n 2 --dist worksteal
 test test-all differential oldest transformers4 nightly: export OMP_NUM_THREADS := 1
-# Models in tests are tiny, and take longer to compile than to run: LLVM's optimizations are left to `make test-all`.
-test: export XLA_FLAGS ?= --xla_backend_optimization_level=0
+# Models in tests are tiny, and take longer to compile than to run: LLVM's optimizations are left to `make test-all`. Not so
+# where training is tested, which times both ways.
+test: UNOPTIMIZED := XLA_FLAGS="--xla_backend_optimization_level=0 $$XLA_FLAGS"
 # All tests in several runs: $(call in_runs,python,options)
 define in_runs
-	$(1) -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation $(2)
-	$(1) -m pytest $(PARALLEL) tests/generation --ignore tests/generation/speech $(2)
+	$(UNOPTIMIZED) $(1) -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation $(2)
+	$(UNOPTIMIZED) $(1) -m pytest $(PARALLEL) tests/generation --ignore tests/generation/speech $(2)
 	$(1) -m pytest $(PARALLEL) tests/training tests/generation/speech $(2)
 endef
 
@@ -30,8 +31,8 @@ demo: $(VENV)/.base
 # Both backends, and the live TensorFlow models of transformers 4 in an environment of their own.
 test: $(VENV)/.test .venv-transformers4/.installed
 	$(call in_runs,$(BIN)/python,-m "not slow")
-	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
-	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m "not slow"
+	$(UNOPTIMIZED) KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
+	$(UNOPTIMIZED) .venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m "not slow"
 
 # And what takes longer, on both backends: before an issue is closed.
 test-all: test
