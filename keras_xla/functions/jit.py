@@ -189,7 +189,7 @@ class CompiledFunction:
 
     def _static(self, name, x):
         if _is_variable(x):  # variables compare by value, and their value is not part of the executable
-            return _Identity(x)
+            return _Static(("itself", id(x)), x)
         try:
             hash(x)
         except TypeError:
@@ -198,7 +198,8 @@ class CompiledFunction:
                 "hashable; it "
                 "expects tensors, numpy arrays, nested structures of them, or hashable static values."
             ) from None
-        return _Exactly(x)
+        parts = _parts(x)
+        return _Static(parts if isinstance(x, float | complex) else (x, parts), x)  # NaN equals nothing
 
     def _compile(self, key: _Key, arguments: dict[str, Any], tensors: list):
         leaves, _ = key
@@ -275,41 +276,19 @@ class CompiledFunction:
         refuse_ops(owner if isinstance(owner, keras.Model) else None, blockers, self._name)
 
 
-class _Identity:
-    """Equal to itself only."""
+@dataclasses.dataclass(frozen=True, repr=False)
+class _Static:
+    """A value that is a part of the executable: equal to those with an equal key. It keeps alive what the key names."""
 
-    def __init__(self, value):
-        self._value = value
-
-    def __eq__(self, other):
-        return isinstance(other, _Identity) and other._value is self._value
-
-    def __hash__(self):
-        return id(self._value)
+    key: tuple
+    value: Any = dataclasses.field(compare=False)
 
     def __repr__(self):
-        return repr(self._value)
-
-
-class _Exactly:
-    """A value, equal to those that equal it and are of the same types, in its parts too; numbers are written alike."""
-
-    def __init__(self, value: Any):
-        self._value, self._parts = value, _parts(value)
-        self._key = self._parts if isinstance(value, float | complex) else (value, self._parts)  # NaN equals nothing
-
-    def __eq__(self, other):
-        return isinstance(other, _Exactly) and other._key == self._key
-
-    def __hash__(self):
-        return hash(self._key)
-
-    def __repr__(self):
-        return repr(self._value)
+        return repr(self.value)
 
 
 def _parts(x: Any) -> tuple:
-    """What tells apart values that are equal: 1, 1.0 and True, or 0.0 and -0.0, also in a dataclass."""
+    """What tells apart values that are equal, at any depth: 1, 1.0 and True, or 0.0 and -0.0, also in a dataclass."""
     if isinstance(x, float | complex):
         return type(x), repr(x)
     if isinstance(x, tuple):

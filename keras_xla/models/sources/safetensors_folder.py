@@ -1,8 +1,6 @@
 """A Hugging Face folder: config.json, one or several safetensors files, tokenizer files."""
 
-import collections
 import json
-import math
 import os
 import reprlib
 from pathlib import Path
@@ -12,6 +10,7 @@ import ml_dtypes  # noqa: F401  (safetensors finds numpy's bfloat16 only once th
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from keras_xla.models.sources.dtypes import dtype_of_most
 from keras_xla.models.sources.tensorflow import folder as tensorflow_folder
 from keras_xla.models.sources.tensorflow.names import config_as_computed
 
@@ -69,11 +68,8 @@ class SafetensorsFolder:
 
     def dtype(self) -> str:
         """The float dtype of most of its numbers."""
-        numbers: collections.Counter[str] = collections.Counter()
-        for name in self._file_of:
-            stored = self._file_of[name].get_slice(name).get_dtype()
-            numbers[_DTYPES.get(stored, "float32")] += math.prod(self.shape(name))
-        return max(numbers, key=numbers.__getitem__, default="float32")
+        stored = ((file.get_slice(name).get_dtype(), self.shape(name)) for name, file in self._file_of.items())
+        return dtype_of_most((_DTYPES.get(dtype, "float32"), shape) for dtype, shape in stored)
 
     def read(self, name: str) -> np.ndarray:
         """One tensor, in the dtype it is stored in."""

@@ -1,12 +1,11 @@
 """Live Hugging Face TensorFlow models (transformers 4, tf-keras) as checkpoints."""
 
-import collections
-import math
 from typing import Any
 
 import numpy as np
 
 from keras_xla.backend.requirements import require
+from keras_xla.models.sources.dtypes import dtype_of_most
 from keras_xla.models.sources.tensorflow.names import as_pytorch, config_as_computed, flat
 from keras_xla.private.transformers import generation_config
 
@@ -67,10 +66,7 @@ class TransformersTF:
 
     def dtype(self) -> str:
         """The float dtype of most of its numbers."""
-        numbers: collections.Counter[str] = collections.Counter()
-        for variable, _ in self._variables.values():
-            numbers[variable.dtype.name] += math.prod(variable.shape)
-        return max(numbers, key=numbers.__getitem__, default="float32")
+        return dtype_of_most((variable.dtype.name, variable.shape) for variable, _ in self._variables.values())
 
     def read(self, name: str) -> np.ndarray:
         """One variable's value, in PyTorch's layout; a read-only view on CPU."""

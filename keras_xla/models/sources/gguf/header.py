@@ -4,7 +4,6 @@
 truncated file by whatever numpy says when it runs off the end.
 """
 
-import collections
 import math
 import struct
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, dequantize
 from gguf.quants import quant_shape_to_byte_shape
 
+from keras_xla.models.sources.dtypes import dtype_of_most
 from keras_xla.models.sources.gguf.fields import Fields
 
 _SCALARS = {
@@ -71,10 +71,7 @@ class GGUFHeader:
 
     def dtype(self) -> str:
         """The float dtype of most of its numbers; float32 for those that are quantized."""
-        numbers: collections.Counter[str] = collections.Counter()
-        for tensor in self.tensors.values():
-            numbers[_DTYPES.get(tensor.kind.name, "float32")] += math.prod(tensor.shape)
-        return max(numbers, key=numbers.__getitem__, default="float32")
+        return dtype_of_most((_DTYPES.get(x.kind.name, "float32"), x.shape) for x in self.tensors.values())
 
     def read(self, name: str) -> np.ndarray:
         """One tensor, dequantized to float32."""
