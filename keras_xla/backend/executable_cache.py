@@ -126,17 +126,23 @@ class ExecutableCache:
             os.utime(path)  # used now
         return payload
 
-    def put(self, key: str, payload: bytes) -> None:
-        """Keep it, unless it alone is more than may be kept."""
+    def put(self, key: str, payload: bytes) -> bool:
+        """Keep it, unless it alone is more than may be kept, or the disk does not take it; whether it is kept."""
         content = MAGIC + hashlib.sha256(payload).digest() + payload
         if len(content) > self.max_bytes:
-            return
+            return False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._path(key), content)
             let_go_of_the_oldest(self.folder, ".xla", self.max_bytes, lambda file: file.st_size)
         except OSError as error:
             self._warn(f"keras_xla cannot keep executables in {self.folder}: {error}")
+            return False
+        return True
+
+    def holds(self, key: str) -> bool:
+        """Whether there is something under a key, whole or not."""
+        return self._path(key).exists()
 
     def drop(self, key: str) -> None:
         """Remove it."""

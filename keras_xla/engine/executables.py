@@ -11,6 +11,8 @@ from typing import Any
 
 from keras_xla import backend
 from keras_xla.backend.compile_log import RecompileError, record
+from keras_xla.backend.executable_cache import ExecutableCache
+from keras_xla.engine.kept import KeptExecutables
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,10 @@ class Executables:
         variables: What those functions read.
         more_variables: From a key to what else its function reads.
         on_recompile: `"log"`, or `"raise"`: once one key of a kind is compiled, a new one is a `RecompileError`.
+        computes: A function that returns what the functions compute, see `kept.what_is_computed`.
+
+    Attributes:
+        kept: Those on disk, which are read instead of compiled.
     """
 
     def __init__(
@@ -198,12 +204,14 @@ class Executables:
         variables: Sequence,
         on_recompile: str = "log",
         more_variables: Callable[[Any], Sequence] = lambda key: (),
+        computes: Callable[[], str | None] = lambda: None,
     ):
         if on_recompile not in ("log", "raise"):
             raise ValueError(f'Received on_recompile={on_recompile!r}; expected "log" or "raise".')
         self.name, self.on_recompile = name, on_recompile
         self._build, self._variables, self._more_variables = build, variables, more_variables
-        self._compiled: dict[Any, Callable] = {}
+        self._compiled: dict[Any, _Stateless | backend.OnState] = {}
+        self.kept = KeptExecutables(computes, variables)
         self._lock = threading.Lock()
         self._warming = threading.local()
         self.trace_count = 0
@@ -242,7 +250,7 @@ class Executables:
 
     def _first(self, key, args, weights):
         cause = self._cause(key)
-        if cause != "first call" and not self.may_compile:
+        if cause != "first call" and not self.may_compile and not self.kept.holds(key):
             raise RecompileError(
                 f'{self.name} would compile again: {cause}. It was made with on_recompile="raise": call warmup with '
                 "such sizes and options before, or widen the buckets."
@@ -265,19 +273,29 @@ class Executables:
             if key not in self._compiled:
                 cause, before = self._cause(key), self.trace_count
                 function, names = self._build(key)
-                function = self._counted(function)
+                if (read := self.kept.read(key, names or ())) is not None:
+                    self._compiled[key] = compiled = _Stateless(read) if names is None else read
+                    return compiled(*args, weights=weights)
                 variables = [*self._variables, *self._more_variables(key)]
-                if names is None:
-                    compiled = backend.jit(function, variables)
-                else:
-                    compiled = backend.jit_on_state(function, variables, names)
+                compiled = self._jit(self._counted(function), variables, names)
                 start = time.perf_counter()
                 result = compiled(*args, weights=weights)
                 self._compiled[key] = compiled
                 assert self.trace_count == before + 1, "one key is one trace"
                 record(self.name, "generate", str(key), cause, time.perf_counter() - start)
+                self.kept.keep(key, compiled)
                 return result
         return self._compiled[key](*args, weights=weights)
+
+    @staticmethod
+    def _jit(function: Callable, variables: Sequence, names: tuple[str, ...] | None) -> "_Stateless | backend.OnState":
+        if names is not None:
+            return backend.jit_on_state(function, variables, names)
+        return _Stateless(backend.jit_on_state(lambda values, *tensors: (values, function(*tensors)), variables, ()))
+
+    def save(self, cache: ExecutableCache) -> list:
+        """Put all executables into a cache; returns the keys of those that could not be put there."""
+        return self.kept.save(dict(self._compiled), cache)
 
     def _run_eagerly(self, key, *args):
         function, names = self._build(key)
@@ -314,6 +332,20 @@ class Executables:
         nearest = min(map(changes, others), key=len)  # of equals, the latest
         labels = {name: f"{name} bucket" for name in ("batch", "cache", "source", "prompt")}
         return ", ".join(f"{labels.get(field, field)} {_show(old)} -> {_show(new)}" for field, old, new in nearest)
+
+
+class _Stateless:
+    """An executable that works on no state, and is called without one."""
+
+    def __init__(self, run: backend.OnState):
+        self._run, self._state = run, backend.DeviceState({})
+
+    def __call__(self, *args: Any, weights: list | None = None) -> Any:
+        return self._run(self._state, *args, weights=weights)
+
+    def keep(self, name: str, cache: ExecutableCache) -> bool:
+        """See `OnState.keep`."""
+        return self._run.keep(name, cache)
 
 
 def _show(value) -> str:

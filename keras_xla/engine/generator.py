@@ -68,7 +68,8 @@ class Generator:
         self._programs = programs = Programs(model, self.processors, processed_scores)
         self.has_encoder, self.chunked = programs.has_encoder, programs.chunked
         self.batch_buckets, self.cache_buckets, self._cache_bytes = batch, cache, cache_bytes
-        self.executables = Executables(name, programs.function, model.variables, on_recompile, programs.more_variables)
+        more = programs.more_variables, programs.computes
+        self.executables = Executables(name, programs.function, model.variables, on_recompile, *more)
         self.pool = StatePool(programs.new_state)
         self.prompt_runner = PromptRunner(model, programs, self.executables, self.pool, batch, cache, source, refresh)
         made = programs, self.executables, self.pool, self.prompt_runner, cache

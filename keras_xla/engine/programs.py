@@ -23,6 +23,7 @@ from keras_xla.engine.executables import (
     SpeculateKey,
     WholeKey,
 )
+from keras_xla.engine.kept import what_is_computed
 from keras_xla.engine.padding import chunk_size
 from keras_xla.engine.runs.generation import StateKey
 from keras_xla.engine.search import decode, processors, refill, speculate
@@ -91,6 +92,10 @@ class Programs:
             return functools.partial(self._speculate, key), (*model, *_SEARCHED, "draft")
         advance = self._prefill_whole if isinstance(key, WholeKey) else self._advance
         return functools.partial(advance, key), (*model, *_SEARCHED)
+
+    def computes(self) -> str | None:
+        """What the functions compute, see `kept.what_is_computed`."""
+        return what_is_computed(self._model, self.processors, self._processed_scores)
 
     def number_of(self, assistant: Any) -> int:
         """A number for an assisting `ChunkDecoder`, from 1 on: the same for the same one, kept from then on."""

@@ -4,6 +4,7 @@ import functools
 import inspect
 import itertools
 import os
+import pathlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from keras_xla.config.values import as_integers
 from keras_xla.engine.generator import CACHE_BYTES
 from keras_xla.engine.search.own_processors import own_processors
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.generation.compiled import SavedExecutables, prepare
 from keras_xla.generation.defaults import known_options, resolve, stored_options
 from keras_xla.generation.in_graph import host_call, output_specs, symbolic_outputs
 from keras_xla.generation.saving import SavedWithTokenizer
@@ -31,7 +33,7 @@ from keras_xla.private.keras import forget, in_stateless_scope, outputs_of_calls
 
 
 @keras.saving.register_keras_serializable(package="keras_xla")
-class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
+class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables):
     """A Keras layer that generates text or transcribes speech, compiled by XLA for a few fixed shapes.
 
     XLA compiles an executable for each set of shapes, which takes seconds. So the layer pads what it gets to a few
@@ -160,6 +162,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         tokenizer: Any = None,
         dtype: Any = None,
         quantization: str | None = None,
+        compiled: str | os.PathLike | None = None,
         **kwargs: Any,
     ) -> "XLAGenerationLayer":
         """Load an `XLAGenerationLayer` from a Hugging Face folder or hub name (safetensors), or from a GGUF file.
@@ -171,6 +174,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             tokenizer: A Hugging Face tokenizer in place of the checkpoint's own.
             dtype: Of weights and computation; Keras' default (float32) if None, `"auto"` for the checkpoint's own.
             quantization: `"int8"`, see the class. Only a few weights are in memory in floats at a time.
+            compiled: A folder with executables, as `save_compiled` makes it. By default all is compiled when needed.
             **kwargs: The other arguments of the class.
 
         Raises:
@@ -185,6 +189,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         print(gpt2.generate("The capital of France is"))
         ```
         """
+        if compiled is not None:
+            prepare(pathlib.Path(compiled))  # before the weights, with which TensorFlow would start
         checkpoint = open_checkpoint(source)
         found = model_config(checkpoint)
         speech, has_encoder = hasattr(found, "num_mel_bins"), getattr(found, "is_encoder_decoder", False)
@@ -197,7 +203,10 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         model = load_model(checkpoint, dtype, quantization)
         tokenizer = checkpoint.tokenizer() if tokenizer is None else tokenizer
         dtype = model.dtype_policy if dtype == "auto" else dtype
-        return cls(model, tokenizer, dtype=dtype, generation_config=stored, **kwargs)
+        layer = cls(model, tokenizer, dtype=dtype, generation_config=stored, **kwargs)
+        if compiled is not None:
+            layer.load_compiled(compiled)
+        return layer
 
     def call(self, inputs):
         """Generate with the options of the layer; see the class for inputs and outputs."""

@@ -1,5 +1,7 @@
 """Log-mel features of clips of any length, a fixed-shape piece at a time, and the windows that a model reads."""
 
+import functools
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +49,8 @@ class Features:
 
     def __init__(self, log_mel: LogMel, name: str = "features"):
         self.log_mel = log_mel
-        self.executables = Executables(name, lambda key: (log_mel.spectrum, None), [])
+        computes = functools.partial(json.dumps, {**log_mel.get_config(), "name": ""}, sort_keys=True)
+        self.executables = Executables(name, lambda key: (log_mel.spectrum, None), [], computes=computes)
 
     @property
     def samples(self) -> int:
