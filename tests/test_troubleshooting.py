@@ -27,6 +27,7 @@ NOT_SHOWN = {
     ("backend/packing.py", "this describes no structure"): "caught: the file is dropped, and all is compiled",
     ("backend/packing.py", "cannot be written down"): "caught: it is not kept",
     ("backend/packing.py", "KeyError(kind)"): "caught, as the first",
+    ("generation/compiled.py", "its format is"): _ANOTHER,
     ("private/jax.py", "JAX cannot write this executable down"): "caught: it is not kept",
     ("private/jax.py", "JAX cannot read this executable"): "caught: the file is dropped, and all is compiled",
     ("backend/jax/step_loop.py", "numbers of the state have weak types"): _KERAS_RUNS_IT,

@@ -26,11 +26,10 @@ print(json.dumps([made["sequences"].tolist(), layer.save_compiled("bundle")]))
 """
 LOAD = """
 import keras_xla
-from keras_xla.backend import compile_log
 layer = keras_xla.XLAGenerationLayer.from_pretrained(
     {model!r}, max_new_tokens=5, eos_token_id=None, {options} compiled="bundle", on_recompile="raise")
 made = layer.generate({inputs})
-print(json.dumps([made["sequences"].tolist(), layer.trace_count, len(keras_xla.compile_log().events)]))
+print(json.dumps([made["sequences"].tolist(), layer.trace_count, len(list(keras_xla.compile_log()))]))
 """
 IDS = "[[5, 6, 7]]"
 
