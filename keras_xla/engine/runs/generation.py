@@ -156,9 +156,10 @@ class Generation:
         count = self._pace.count(seconds) if count is None else count
         if self._furthest >= self._room:
             self._make_room()
-        traces, start = self._executables.trace_count, time.perf_counter()
-        runs = self._run(self._executable(self._key), count)
-        if self._executables.trace_count == traces and runs:
+        key, start = self._executable(self._key), time.perf_counter()
+        waits = self._executables.compiles(key)
+        runs = self._run(key, count)
+        if runs and not waits:
             self._pace.took(time.perf_counter() - start, runs)
 
     def _run(self, key: Any, count: int) -> int:
