@@ -68,6 +68,7 @@ class Programs:
         self.has_encoder = hasattr(model, "encode")
         self.chunked = self.has_encoder or is_chunked(model)
         self._memory_specs: dict[tuple[int, int], Any] = {}
+        self._specs: dict[StateKey, dict[str, Any]] = {}
         self._assistants: list[ChunkDecoder] = []
         self._lock = threading.Lock()
 
@@ -119,6 +120,18 @@ class Programs:
 
     def new_state(self, key: StateKey) -> backend.DeviceState:
         """A state of zeros."""
+        return backend.DeviceState(self._state_specs(key))
+
+    def state_bytes(self, key: StateKey) -> int:
+        """Of all that a state holds."""
+        return _bytes_of(self._state_specs(key))
+
+    def _state_specs(self, key: StateKey) -> dict[str, Any]:
+        if key not in self._specs:
+            self._specs[key] = self._new_specs(key)
+        return self._specs[key]
+
+    def _new_specs(self, key: StateKey) -> dict[str, Any]:
         model = self._model
         specs: dict[str, Any] = {}
         row = keras.KerasTensor((key.batch,), "int32")
@@ -147,7 +160,7 @@ class Programs:
             assistant = self._assistants[key.assistant - 1]
             cache = backend.output_spec(lambda row: assistant.empty_cache(key.batch, key.cache), row)
             specs["draft"] = Draft.specs(cache, key.batch)
-        return backend.DeviceState(specs)
+        return specs
 
     @functools.cached_property
     def slot_axes(self) -> list[int | None]:
@@ -158,7 +171,7 @@ class Programs:
     @functools.cached_property
     def slot_bytes(self) -> int:
         """Of a row's cache for each slot; where prompts run in chunks."""
-        return sum(math.prod(x.shape) * np.dtype(_STORED_AS.get(x.dtype, x.dtype)).itemsize for x in self._row_cache(1))
+        return _bytes_of(self._row_cache(1))
 
     def _row_cache(self, slots: int) -> list:
         row = keras.KerasTensor((1,), "int32")
@@ -249,6 +262,11 @@ class Programs:
 
     def _decoder(self, values) -> Any:
         return self._model.with_memory(values["memory"]) if self.has_encoder else self._model
+
+
+def _bytes_of(specs: Any) -> int:
+    leaves = [x for x in keras.tree.flatten(specs) if x is not None]
+    return sum(math.prod(x.shape) * np.dtype(_STORED_AS.get(x.dtype, x.dtype)).itemsize for x in leaves)
 
 
 def _empty_cache(model, key: StateKey):

@@ -17,9 +17,11 @@ from keras_xla.config.values import as_integers
 from keras_xla.engine.generator import CACHE_BYTES
 from keras_xla.engine.search.own_processors import own_processors
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.engine.warmup import silent
 from keras_xla.generation.compiled import SavedExecutables, prepare
 from keras_xla.generation.defaults import known_options, resolve, stored_options
 from keras_xla.generation.in_graph import host_call, output_specs, symbolic_outputs
+from keras_xla.generation.progress import CompileProgress
 from keras_xla.generation.saving import SavedWithTokenizer
 from keras_xla.generation.speech.pipeline import SpeechPipeline, generator_for, is_speech
 from keras_xla.generation.speech.transcripts import Transcript
@@ -299,10 +301,13 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables):
     ) -> int:
         """Compile ahead what calls will need, for every pair of a batch size and a prompt length.
 
+        It compiles as many executables side by side as this process may use cores, 8 at most. Each needs a cache of its
+        size meanwhile; what runs at once holds at most `cache_bytes`, or else one runs alone.
+
         Args:
             batch_sizes: How many prompts a call will have (int, or several); 1 by default.
             prompt_lengths: How many tokens the longest will have (int, or several), 32 by default; not for speech.
-            verbose: 0 for silence; a progress bar otherwise.
+            verbose: 0 for silence; otherwise a progress bar, and a line for each executable.
             **overrides: Generation options that the calls will have; `output_logprobs`, `top_logprobs` and `assistant`
                 for text. With guesses, give the number of them that the calls will have.
 
@@ -310,7 +315,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables):
             How many executables were compiled (int), whatever `on_recompile` says; the others were there already.
 
         Raises:
-            ValueError: Sizes or options that the model cannot run, or an option with a list of values.
+            ValueError: Sizes or options that the model cannot run, or lists of values; before anything compiles.
             TypeError: There is no such option, or a value has another type.
 
         Example:
@@ -319,17 +324,13 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables):
         ```
         """
         batches, lengths = as_integers("batch_sizes", batch_sizes, 1), as_integers("prompt_lengths", prompt_lengths, 1)
-        warm: Any = self._text.warmup if self._speech is None else self._speech.warmup
-        shapes: list[tuple[int, ...]] = [(batch,) for batch in batches]
+        pipeline: Any = self._text if self._speech is None else self._speech
         if self._speech is None:
-            shapes = list(itertools.product(batches, lengths))
             overrides["assistant"] = self._assistant(overrides.get("assistant"))
-        bar = keras.utils.Progbar(len(shapes), unit_name="shape") if verbose else None
+        shapes = itertools.product(*([batches, lengths] if self._speech is None else [batches]))
+        calls = (call for shape in shapes for call in pipeline.first_calls(*shape, self.options, **overrides))
         before = self.trace_count
-        for i, shape in enumerate(shapes):
-            warm(*shape, self.options, **overrides)
-            if bar:
-                bar.update(i + 1, finalize=i + 1 == len(shapes))
+        self._generator.warm_up(calls, CompileProgress if verbose else silent)
         return self.trace_count - before
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:

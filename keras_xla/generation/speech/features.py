@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla.engine.executables import Executables
+from keras_xla.engine.warmup import FirstCall
 from keras_xla.models.layers.log_mel import LogMel, scale
 
 
@@ -61,6 +62,11 @@ class Features:
     def frames(self) -> int:
         """The length of a window, in frames."""
         return self.log_mel.frames
+
+    def first_call(self) -> FirstCall:
+        """Of the executable."""
+        key = FeaturesKey(self.log_mel.chunk_samples)
+        return FirstCall(self.executables, key, lambda: self(np.zeros((self.samples,), np.float32)))
 
     def __call__(self, clip: np.ndarray) -> ClipFeatures:
         """The features of `clip (samples,)` float32, as `transformers.WhisperFeatureExtractor` has them.

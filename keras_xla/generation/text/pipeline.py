@@ -1,6 +1,6 @@
 """What a layer with a text model has beside its generator: from text or ids to a completion, ready to run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from keras_xla.engine.checks import check_assisted
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.engine.warmup import FirstCall
 from keras_xla.generation.text import datasets, prompts, tokenizing
 from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.grammar import Grammars
@@ -141,7 +142,7 @@ class TextPipeline:
             raise TypeError(f"Received {', '.join(others)} for a prompt to save; expected options of text only.")
         return self.generator.save_prompt(self.completion(inputs, tokenizer, options, overrides).rows)
 
-    def warmup(
+    def first_calls(
         self,
         batch: int,
         length: int,
@@ -150,8 +151,8 @@ class TextPipeline:
         top_logprobs: int = 0,
         assistant: Generator | None = None,
         **overrides: Any,
-    ) -> None:
-        """Compile what calls with `batch` prompts of `length` tokens need."""
+    ) -> Iterator[FirstCall]:
+        """Of what calls with `batch` prompts of `length` tokens need."""
         check_top(top_logprobs)
         if assistant is not None:
             overrides.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule
@@ -162,13 +163,12 @@ class TextPipeline:
             )
         if assistant is not None:
             check_assisted(self.generator, assistant, options)
-        self.generator.warmup(rows, options, assistant=assistant)
+        yield from self.generator.first_calls(rows, options, assistant=assistant)
         if output_logprobs:
             begun = self.generator.decoder_prompts(rows, options)
             whole = [np.pad(row, (0, options.most_new_tokens)) for row in begun]
-            with self.generator.executables.warming():
-                reads = rows if self.generator.has_encoder else None
-                Scorer(self.generator)(whole, [len(row) for row in begun], reads, top_logprobs)
+            reads = rows if self.generator.has_encoder else None
+            yield from Scorer(self.generator).first_calls(whole, [len(row) for row in begun], reads, top_logprobs)
 
     def score(
         self,
