@@ -24,6 +24,7 @@ from keras_xla.generation.text.logprobs import ScoredText, check_top
 from keras_xla.generation.text.options import TextOptions
 from keras_xla.generation.text.pieces import TextPieces
 from keras_xla.generation.text.stop_strings import StopStrings
+from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.logger import users_frame
 
 PIECE_SECONDS = 0.05  # between the pieces of a stream, where a token takes less: a reader sees no difference
@@ -62,7 +63,7 @@ class Completion:
     options: GenerationOptions
     rows: Rows
     decoder: Rows | None = None
-    tokenizer: Any = None
+    tokenizer: LazyTokenizer | None = None
     text: TextOptions | None = None
     cancel: threading.Event | None = None
     reuse: PromptCache | SavedPrompt | None = None
@@ -355,16 +356,19 @@ class Completion:
                 stacklevel=users_frame(),
             )
 
+    def _read_tokenizer(self) -> Any:
+        return None if self.tokenizer is None else self.tokenizer.get()
+
     def _named(self, ids: np.ndarray) -> str:
         """The text of ids, special tokens by their names."""
-        return tokenizing.plain(self.tokenizer, ids, skip_special_tokens=False)
+        return tokenizing.plain(self._read_tokenizer(), ids, skip_special_tokens=False)
 
     def _decoder(self, row: int) -> Callable[[np.ndarray], str]:
         """From a row's new ids to their text."""
         # An encoder-decoder's completion stands alone.
         prompt = self.rows[row // self.options.num_return_sequences]
         text: Any = self.text  # given where the inputs are text
-        return tokenizing.decoder(self.tokenizer, prompt[:0] if self.generator.has_encoder else prompt, text)
+        return tokenizing.decoder(self._read_tokenizer(), prompt[:0] if self.generator.has_encoder else prompt, text)
 
 
 def _cut(out: dict[str, np.ndarray]) -> list[np.ndarray]:
