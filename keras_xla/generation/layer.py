@@ -16,6 +16,7 @@ from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.defaults import known_options, resolve
 from keras_xla.generation.in_graph import host_call, output_specs, symbolic_outputs
 from keras_xla.generation.loading import FromPretrained
+from keras_xla.generation.progress import Progress
 from keras_xla.generation.saving import SavedWithTokenizer
 from keras_xla.generation.speech.pipeline import SpeechPipeline, generator_for, is_speech
 from keras_xla.generation.speech.transcripts import Transcript
@@ -264,12 +265,11 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, FromPretrained):
         if self._speech is None:
             shapes = list(itertools.product(batches, lengths))
             overrides["assistant"] = self._assistant(overrides.get("assistant"))
-        bar = keras.utils.Progbar(len(shapes), unit_name="shape") if verbose else None
-        before = self.trace_count
-        for i, shape in enumerate(shapes):
+        progress, before = Progress("shape", verbose), self.trace_count
+        progress(0, len(shapes))
+        for done, shape in enumerate(shapes, 1):
             warm(*shape, self.options, **overrides)
-            if bar:
-                bar.update(i + 1, finalize=i + 1 == len(shapes))
+            progress(done, len(shapes))
         return self.trace_count - before
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:

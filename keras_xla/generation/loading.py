@@ -2,15 +2,21 @@
 
 import inspect
 import os
+import sys
+import time
 from typing import Any, Self
 
 import keras
 
 from keras_xla.engine.search.own_processors import own_processors
 from keras_xla.generation.defaults import known_options, resolve, stored_options
+from keras_xla.generation.progress import Progress
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
+
+_SHORT = 2.0  # seconds of reading without a progress bar
+_MB = 10**6
 
 
 class FromPretrained(keras.layers.Layer):
@@ -24,6 +30,7 @@ class FromPretrained(keras.layers.Layer):
         tokenizer: Any = None,
         dtype: Any = None,
         quantization: str | None = None,
+        verbose: int | str = "auto",
         **kwargs: Any,
     ) -> Self:
         """Load an `XLAGenerationLayer` from a Hugging Face folder or hub name (safetensors), or from a GGUF file.
@@ -36,6 +43,8 @@ class FromPretrained(keras.layers.Layer):
             tokenizer: A Hugging Face tokenizer in place of the checkpoint's own.
             dtype: Of weights and computation; Keras' default (float32) if None, `"auto"` for the checkpoint's own.
             quantization: `"int8"`, see the class. Only a few weights are in memory in floats at a time.
+            verbose: 0 for silence, 1 for a progress bar, which counts the megabytes of the weights. `"auto"`, the
+                default, shows one in a terminal or a notebook if reading them takes more than two seconds.
             **kwargs: The other arguments of the class.
 
         Raises:
@@ -60,8 +69,19 @@ class FromPretrained(keras.layers.Layer):
         own_processors(kwargs.get("logits_processors", ()))
         own = set(inspect.signature(cls.__init__).parameters) - {"max_new_tokens"}
         resolve(stored, {n: v for n, v in kwargs.items() if n not in own and v is not None}, has_encoder, speech)
-        model = load_model(checkpoint, dtype, quantization)
+        model = load_model(checkpoint, dtype, quantization, _progress(verbose))
         if tokenizer is None and checkpoint.read_tokenizer is not None:
             tokenizer = LazyTokenizer(checkpoint.read_tokenizer)
         dtype = model.dtype_policy if dtype == "auto" else dtype
         return cls(model, tokenizer, dtype=dtype, generation_config=stored, **kwargs)
+
+
+def _progress(verbose: int | str) -> Progress:
+    """A bar that counts megabytes. `"auto"` shows none where nobody watches it: a log would be full of it."""
+    start = time.monotonic()
+    seen = getattr(sys.stdout, "isatty", bool)() or "ipykernel" in sys.modules
+
+    def worth_it(done: int, whole: int) -> bool:
+        return seen and done < whole and time.monotonic() - start > _SHORT
+
+    return Progress("MB", verbose, worth_it, scale=_MB)

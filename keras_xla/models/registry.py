@@ -7,7 +7,7 @@ import keras
 
 from keras_xla.models.build import build
 from keras_xla.models.convert.bart import BART, MBART
-from keras_xla.models.convert.common import Family, load, untied
+from keras_xla.models.convert.common import Family, Report, load, untied
 from keras_xla.models.convert.gpt2 import GPT2
 from keras_xla.models.convert.keys import Config, read_config
 from keras_xla.models.convert.llama import LLAMA, MISTRAL, QWEN2, QWEN3
@@ -62,7 +62,10 @@ def model_config(checkpoint: "Checkpoint") -> Config:
 
 
 def load_model(
-    checkpoint: "Checkpoint", dtype: str | None = None, quantization: str | None = None
+    checkpoint: "Checkpoint",
+    dtype: str | None = None,
+    quantization: str | None = None,
+    report: Report | None = None,
 ) -> Transformer | EncoderDecoder:
     """The model of an open checkpoint, weights and all.
 
@@ -71,6 +74,7 @@ def load_model(
         dtype: dtype or dtype policy of weights and computation; Keras' own default if None; `"auto"` for that of the
             checkpoint.
         quantization: How matrices are stored, see `matrices.stored_as`.
+        report: Told of the bytes of the weights, as they are read.
 
     Raises:
         ValueError: unknown architecture or `quantization`; a dtype of no floats; or weights that are missing,
@@ -92,6 +96,6 @@ def load_model(
                 f"{str(error).rstrip('.')}. Is the file whole, and does it belong to this checkpoint?"
             ) from error
 
-    model, filled = load(build_model, family, checkpoint)
+    model, filled = load(build_model, family, checkpoint, report)
     follow(model, filled, checkpoint)
     return model

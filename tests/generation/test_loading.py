@@ -1,4 +1,4 @@
-"""What `from_pretrained` does at once, and what only when it is needed."""
+"""What `from_pretrained` does at once, what only when it is needed, and what it shows meanwhile."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import keras
 import pytest
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.generation import loading
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.models.sources import safetensors_folder
 from tests.tokenizers import tiny
@@ -146,3 +147,40 @@ def test_threads_that_need_it_first_read_it_once():
     for thread in threads:
         thread.join()
     assert len(reads) == 1 and len(got) == 8 and len(set(map(id, got))) == 1
+
+
+def test_small_weights_show_nothing_unless_asked(checkpoint, capsys):
+    for verbose in (0, "auto"):
+        XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), verbose=verbose)
+        assert capsys.readouterr().out == ""
+    XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), verbose=1)
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1 and "1/1" in out and "/MB" in out
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_what_is_told_adds_up_to_the_weights(checkpoint, quantization):
+    from keras_xla.models.registry import load_model
+    from keras_xla.models.sources.checkpoint import open_checkpoint
+
+    told = []
+    model = load_model(
+        open_checkpoint(checkpoint("llama2")), None, quantization, lambda done, whole: told.append((done, whole))
+    )
+    size = sum(keras.ops.convert_to_numpy(variable).nbytes for variable in model.variables)
+    assert told[0] == (0, size) and told[-1] == (size, size) and told == sorted(told) and len(told) > 10
+
+
+@pytest.mark.parametrize(("watched", "seconds"), [(True, 3.0), (True, 1.0), (False, 3.0)])
+def test_a_bar_is_shown_where_reading_takes_long_and_somebody_watches(watched, seconds, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: watched, raising=False)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    now = [0.0]
+    monkeypatch.setattr(loading.time, "monotonic", lambda: now[0])
+    report = loading._progress("auto")
+    report(0, 400_000_000)
+    now[0] += seconds
+    for done in (100_000_000, 400_000_000):
+        report(done, 400_000_000)
+    out = capsys.readouterr().out
+    assert ("100/400" in out, "400/400" in out) == ((watched and seconds > 2,) * 2)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_xla.config import GenerationOptions
@@ -18,6 +17,7 @@ from keras_xla.engine.padding import pad_left
 from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.generation.progress import Progress
 from keras_xla.generation.text import tokenizing
 from keras_xla.generation.text.grammar import GrammarGuide, Grammars
 from keras_xla.generation.text.logprobs import ScoredText, check_top
@@ -299,13 +299,13 @@ class Completion:
 
     def _report(self) -> Callable[[int], None]:
         """Tells a progress bar of finished prompts."""
-        count, bar = len(self.rows), None
+        count, done = len(self.rows), 0
+        progress = Progress("prompt", self.verbose, lambda done, whole: done < whole)
 
         def report(finished: int) -> None:
-            nonlocal bar
-            if self.verbose == 1 or (self.verbose == "auto" and finished < count):
-                bar = keras.utils.Progbar(count, unit_name="prompt") if bar is None else bar
-                bar.add(finished)
+            nonlocal done
+            done += finished
+            progress(done, count)
 
         return report
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,7 @@ from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import unmade_weights
 
 Model = Transformer | EncoderDecoder
+Report = Callable[[int, int], None]  # of the bytes that are read, and of all
 _READERS = min(4, os.cpu_count() or 1)  # variables that are read, or dequantized, at the same time
 ACTIVATIONS = {
     "relu": "relu",
@@ -138,8 +140,16 @@ def untied(spec: ModelSpec, family: Family, checkpoint) -> ModelSpec:
     return dataclasses.replace(spec, decoder=inner) if isinstance(spec, EncoderDecoderSpec) else inner
 
 
-def load(build: Callable[[], Model], family: Family, checkpoint) -> tuple[Model, list[Filled]]:
+def load(
+    build: Callable[[], Model], family: Family, checkpoint, report: Report | None = None
+) -> tuple[Model, list[Filled]]:
     """Build a model with the weights of `checkpoint`, after checking all of them.
+
+    Args:
+        build: Makes the model.
+        family: How its weights are called in checkpoints.
+        checkpoint: Where they are.
+        report: Told of the bytes of the weights, as they are read.
 
     Returns:
         The model, and what was filled from what.
@@ -152,7 +162,7 @@ def load(build: Callable[[], Model], family: Family, checkpoint) -> tuple[Model,
         model = build()
         made = {variable: number for number, variable in enumerate(unmade)}
         plan = sorted(_plan(model, family, checkpoint), key=lambda step: made[id(_first_of(step.target))])
-        values = _ReadAhead(plan, checkpoint, pool)
+        values = _ReadAhead(plan, checkpoint, pool, report)
         for number, step in enumerate(plan):
             make_from(functools.partial(values.of, number), step.target, unmade)
     if values.broken:
@@ -287,15 +297,30 @@ def _first_of(target: keras.Variable | Matrix) -> keras.Variable:
     return target.variables[0] if isinstance(target, Matrix) else target
 
 
+def _bytes(target: keras.Variable | Matrix) -> int:
+    """What a variable or a matrix takes in memory."""
+    variables = target.variables if isinstance(target, Matrix) else [target]
+    return sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in variables)
+
+
 class _ReadAhead:
     """The values of a plan's steps, of which a few are read ahead: each is all of a matrix.
+
+    Args:
+        plan: What is filled, in the order in which it is asked for.
+        checkpoint: Where the values are.
+        pool: Reads them.
+        report: Told of the bytes that have been asked for, and of all there are.
 
     Attributes:
         broken: Names of tensors whose values are not finite.
     """
 
-    def __init__(self, plan: list[Filled], checkpoint, pool: ThreadPoolExecutor):
-        self._plan, self._checkpoint, self._pool = plan, checkpoint, pool
+    def __init__(self, plan: list[Filled], checkpoint, pool: ThreadPoolExecutor, report: Report | None):
+        self._plan, self._checkpoint, self._pool, self._report = plan, checkpoint, pool, report
+        self._bytes = [_bytes(step.target) for step in plan]
+        self._read_bytes = 0
+        self._tell(0)
         self._reading: dict[int, Future] = {}
         self._next = 0
         self.broken: list[str] = []
@@ -307,7 +332,13 @@ class _ReadAhead:
             self._next = ahead + 1
         values, finite = self._reading.pop(number).result()
         self.broken += [] if finite else self._plan[number].names
+        self._tell(self._bytes[number])
         return values
+
+    def _tell(self, more: int) -> None:
+        self._read_bytes += more
+        if self._report is not None:
+            self._report(self._read_bytes, sum(self._bytes))
 
     def _read(self, step: Filled) -> tuple[np.ndarray, bool]:
         values = _values(step, self._checkpoint)
