@@ -83,8 +83,7 @@ def main():
         "# From a new process to the first answer",
         "",
         f"`python benchmarks/cold_start.py`, {time.strftime('%Y-%m-%d')}, commit {commit(HERE)}: medians of "
-        f"{args.rounds} rounds, seconds; {os.cpu_count()} cores. Keras and its backend are imported before; PyTorch is "
-        "installed, which transformers then imports (2 s of each load).",
+        f"{args.rounds} rounds, seconds; {os.cpu_count()} cores. Keras and its backend are imported before.",
         "",
         "| model | backend | | load | first call | second call | first call, of that with an empty cache |",
         "|---|---|---|---|---|---|---|",

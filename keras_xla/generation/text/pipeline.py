@@ -17,6 +17,7 @@ from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.grammar import Grammars
 from keras_xla.generation.text.logprobs import check_top, joined, windows
 from keras_xla.generation.text.options import TextOptions, split_text
+from keras_xla.generation.tokenizer import LazyTokenizer
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class TextPipeline:
     def completion(
         self,
         inputs: Any,
-        tokenizer: Any,
+        tokenizer: LazyTokenizer | None,
         options: GenerationOptions,
         overrides: Mapping[str, Any] | None = None,
         **call: Any,
@@ -66,7 +67,7 @@ class TextPipeline:
     def asked(
         self,
         inputs: Any,
-        tokenizer: Any,
+        tokenizer: LazyTokenizer | None,
         options: GenerationOptions,
         overrides: Mapping[str, Any] | None = None,
         reuse_prompt: bool | SavedPrompt | PromptCache = False,
@@ -77,7 +78,7 @@ class TextPipeline:
 
         Args:
             inputs: Text, chats, ids or a dataset of them; see `XLAGenerationLayer`.
-            tokenizer: A Hugging Face tokenizer, or None.
+            tokenizer: That of the layer, or None.
             options: What to generate.
             overrides: Fields of `GenerationOptions` and `TextOptions` that come first.
             reuse_prompt: Whether to use the prompt of the last call that said so, or where else prompts are kept.
@@ -117,14 +118,16 @@ class TextPipeline:
         call |= dict(negative=None if negative_prompt is None else rows(negative_prompt)[0])
         return Asked(inputs, rows, options, call)
 
-    def assisted_by(self, pipeline: "TextPipeline", tokenizer: Any, own: Any) -> Generator:
+    def assisted_by(
+        self, pipeline: "TextPipeline", tokenizer: LazyTokenizer | None, own: LazyTokenizer | None
+    ) -> Generator:
         """The generator of another pipeline whose model is to guess.
 
         Raises:
             ValueError: where its tokenizer knows other tokens than the `own` one.
         """
         if tokenizer is not None and own is not None and tokenizer is not own and self._assisted != (tokenizer, own):
-            theirs, ours = tokenizer.get_vocab(), own.get_vocab()
+            theirs, ours = tokenizer.get().get_vocab(), own.get().get_vocab()
             if theirs != ours:
                 raise ValueError(
                     f"Received an assistant whose tokenizer knows {len(theirs)} tokens, which are not the {len(ours)} "
@@ -134,7 +137,7 @@ class TextPipeline:
         return pipeline.generator
 
     def save_prompt(
-        self, inputs: Any, tokenizer: Any, options: GenerationOptions, overrides: Mapping[str, Any]
+        self, inputs: Any, tokenizer: LazyTokenizer | None, options: GenerationOptions, overrides: Mapping[str, Any]
     ) -> SavedPrompt:
         """See `XLAGenerationLayer.save_prompt`."""
         _, others = split_text(overrides)
@@ -174,7 +177,7 @@ class TextPipeline:
         self,
         inputs: Any,
         answers: Any,
-        tokenizer: Any,
+        tokenizer: LazyTokenizer | None,
         options: GenerationOptions,
         overrides: Mapping[str, Any],
         top: int,
@@ -245,7 +248,7 @@ class TextPipeline:
         def grammars(eos: tuple[int, ...]) -> Grammars:
             kept = self._grammars
             if kept is None or kept[0] is not tokenizer or kept[1] != eos:
-                kept = self._grammars = tokenizer, eos, Grammars(tokenizer, self.generator.model.vocab_size, eos)
+                kept = self._grammars = tokenizer, eos, Grammars(tokenizer.get(), self.generator.model.vocab_size, eos)
             return kept[2]
 
         return grammars
