@@ -55,8 +55,8 @@ class FromPretrained(keras.layers.Layer):
             OSError: There is no such file or folder (a `FileNotFoundError`), or the hub gave no such model.
             ValueError: An unknown architecture (the known are listed), a config with wrong values, or weights that are
                 missing, unexpected, truncated or of the wrong shape (all are listed at once); and bad options, as the
-                class. For a tokenizer that cannot be read, it comes when that is first needed. Or a bundle of executables
-                that cannot be read, or was saved for another model.
+                class. For a tokenizer that cannot be read, it comes when that is first needed. Or a bundle of
+                executables that cannot be read, or was saved for another model.
             TypeError: There is no such option, or a value has another type.
 
         Example:
