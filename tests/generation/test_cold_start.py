@@ -27,6 +27,7 @@ import keras
 {cache}
 {before}
 layer = keras_xla.XLAGenerationLayer.from_pretrained({folder!r}, max_new_tokens=5, eos_token_id=None, {options})
+{warm}
 out = layer.generate([[5, 6, 7]])
 again = keras_xla.XLAGenerationLayer.from_pretrained({folder!r}, max_new_tokens=5, eos_token_id=None, {options})
 assert again.generate([[5, 6, 7]])["sequences"].tolist() == out["sequences"].tolist()
@@ -39,8 +40,9 @@ print(json.dumps([out["sequences"].tolist(), layer.trace_count, folder and str(f
 
 @pytest.fixture
 def run(tmp_path, checkpoint):
-    def run(variant="gpt2", first="", cache="keras_xla.compile_cache()", before="", options="", **env):
-        code = SCRIPT.format(folder=checkpoint(variant), first=first, cache=cache, before=before, options=options)
+    def run(variant="gpt2", first="", cache="keras_xla.compile_cache()", before="", options="", warm="", **env):
+        more = dict(first=first, cache=cache, before=before, options=options, warm=warm)
+        code = SCRIPT.format(folder=checkpoint(variant), **more)
         env = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -78,6 +80,17 @@ def test_a_second_process_reads_what_the_first_compiled_and_makes_the_same(run, 
     assert len(before) == 4 and first[1] == 2  # prefill and advance: a graph and an executable each
     second, _ = run()
     assert second == [first[0], 0] and kept() == before  # nothing was traced, or written anew
+
+
+@pytest.mark.slow
+@on_tensorflow
+def test_what_is_compiled_side_by_side_is_kept_too(run, kept):
+    at_once = "from keras_xla.engine import warmup; warmup.cores = lambda: 4; layer.warmup([1, 2], 5, verbose=0)"
+    first, _ = run(warm=at_once)
+    before = kept()
+    assert first[1] == 4 and len(before) == 8
+    second, _ = run(warm=at_once)
+    assert second == [first[0], 0] and kept() == before
 
 
 @pytest.mark.slow

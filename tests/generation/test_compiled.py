@@ -84,6 +84,7 @@ def test_another_process_makes_the_same_without_tracing_or_compiling(run, checkp
     assert "compiles again" not in stderr
 
 
+@pytest.mark.slow
 def test_the_guides_listings_run(run, checkpoint, tmp_path):
     save, load = [each for each in listings(ROOT / "docs" / "generation.md", "py") if "compiled" in each.code]
     run(script([save], tmp_path))
@@ -190,6 +191,7 @@ def test_another_models_bundle_is_an_error_and_another_machines_a_warning(checkp
     assert layer.trace_count == 2
 
 
+@pytest.mark.slow
 def test_an_executable_that_is_damaged_or_not_there_is_compiled(run, checkpoint, tmp_path):
     (made, _), _ = run(code(SAVE, checkpoint))
     paths = sorted((tmp_path / "bundle").glob("*.xla"), key=os.path.getmtime)

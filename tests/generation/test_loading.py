@@ -68,6 +68,7 @@ def test_what_needs_no_tokenizer_reads_none(folder, reads):
     assert reads == [str(folder)]
 
 
+@pytest.mark.quick("text", "attribute")
 @pytest.mark.parametrize(
     "use",
     [
@@ -87,6 +88,7 @@ def test_what_needs_a_tokenizer_reads_it_once(folder, reads, use):
     assert reads == [str(folder)]
 
 
+@pytest.mark.slow
 def test_a_saved_layer_has_the_tokenizer_that_nobody_had_asked_for(folder, reads, tmp_path):
     layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
     keras.Sequential([keras.Input((3,), dtype="int32"), layer]).save(tmp_path / "model.keras")
@@ -95,6 +97,7 @@ def test_a_saved_layer_has_the_tokenizer_that_nobody_had_asked_for(folder, reads
     assert reads == [str(folder)]
 
 
+@pytest.mark.slow
 def test_another_tokenizer_takes_its_place_unread(folder, reads):
     layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
     layer.tokenizer = tiny()
@@ -110,6 +113,7 @@ def test_a_folder_without_a_tokenizer_says_so_at_once(checkpoint):
     assert XLAGenerationLayer.from_pretrained(checkpoint("gpt2")).tokenizer is None
 
 
+@pytest.mark.slow
 def test_the_script_may_have_gone_to_another_folder(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     layer = XLAGenerationLayer.from_pretrained("./model", max_new_tokens=3)
