@@ -1,15 +1,17 @@
 """The source of this package as a digest: what was traced by other code is not found again."""
 
-import functools
 import hashlib
 import pathlib
 
 
-@functools.cache
-def source_digest() -> str:
-    """A digest of all modules of keras_xla, as they are on disk."""
+def _digest() -> str:
     root = pathlib.Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    digest, paths = hashlib.sha256(), sorted(root.rglob("*.py"))
+    for path in paths:
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16] if paths else ""
+
+
+# Of all modules as they are on disk when the first of them is imported, not when something is traced: a file may have
+# been edited by then. Empty where there is no source.
+SOURCE_DIGEST = _digest()

@@ -302,7 +302,11 @@ class Executables:
         function, names = self._build(key)
         if (read := self.kept.read(key, names or ())) is not None:
             compiled = _Stateless(read) if names is None else read
-            result = compiled(*args, weights=weights)
+            try:
+                result = compiled(*args, weights=weights)
+            except Exception:
+                self.kept.refuse(key)
+                raise
             self._compiled[key] = compiled
             return result
         variables, traces = [*self._variables, *self._more_variables(key)], []
@@ -328,8 +332,8 @@ class Executables:
             return backend.jit_on_state(function, variables, names)
         return _Stateless(backend.jit_on_state(lambda values, *tensors: (values, function(*tensors)), variables, ()))
 
-    def save(self, cache: ExecutableCache) -> list:
-        """Put all executables into a cache; returns the keys of those that could not be put there."""
+    def save(self, cache: ExecutableCache) -> dict[Any, bool]:
+        """Put all executables into a cache; returns for each key whether it is there now."""
         return self.kept.save(dict(self._compiled), cache)
 
     def _run_eagerly(self, key, *args):

@@ -9,7 +9,7 @@ import keras
 
 from keras_xla import backend
 from keras_xla.backend.executable_cache import ExecutableCache, executable_cache
-from keras_xla.backend.source import source_digest
+from keras_xla.backend.source import SOURCE_DIGEST
 from keras_xla.engine.search.own_processors import OwnProcessor
 from keras_xla.engine.search.processors import Processor
 from keras_xla.models.encoder_decoder import EncoderDecoder
@@ -42,13 +42,17 @@ def what_is_computed(model: Any, processors: Mapping[str, Processor], processed_
 
 
 def computed_with() -> dict[str, str]:
-    """What else every executable depends on: by name, as people read it."""
+    """What else every executable depends on: by name, as people read it.
+
+    Raises:
+        OSError: if XLA_FLAGS names a file that cannot be read.
+    """
     config = keras.config
     settings = config.floatx(), config.epsilon(), config.image_data_format(), config.is_flash_attention_enabled()
     return {
         "backend": backend.name,
         **backend.compiled_for(),
-        "keras_xla": source_digest(),
+        "keras_xla": SOURCE_DIGEST,
         "Keras' settings": repr(settings),
     }
 
@@ -68,11 +72,12 @@ class KeptExecutables:
     def __init__(self, computes: Callable[[], str | None], variables: Sequence[keras.Variable]):
         self.computes, self._variables = computes, variables
         self.bundle: ExecutableCache | None = None
+        self._broken: set[Any] = set()  # keys of what was read and cannot run
 
     def read(self, key: Any, names: tuple[str, ...]) -> Any | None:
         """The executable of a key, which works on these `names` of a state; None if none is kept."""
-        caches = [cache for cache in (self.bundle, executable_cache()) if cache is not None]
-        name = self._name(key) if caches else None
+        caches = self._caches()
+        name = self._name(key) if caches and key not in self._broken else None
         if name is None:
             return None
         found = (backend.read_on_state(name, cache, self._variables, names) for cache in caches)
@@ -80,8 +85,15 @@ class KeptExecutables:
 
     def holds(self, key: Any) -> bool:
         """Whether an executable of a key is kept, as far as the names of files tell."""
-        name = self._name(key)
-        return any(cache is not None and cache.holds(name or "") for cache in (self.bundle, executable_cache()))
+        caches = self._caches()
+        name = self._name(key) if caches and key not in self._broken else None
+        return name is not None and any(cache.holds(name) for cache in caches)
+
+    def refuse(self, key: Any) -> None:
+        """Never read the executable of a key again: it was read, and failed. The next one is made anew."""
+        self._broken.add(key)
+        for cache in self._caches():
+            cache.drop(self._name(key) or "")
 
     def keep(self, key: Any, compiled: Any) -> None:
         """Put what was compiled for a key into the cache of executables, if that is on."""
@@ -89,16 +101,22 @@ class KeptExecutables:
         if cache is not None and (name := self._name(key)) is not None:
             compiled.keep(name, cache)
 
-    def save(self, compiled: Mapping[Any, Any], cache: ExecutableCache) -> list:
-        """Put executables into a cache by their keys; returns the keys of those that could not be put there."""
+    def save(self, compiled: Mapping[Any, Any], cache: ExecutableCache) -> dict[Any, bool]:
+        """Put executables into a cache by their keys; returns for each whether it is there now."""
         names = {key: self._name(key) for key in compiled}
-        return [key for key, name in names.items() if name is None or not compiled[key].keep(name, cache)]
+        return {key: name is not None and compiled[key].keep(name, cache) for key, name in names.items()}
+
+    def _caches(self) -> list[ExecutableCache]:
+        return [cache for cache in (self.bundle, executable_cache()) if cache is not None]
 
     def _name(self, key: Any) -> str | None:
         if getattr(key, "assistant", 0):  # another model's weights and sizes
             return None
         computes = self.computes()
-        if computes is None:
+        if computes is None or not SOURCE_DIGEST:
             return None
-        content = repr((computes, sorted(computed_with().items()), key))
+        try:
+            content = repr((computes, sorted(computed_with().items()), key))
+        except OSError:
+            return None
         return hashlib.sha256(content.encode()).hexdigest()[:32]

@@ -4,11 +4,9 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 import sys
-import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -92,8 +90,11 @@ class SavedExecutables(keras.layers.Layer):
 def save(executables: Sequence[Executables], folder: pathlib.Path) -> int:
     """See `SavedExecutables.save_compiled`."""
     backend.require_keeping()
-    if folder.exists() and not (folder / MANIFEST).exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} holds other files than a bundle of executables. Give a folder of its own.")
+    folder = folder.expanduser().absolute()
+    if others := [name for name in _names(folder) if name != MANIFEST and not name.endswith((".xla", ".new"))]:
+        raise FileExistsError(
+            f"{folder} holds other files than a bundle of executables, such as {others[0]}. Give a folder of its own."
+        )
     if not any(each.keys for each in executables):
         raise ValueError(
             "Received a layer that has compiled nothing. Call its method warmup before, with the sizes and options "
@@ -104,26 +105,74 @@ def save(executables: Sequence[Executables], folder: pathlib.Path) -> int:
             "Received a layer whose model or logits_processors are code of your own, which may be another in another "
             "process. Expected a model of keras_xla's, as from_pretrained makes it, without logits_processors."
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    new = pathlib.Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    folder.mkdir(parents=True, exist_ok=True)
+    bundle, before = _NewBundle(folder), _names(folder)
     try:
-        count = _write(executables, new)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(new, folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-    return count
+        keys = _put(executables, bundle)
+        content = {"format": FORMAT, "computes": _computes(executables), "computed_with": computed_with()}
+        new = folder / f"{MANIFEST}.new"
+        new.write_text(json.dumps({**content, "executables": keys}, indent=1))
+        new.replace(folder / MANIFEST)
+    except BaseException:
+        _remove(folder, bundle.used - before)  # what was there is as it was
+        raise
+    _remove(folder, {name for name in before if name.endswith(".xla")} - bundle.used)
+    return len(keys)
+
+
+class _NewBundle(ExecutableCache):
+    """A folder that knows which of its files belong to what is saved now."""
+
+    def __init__(self, folder: pathlib.Path):
+        super().__init__(folder, sys.maxsize)
+        self.used: set[str] = set()
+
+    def get(self, key: str) -> bytes | None:
+        found = super().get(key)
+        self.used |= set() if found is None else {f"{key}.xla"}
+        return found
+
+    def put(self, key: str, payload: bytes) -> bool:
+        self.used.add(f"{key}.xla")
+        return super().put(key, payload)
+
+
+def _put(executables: Sequence[Executables], bundle: ExecutableCache) -> list[str]:
+    """Put all executables into a bundle; returns their keys as text."""
+    saved = {key: there for each in executables for key, there in each.save(bundle).items()}
+    failed = [key for key, there in saved.items() if not there]
+    assistants = [str(key) for key in failed if getattr(key, "assistant", 0)]
+    if others := [str(key) for key in failed if not getattr(key, "assistant", 0)]:
+        raise RuntimeError(
+            f"These executables are not on disk, and cannot be saved: {'; '.join(others)}. The disk is full, or they "
+            "were let go of to make room: raise max_bytes of keras_xla.compile_cache."
+        )
+    if assistants:
+        warnings.warn(
+            f"keras_xla saves no executables of assistants: {'; '.join(assistants)}. They compile again.",
+            stacklevel=users_frame(),
+        )
+    return [str(key) for key, there in saved.items() if there]
+
+
+def _names(folder: pathlib.Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def _remove(folder: pathlib.Path, names: Iterable[str]) -> None:
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
 
 
 def prepare(folder: pathlib.Path) -> None:
     """Raise for what is no bundle, and get ready to read one; to be called before anything runs."""
-    _manifest(folder)
+    _manifest(folder.expanduser())
     backend.prepare_to_read()
 
 
 def load(executables: Sequence[Executables], folder: pathlib.Path) -> None:
     """See `SavedExecutables.load_compiled`."""
+    folder = folder.expanduser().absolute()
     manifest = _manifest(folder)
     if manifest["computes"] != _computes(executables):
         raise ValueError(
@@ -140,31 +189,7 @@ def load(executables: Sequence[Executables], folder: pathlib.Path) -> None:
         return
     prepare(folder)
     for each in executables:
-        each.kept.bundle = _cache(folder)
-
-
-def _write(executables: Sequence[Executables], folder: pathlib.Path) -> int:
-    failed = [key for each in executables for key in each.save(_cache(folder))]
-    assistants = [str(key) for key in failed if getattr(key, "assistant", 0)]
-    if others := [str(key) for key in failed if not getattr(key, "assistant", 0)]:
-        raise RuntimeError(
-            f"These executables are not on disk, and cannot be saved: {'; '.join(others)}. The disk is full, or they "
-            "were let go of to make room: raise max_bytes of keras_xla.compile_cache."
-        )
-    if assistants:
-        warnings.warn(
-            f"keras_xla saves no executables of assistants: {'; '.join(assistants)}. They compile again.",
-            stacklevel=users_frame(),
-        )
-    keys = [str(key) for each in executables for key in each.keys if key not in failed]
-    content = {
-        "format": FORMAT,
-        "computes": _computes(executables),
-        "computed_with": computed_with(),
-        "executables": keys,
-    }
-    (folder / MANIFEST).write_text(json.dumps(content, indent=1))
-    return len(keys)
+        each.kept.bundle = ExecutableCache(folder, sys.maxsize, keeps_all=True)
 
 
 def _manifest(folder: pathlib.Path) -> dict:
@@ -188,7 +213,3 @@ def _difference(what: str, there: Any, here: str) -> str:
 
 def _computes(executables: Sequence[Executables]) -> str:
     return hashlib.sha256(repr([each.kept.computes() for each in executables]).encode()).hexdigest()
-
-
-def _cache(folder: pathlib.Path) -> ExecutableCache:
-    return ExecutableCache(folder, sys.maxsize)

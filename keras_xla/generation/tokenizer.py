@@ -29,6 +29,12 @@ class LazyTokenizer:
                 self._read = None
             return self._tokenizer
 
+    def __deepcopy__(self, memo: dict) -> "LazyTokenizer":
+        return self  # as it is, it serves any number of layers
+
+    def __reduce__(self) -> tuple:
+        return lazy, (self.get(),)
+
 
 def lazy(tokenizer: Any) -> LazyTokenizer | None:
     """A tokenizer that is there already, or one to be read, or None, as one that is read when needed."""

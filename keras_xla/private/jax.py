@@ -39,7 +39,7 @@ DESERIALIZE = Name(
     "the executable that bytes hold",
     _NOT_KEPT,
     "JAX 0.7 to 0.10.2",
-    ("serialized", "in_tree", "out_tree", "execution_devices"),
+    ("serialized", "in_tree", "out_tree", "backend", "execution_devices"),
 )
 _THREAD = threading.local()  # jax compiles in the thread that calls
 _CACHES: dict[str, Any] = {}  # that JAX uses, by the folders that it opens
@@ -86,16 +86,19 @@ def executable_to_bytes(compiled: Any) -> tuple[bytes, Any, Any]:
         raise ValueError(f"JAX cannot write this executable down: {error}") from error
 
 
-def executable_from_bytes(content: bytes, in_tree: Any, out_tree: Any) -> Callable:
-    """The compiled function that `executable_to_bytes` has written; it runs on the first device.
+def executable_from_bytes(content: bytes, in_tree: Any, out_tree: Any, device: Any) -> Callable:
+    """The compiled function that `executable_to_bytes` has written, for a device.
 
     Raises:
         ValueError: if JAX cannot read it.
+        MemoryError: if there is no room for it.
     """
     read = DESERIALIZE.of(serialize_executable)
     try:
-        return read(content, in_tree, out_tree, execution_devices=jax.devices()[:1])
+        return read(content, in_tree, out_tree, backend=device.client, execution_devices=[device])
     except Exception as error:  # whatever unpickling leads to
+        if "RESOURCE_EXHAUSTED" in str(error):
+            raise MemoryError from error
         raise ValueError(f"JAX cannot read this executable: {error}") from error
 
 

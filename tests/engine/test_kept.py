@@ -99,7 +99,32 @@ def test_what_could_not_be_saved_is_named(tmp_path):
     kept = KeptExecutables(lambda: "a model", [])
     compiled = {AdvanceKey(1, 128): Compiled(True), AdvanceKey(2, 128): Compiled(False)}
     compiled[SpeculateKey(1, 128, assistant=1)] = Compiled(True)
-    assert kept.save(compiled, ExecutableCache(tmp_path, 10)) == list(compiled)[1:]
+    assert list(kept.save(compiled, ExecutableCache(tmp_path, 10)).values()) == [True, False, False]
+
+
+def test_what_was_read_and_failed_is_not_read_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_settings", module.CacheSettings(str(tmp_path), enabled=True))
+    bundle = ExecutableCache(tmp_path / "bundle", 100, keeps_all=True)
+    kept, key = KeptExecutables(lambda: "a model", []), AdvanceKey(1, 128)
+
+    class Compiled:
+        def keep(self, name, cache):
+            return cache.put(name, b"x")
+
+    kept.keep(key, Compiled())
+    kept.save({key: Compiled()}, bundle)
+    kept.bundle = bundle
+    assert kept.holds(key)
+    kept.refuse(key)
+    assert not kept.holds(key) and kept.read(key, ()) is None
+    assert list(bundle.folder.glob("*.xla")) and not list(tmp_path.glob("*.xla"))
+
+
+def test_flags_that_cannot_be_read_are_an_error_of_nobodys(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_settings", module.CacheSettings(str(tmp_path), enabled=True))
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "gone"))
+    kept = KeptExecutables(lambda: "a model", [])
+    assert not kept.holds(AdvanceKey(1, 128)) and kept.read(AdvanceKey(1, 128), ()) is None
 
 
 def test_off_is_off():

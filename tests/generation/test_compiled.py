@@ -125,6 +125,13 @@ def test_a_bundle_is_replaced_whole_and_a_layer_that_was_read_can_be_saved(run, 
     assert files(tmp_path).keys() == first.keys()
     run(code(SAVE, checkpoint, "opt-125m"))
     assert not files(tmp_path).keys() & first.keys() - {MANIFEST}
+    assert os.stat(tmp_path / "bundle").st_mode & 0o777 == 0o777 & ~umask()  # other users may read it
+
+
+def umask():
+    now = os.umask(0)
+    os.umask(now)
+    return now
 
 
 def test_what_is_no_bundle_is_an_error_before_weights_are_read(checkpoint, tmp_path):
@@ -153,9 +160,10 @@ def test_nothing_compiled_and_code_of_ones_own_cannot_be_saved(checkpoint, tmp_p
     with pytest.raises(ValueError, match="code of your own"):
         layer.save_compiled(tmp_path / "bundle")
     (tmp_path / "mine.txt").write_text("")
-    with pytest.raises(FileExistsError, match="holds other files"):
+    (tmp_path / MANIFEST).write_text("")
+    with pytest.raises(FileExistsError, match=r"holds other files .* mine\.txt"):
         layer.save_compiled(tmp_path)
-    assert not (tmp_path / "bundle").exists()
+    assert not (tmp_path / "bundle").exists() and (tmp_path / "mine.txt").exists()
 
 
 @on_tensorflow
@@ -199,3 +207,4 @@ def test_an_executable_that_is_damaged_or_not_there_is_compiled(run, checkpoint,
     paths[-1].write_bytes(paths[-1].read_bytes()[:-50])
     (again, *_), stderr = run(code(LOAD, checkpoint), KERAS_XLA_CACHE="nowhere")
     assert again == made and "which is damaged" in stderr
+    assert paths[-1].exists()  # a bundle is nobody's to change

@@ -1,8 +1,10 @@
 """What `from_pretrained` does at once, what only when it is needed, and what it shows meanwhile."""
 
+import copy
 import json
 import os
 import pathlib
+import pickle
 import shutil
 import subprocess
 import sys
@@ -188,3 +190,17 @@ def test_a_bar_is_shown_where_reading_takes_long_and_somebody_watches(watched, s
         report(done, 400_000_000)
     out = capsys.readouterr().out
     assert ("100/400" in out, "400/400" in out) == ((watched and seconds > 2,) * 2)
+
+
+def test_a_tokenizer_that_was_not_read_yet_is_copied_and_pickled():
+    read = LazyTokenizer(lambda: {"a": 1})
+    assert copy.deepcopy(read) is read
+    assert pickle.loads(pickle.dumps(read)).get() == {"a": 1}
+
+
+def test_a_folder_that_is_gone_is_named(folder, tmp_path):
+    own = shutil.copytree(folder, tmp_path / "own")
+    layer = XLAGenerationLayer.from_pretrained(own)
+    shutil.rmtree(own)
+    with pytest.raises(FileNotFoundError, match="no longer there"):
+        layer.generate("abc")

@@ -397,3 +397,9 @@ def test_t5s_activation():
 def test_unknown_keys_are_of_no_meaning(folder):
     expected = model_config(folder())
     assert model_config(folder(num_experts=[1, {"a": None}], hidden_sise="32")) == expected
+
+
+def test_a_number_that_no_float_holds_is_named():
+    from keras_xla.models.convert.keys import number
+
+    assert not number(1.0).fits(10**400) and number(1.0).fits(10**300) and not number(1.0).fits(float("nan"))

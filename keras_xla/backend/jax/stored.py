@@ -13,6 +13,7 @@ import platform
 from typing import Any
 
 import jax
+import jaxlib
 import keras
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
@@ -61,13 +62,20 @@ def keep_executables(cache: ExecutableCache) -> None:
 
 
 def compiled_for() -> dict[str, str]:
-    """What an executable holds for, beside the computation: by name, as people read it."""
+    """What an executable holds for, beside the computation: by name, as people read it.
+
+    Raises:
+        OSError: if XLA_FLAGS names a file that cannot be read.
+    """
     settings = {name: getattr(jax.config, name, None) for name in _SETTINGS}
+    flags, device = os.environ.get("XLA_FLAGS", "").strip(), _device()
+    content = pathlib.Path(flags).read_bytes() if flags and not flags.startswith("-") else b""  # it may name a file
+    versions = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, {device.client.platform_version}"
     return {
-        "versions": f"jax {jax.__version__}, keras {keras.__version__}, numpy {np.__version__}",
-        "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind}, {os.cpu_count()} cores",
+        "versions": f"{versions}, keras {keras.__version__}, numpy {np.__version__}",
+        "device": f"{len(jax.devices())} x {device.platform} {device.device_kind}, {os.cpu_count()} cores",
         "processor": _processor(),
-        "settings": repr((settings, os.environ.get("XLA_FLAGS", ""))),
+        "settings": repr((settings, flags, content)),
     }
 
 
@@ -92,7 +100,7 @@ def put_executable(compiled: Any, specs: tuple, name: str, cache: ExecutableCach
     try:
         payload, *trees = executable_to_bytes(compiled.lower(*specs).compile())
         written = [structure_to_json(jax.tree.unflatten(tree, range(tree.num_leaves))) for tree in trees]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, jax.errors.JaxRuntimeError):
         return False
     return cache.put(name, pack({"executable": payload, "arguments": written[0], "results": written[1]}))
 
@@ -104,13 +112,19 @@ def get_executable(name: str, cache: ExecutableCache) -> Any:
         return None
     parts = unpack(payload)
     try:
-        trees = (jax.tree.structure(structure_from_json(parts[part])) for part in ("arguments", "results"))
-        return executable_from_bytes(parts["executable"], *trees)
-    except Gone:
+        arguments, results = (jax.tree.structure(structure_from_json(parts[x])) for x in ("arguments", "results"))
+        return executable_from_bytes(parts["executable"], arguments, results, _device())
+    except (Gone, MemoryError):
         return None
     except (KeyError, ValueError):
         cache.drop(name)
         return None
+
+
+def _device() -> jax.Device:
+    """The one on which this thread's arrays are made."""
+    chosen = jax.config.jax_default_device
+    return jax.devices(chosen)[0] if chosen is None or isinstance(chosen, str) else chosen
 
 
 def _name(key: str) -> str:

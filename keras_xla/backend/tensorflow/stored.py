@@ -100,6 +100,8 @@ def read_function(name: str, cache: ExecutableCache) -> StoredFunction | None:
     try:
         graph.ParseFromString(parts["graph"])
         outputs, digest = structure_from_json(parts["outputs"]), parts["digest"].decode()
+        if folder_of_xla() is not None and not any(each.holds(digest) for each in (cache, executable_cache()) if each):
+            return None  # XLA would compile: then it is traced, too, and the compile log tells of it
         return StoredFunction(_stored(digest, list(graph.library.function), cache), outputs)
     except Gone:
         return None
@@ -186,7 +188,8 @@ class Stored:
             return outputs
         for path in read:
             path.unlink(missing_ok=True)
-        if cache is not None and not read and (made := _made_by(self.digest, folder)):
+        made = {} if read else _made_by(self.digest, folder)
+        if cache is not None and made:
             cache.put(self.digest, pack(made))
         return outputs
 

@@ -120,8 +120,8 @@ class Refill:
             drawn_by=drawn_by(options, first_row + np.arange(len(rows) * copies)),
             stops=stops,
         )
-        ready = self._executables.may_compile or self._first_key(asked) in self._executables.keys
-        return asked if ready else None
+        first, made = self._first_key(asked), self._executables
+        return asked if made.may_compile or first in made.keys or made.kept.holds(first) else None
 
     def outputs(
         self,

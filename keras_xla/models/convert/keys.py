@@ -2,6 +2,7 @@
 
 import math
 import reprlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -49,7 +50,9 @@ def number(default: float | None, *also: str, zero: bool = False) -> Key:
     """A finite number above 0, or also 0 itself; null where that is the default."""
 
     def fits(x: Any) -> bool:
-        return (_is_int(x) or isinstance(x, float)) and math.isfinite(x) and (x > 0 or (zero and x == 0))
+        if not (_is_int(x) or isinstance(x, float)) or abs(x) > sys.float_info.max:
+            return False
+        return math.isfinite(x) and (x > 0 or (zero and x == 0))
 
     return _key(default, also, fits, f"a finite number {'of at least' if zero else 'above'} 0")
 

@@ -92,6 +92,10 @@ def open_tokenizer(folder: str) -> Any:
         ValueError: for files that transformers cannot read, or only by running code of theirs.
     """
     require("transformers", "Reading a tokenizer")
+    if not os.path.isdir(folder):  # it is read when it is first needed
+        raise FileNotFoundError(
+            f"{folder} is no longer there, from which the tokenizer was to be read. Keep it, or set layer.tokenizer."
+        )
     from transformers import AutoTokenizer  # late: it takes seconds where PyTorch is installed, which it imports
 
     try:
