@@ -54,7 +54,7 @@ class SavedExecutables(keras.layers.Layer):
         import keras_xla
         keras_xla.compile_cache()  # TensorFlow needs it, before anything runs
         layer = keras_xla.XLAGenerationLayer.from_pretrained("openai-community/gpt2")
-        layer.warmup(batch_sizes=[1, 4], max_new_tokens=100)
+        layer.warmup(batch_sizes=[1, 4], max_new_tokens=50)
         layer.save_compiled("gpt2-compiled")
         ```
         """
@@ -76,7 +76,14 @@ class SavedExecutables(keras.layers.Layer):
 
         Example:
         ```python
-        layer.load_compiled("gpt2-compiled")
+        import keras_xla
+        keras_xla.compile_cache()
+        layer = keras_xla.XLAGenerationLayer.from_pretrained("openai-community/gpt2", max_new_tokens=4)
+        layer.generate("One")
+        layer.save_compiled("gpt2-compiled")
+        other = keras_xla.XLAGenerationLayer.from_pretrained("openai-community/gpt2", max_new_tokens=4)
+        other.load_compiled("gpt2-compiled")
+        print(other.generate("Two"), other.trace_count)  # 0
         ```
         """
         load(self._executables(), pathlib.Path(folder))
