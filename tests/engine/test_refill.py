@@ -89,6 +89,7 @@ def test_every_completion_is_what_it_would_be_alone(texts, data):
     assert takes_turns(generator())
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 @settings(max_examples=10, deadline=None)
 @given(TEXTS, st.integers(0, 2**40))
@@ -215,6 +216,7 @@ def test_a_warmup_of_a_list_checks_what_it_is_for(rows, options, text):
     assert gen.executables.trace_count == 0
 
 
+@pytest.mark.slow
 def test_whoever_has_warmed_up_batches_gets_batches():
     gen = new_generator(on_recompile="raise")
     gen.warm_up(gen.first_calls([np.zeros((8,), np.int32)] * 4, options_of(max_new_tokens=40)))
