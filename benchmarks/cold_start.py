@@ -3,8 +3,9 @@
     python benchmarks/cold_start.py --checkpoints DIR [--before OLDER_CHECKOUT]
 
 Every line is a process of its own, which imports Keras and its backend before the clock starts, then loads a model and
-makes 20 tokens. In a round the first process finds an empty cache, the second what the first kept; rounds alternate
-between backends and checkouts. DIR holds `smollm2-135m-instruct`; GPT-2 124M has random weights.
+makes 20 tokens. In a round the first process finds an empty cache, the second what the first kept, the third an empty
+cache and what the first has saved by `save_compiled`; rounds alternate between backends and checkouts. DIR holds
+`smollm2-135m-instruct`; GPT-2 124M has random weights.
 """
 
 import argparse
@@ -29,20 +30,28 @@ start = time.perf_counter()
 import keras_xla
 if hasattr(keras_xla, "compile_cache"):
     keras_xla.compile_cache()
-layer = keras_xla.XLAGenerationLayer.from_pretrained(sys.argv[1], eos_token_id=None)
+_, model, bundle, how = sys.argv
+more = {"compiled": bundle} if how == "bundle" else {}
+layer = keras_xla.XLAGenerationLayer.from_pretrained(model, eos_token_id=None, **more)
 loaded = time.perf_counter()
 tokens = layer.generate([np.arange(10, 30)], max_new_tokens=20)["sequences"].tolist()
 answered = time.perf_counter()
 layer.generate([np.arange(10, 30)], max_new_tokens=20)
-print(json.dumps([loaded - start, answered - loaded, time.perf_counter() - answered, tokens]))
+seconds = [loaded - start, answered - loaded, time.perf_counter() - answered]
+if how == "empty cache" and hasattr(layer, "save_compiled"):
+    layer.save_compiled(bundle)
+print(json.dumps([*seconds, tokens]))
 """
 
 
-def process(root: pathlib.Path, backend: str, model: str, cache: str) -> tuple[list[float], list]:
+def process(root: pathlib.Path, backend: str, model: str, folder: str, how: str) -> tuple[list[float], list]:
     """Seconds to load, of the first call and of the second, and the tokens."""
+    cache, bundle = (os.path.join(folder, name) for name in ("other" if how == "bundle" else "cache", "bundle"))
     env = {**os.environ, "PYTHONPATH": str(root), "KERAS_BACKEND": backend, "KERAS_XLA_CACHE": cache}
     env |= {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, model], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, model, bundle, how], env=env, capture_output=True, text=True, check=True
+    )
     *seconds, tokens = json.loads(done.stdout.splitlines()[-1])
     return seconds, tokens
 
@@ -64,9 +73,9 @@ def main():
                 for backend in ("tensorflow", "jax"):
                     made = []
                     for suffix, root in roots.items():
-                        with tempfile.TemporaryDirectory() as cache:
-                            for which in ("empty cache", "second process"):
-                                seconds, tokens = process(root, backend, path, cache)
+                        with tempfile.TemporaryDirectory() as own:
+                            for which in ("empty cache", "second process", *(["bundle"] if not suffix else [])):
+                                seconds, tokens = process(root, backend, path, own, which)
                                 times.setdefault((model, backend + suffix, which), []).append(seconds)
                                 made.append(tokens)
                     assert all(tokens == made[0] for tokens in made), "the tokens differ"
@@ -74,8 +83,7 @@ def main():
         "# From a new process to the first answer",
         "",
         f"`python benchmarks/cold_start.py`, {time.strftime('%Y-%m-%d')}, commit {commit(HERE)}: medians of "
-        f"{args.rounds} rounds, seconds; {os.cpu_count()} cores. Keras and its backend are imported before; PyTorch is "
-        "installed, which transformers then imports (2 s of each load).",
+        f"{args.rounds} rounds, seconds; {os.cpu_count()} cores. Keras and its backend are imported before.",
         "",
         "| model | backend | | load | first call | second call | first call, of that with an empty cache |",
         "|---|---|---|---|---|---|---|",

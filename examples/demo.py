@@ -91,8 +91,11 @@ def show_generation() -> None:
     source = smollm2.fetch()
     print("  Loading 135 million parameters ...", end=" ", flush=True)
     layer, seconds = generate_text.timed(
-        keras_xla.XLAGenerationLayer.from_pretrained, source, max_new_tokens=48, cache_buckets=(256,)
+        keras_xla.XLAGenerationLayer.from_pretrained, source, max_new_tokens=48, cache_buckets=(256,), verbose=0
     )
+    print(f"{seconds:.1f} s")
+    print("  Reading the tokenizer ...", end=" ", flush=True)
+    _, seconds = generate_text.timed(lambda: layer.tokenizer)
     print(f"{seconds:.1f} s")
     print("  Compiling, once for all lengths and options ...", end=" ", flush=True)
     _, seconds = generate_text.timed(layer.warmup, verbose=0)

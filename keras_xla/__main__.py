@@ -229,7 +229,10 @@ def _tell(switch: Switch, command: list[str], seconds: float, report: pathlib.Pa
     else:
         facts["problem"] = text
     if report:
-        report.write_text(json.dumps(facts, indent=1))
+        try:
+            report.write_text(json.dumps(facts, indent=1))
+        except OSError as error:  # which must not hide what the script has to say
+            print(f"\nkeras_xla: --report {report} could not be written: {error}", file=sys.stderr)
     if switch.problem or not quiet:
         print(f"\nkeras_xla: {' '.join(command)} took {seconds:.1f} s\n{text}", file=sys.stderr)
 

@@ -210,7 +210,7 @@ def as_folder(gguf: pathlib.Path, path: pathlib.Path, layers: int | None = None)
     config = {**checkpoint.config, "num_hidden_layers": layers}
     tensors = {name: checkpoint.read(name) for name in kept}
     _save(path, tensors, config=config, generation_config=checkpoint.generation_config)
-    checkpoint.tokenizer().save_pretrained(path)
+    checkpoint.read_tokenizer().save_pretrained(path)
     return path
 
 

@@ -36,6 +36,7 @@ from keras_xla.training.reports.period import Period
 ROOT = pathlib.Path(__file__).parent.parent
 HUB_NAME = "openai-community/gpt2"  # in examples; a tiny model in a folder stands in for it
 MAIN_METHODS = ["chat", "check", "from_pretrained", "generate", "quantize", "save_prompt", "score", "stream", "warmup"]
+MAIN_METHODS += ["save_compiled", "load_compiled"]
 GIVEN = [  # what public functions take or return, or what is implemented for them
     *(Blocker, CacheSettings, Chat, ChunkDecoder, Compilation, CompiledFunction, CompiledGenerate, Decision, Decoder),
     *(EncoderDecoder, Explanation, GenerationOptions, Logprobs, ModelReport, Period, Preprocess, SavedPrompt),
@@ -46,7 +47,8 @@ TOP = {
     **{f"callbacks.{name}": getattr(callbacks, name) for name in callbacks.__all__},
 }
 PUBLIC = {**TOP, **{each.__name__: each for each in GIVEN}}
-ALONE = {"compile_cache": "TensorFlow is asked for it before it runs anything"}
+# TensorFlow is asked to keep executables before it runs anything.
+ALONE = ("compile_cache", "XLAGenerationLayer.save_compiled", "XLAGenerationLayer.load_compiled")
 _HAS_A_DOCSTRING = (types.FunctionType, property, classmethod, staticmethod, functools.cached_property)
 
 
@@ -107,6 +109,7 @@ def test_the_example_runs(name, code, request, tmp_path, monkeypatch):
         code = code.replace(HUB_NAME, request.getfixturevalue("folder"))
     if name in ALONE:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        env["KERAS_XLA_CACHE"] = str(tmp_path / "cache")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
         return

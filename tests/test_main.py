@@ -188,6 +188,13 @@ def test_the_summary_tells_what_was_done_also_after_an_error(python, tmp_path):
     assert report["functions"][0]["timed"].keys() == {"graph"}
 
 
+def test_a_report_that_cannot_be_written_hides_nothing(python, tmp_path):
+    (tmp_path / "script.py").write_text("import os\nos.mkdir('r.json')\nraise SystemExit('mine')")
+    done = python("-m", "keras_xla", "--report", "r.json", "script.py")
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == "mine"
+    assert "r.json could not be written" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the page shows a report of TensorFlow")
 @pytest.mark.slow
 def test_the_page_shows_what_the_command_prints_and_every_option(python, tmp_path):

@@ -24,6 +24,12 @@ _ANOTHER = "caught, or told in another message: the text is that of another erro
 NOT_SHOWN = {
     ("__init__.py", "has no attribute"): _AS_PYTHON,
     ("callbacks.py", "has no attribute"): _AS_PYTHON,
+    ("backend/packing.py", "this describes no structure"): "caught: the file is dropped, and all is compiled",
+    ("backend/packing.py", "cannot be written down"): "caught: it is not kept",
+    ("backend/packing.py", "KeyError(kind)"): "caught, as the first",
+    ("generation/compiled.py", "its format is"): _ANOTHER,
+    ("private/jax.py", "JAX cannot write this executable down"): "caught: it is not kept",
+    ("private/jax.py", "JAX cannot read this executable"): "caught: the file is dropped, and all is compiled",
     ("backend/jax/step_loop.py", "numbers of the state have weak types"): _KERAS_RUNS_IT,
     ("backend/jax/step_loop.py", "the step does more than compute:"): _KERAS_RUNS_IT,
     ("backend/jax/step_loop.py", "convolutions are slower in a loop on CPU"): _KERAS_RUNS_IT,

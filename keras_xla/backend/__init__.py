@@ -30,9 +30,16 @@ thread_settings = _module.thread_settings
 with_thread_settings = _module.with_thread_settings
 machine = _module.machine
 
+_stored = importlib.import_module(f"keras_xla.backend.{name}.stored")
+compiled_for = _stored.compiled_for
+prepare_to_read = _stored.prepare_to_read
+require_keeping = _stored.require_keeping
+
 _states = importlib.import_module(f"keras_xla.backend.{name}.device_state")
 DeviceState = _states.DeviceState
+OnState = _states.OnState
 jit_on_state = _states.jit_on_state
+read_on_state = _states.read_on_state
 output_spec = _states.output_spec
 
 

@@ -79,7 +79,7 @@ class CompileLog(list):
 
     @property
     def seconds(self) -> float:
-        """Seconds that all the calls which compiled took together (float)."""
+        """Seconds of all the calls which compiled, added up (float), also of those that ran side by side."""
         return sum(event.seconds for event in self)
 
     def __str__(self):

@@ -57,7 +57,7 @@ def compile_cache(
         folder: Where they are kept (a path). By default `executables` in the folder that the environment variable
             `KERAS_XLA_CACHE` names, or in `keras_xla` in the user's cache folder. It is made when it is needed.
         max_bytes: The most bytes that all of them may take together (int), 1 GiB by default. Those that were not used
-            for longest go first.
+            for longest go first. On the JAX backend JAX's own cache may take as many beside them.
         enabled: False to neither read nor keep any from now on. A cache of JAX's that is on stays on.
 
     Returns:
@@ -101,10 +101,16 @@ def _cache(settings: CacheSettings) -> "ExecutableCache":
 
 
 class ExecutableCache:
-    """Executables by key, in a folder that need not exist."""
+    """Executables by key, in a folder that need not exist.
 
-    def __init__(self, folder: pathlib.Path, max_bytes: int):
-        self.folder, self.max_bytes = folder, max_bytes
+    Args:
+        folder: The folder.
+        max_bytes: That all of them may take.
+        keeps_all: Whether none is ever dropped, not even what is damaged.
+    """
+
+    def __init__(self, folder: pathlib.Path, max_bytes: int, keeps_all: bool = False):
+        self.folder, self.max_bytes, self._keeps_all = folder, max_bytes, keeps_all
 
     def get(self, key: str) -> bytes | None:
         """What is kept under a key, whole; None if there is nothing, or nothing that can be used."""
@@ -120,26 +126,34 @@ class ExecutableCache:
         payload = content[start:]
         if content[:start] != MAGIC + hashlib.sha256(payload).digest():
             self.drop(key)
-            self._warn(f"keras_xla drops {path}, which is damaged, and compiles.")
+            self._warn(f"keras_xla does not read {path}, which is damaged, and compiles.")
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # used now
         return payload
 
-    def put(self, key: str, payload: bytes) -> None:
-        """Keep it, unless it alone is more than may be kept."""
+    def put(self, key: str, payload: bytes) -> bool:
+        """Keep it, unless it alone is more than may be kept, or the disk does not take it; whether it is kept."""
         content = MAGIC + hashlib.sha256(payload).digest() + payload
         if len(content) > self.max_bytes:
-            return
+            return False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._path(key), content)
             let_go_of_the_oldest(self.folder, ".xla", self.max_bytes, lambda file: file.st_size)
         except OSError as error:
             self._warn(f"keras_xla cannot keep executables in {self.folder}: {error}")
+            return False
+        return True
+
+    def holds(self, key: str) -> bool:
+        """Whether there is something under a key, whole or not."""
+        return self._path(key).exists()
 
     def drop(self, key: str) -> None:
         """Remove it."""
+        if self._keeps_all:
+            return
         with contextlib.suppress(OSError):
             self._path(key).unlink(missing_ok=True)
 

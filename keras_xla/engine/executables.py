@@ -11,6 +11,8 @@ from typing import Any
 
 from keras_xla import backend
 from keras_xla.backend.compile_log import RecompileError, record
+from keras_xla.backend.executable_cache import ExecutableCache
+from keras_xla.engine.kept import KeptExecutables
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,8 @@ class Executables:
     """Compiles a function for each key at its first use, and never again.
 
     A first use runs in a thread of its own, so that Ctrl-C ends the wait for it: the compilation goes on, and what it
-    made serves the next call.
+    made serves the next call. Different keys compile at the same time, if several threads ask for them. Only tracing is
+    for one at a time: it is Python's work, and models need not be safe to call from several threads.
 
     Args:
         name: What is compiled, for the log.
@@ -188,7 +191,12 @@ class Executables:
             them, and returns these and its outputs.
         variables: What those functions read.
         more_variables: From a key to what else its function reads.
-        on_recompile: `"log"`, or `"raise"`: once one key of a kind is compiled, a new one is a `RecompileError`.
+        on_recompile: `"log"`, or `"raise"`: once one key of a kind is compiled, or being compiled, a new one is a
+            `RecompileError`.
+        computes: A function that returns what the functions compute, see `kept.what_is_computed`.
+
+    Attributes:
+        kept: Those on disk, which are read instead of compiled.
     """
 
     def __init__(
@@ -198,13 +206,16 @@ class Executables:
         variables: Sequence,
         on_recompile: str = "log",
         more_variables: Callable[[Any], Sequence] = lambda key: (),
+        computes: Callable[[], str | None] = lambda: None,
     ):
         if on_recompile not in ("log", "raise"):
             raise ValueError(f'Received on_recompile={on_recompile!r}; expected "log" or "raise".')
         self.name, self.on_recompile = name, on_recompile
         self._build, self._variables, self._more_variables = build, variables, more_variables
-        self._compiled: dict[Any, Callable] = {}
-        self._lock = threading.Lock()
+        self._compiled: dict[Any, _Stateless | backend.OnState] = {}
+        self._begun: dict[Any, threading.Event] = {}  # what is being compiled; set when that has ended
+        self._lock, self._tracing = threading.Lock(), threading.Lock()  # of these two; of `trace_count`
+        self.kept = KeptExecutables(computes, variables)
         self._warming = threading.local()
         self.trace_count = 0
         self.run_eagerly = False
@@ -240,44 +251,90 @@ class Executables:
         """Whether a new key of a known kind compiles in this thread, rather than raises."""
         return self.on_recompile == "log" or getattr(self._warming, "on", False)
 
+    def compiles(self, key: Any) -> bool:
+        """Whether a call would compile, or wait until another thread has."""
+        return not self.run_eagerly and key not in self._compiled
+
     def _first(self, key, args, weights):
-        cause = self._cause(key)
-        if cause != "first call" and not self.may_compile:
-            raise RecompileError(
-                f'{self.name} would compile again: {cause}. It was made with on_recompile="raise": call warmup with '
-                "such sizes and options before, or widen the buckets."
-            )
         result = Future()
-        settings = backend.thread_settings()
+        settings, may_compile = backend.thread_settings(), self.may_compile
 
         def run():
             try:
                 with backend.with_thread_settings(settings):
-                    result.set_result(self._compile_and_run(key, args, weights))
+                    result.set_result(self._compile_once(key, args, weights, may_compile))
             except BaseException as error:
                 result.set_exception(error)
 
         threading.Thread(target=run, daemon=True, name=f"compile {self.name}").start()
         return result.result()
 
-    def _compile_and_run(self, key, args, weights):
-        with self._lock:  # two threads with the same new key must not both compile
-            if key not in self._compiled:
-                cause, before = self._cause(key), self.trace_count
-                function, names = self._build(key)
-                function = self._counted(function)
-                variables = [*self._variables, *self._more_variables(key)]
-                if names is None:
-                    compiled = backend.jit(function, variables)
-                else:
-                    compiled = backend.jit_on_state(function, variables, names)
-                start = time.perf_counter()
+    def _compile_once(self, key, args, weights, may_compile):
+        """Run the executable of `key`, which this thread compiles unless another one does."""
+        cause = self._begin(key, may_compile)
+        if cause is None:
+            return self._compiled[key](*args, weights=weights)
+        try:
+            return self._compile(key, cause, args, weights)
+        finally:
+            with self._lock:
+                self._begun.pop(key).set()
+
+    def _begin(self, key, may_compile) -> str | None:
+        """Why this thread has to compile `key`; None where another one has done it, which may take a while."""
+        while True:
+            with self._lock:
+                if key in self._compiled:
+                    return None
+                elsewhere = self._begun.get(key)
+                if elsewhere is None:
+                    cause = self._cause(key)
+                    if cause != "first call" and not may_compile and not self.kept.holds(key):
+                        raise RecompileError(
+                            f'{self.name} would compile again: {cause}. It was made with on_recompile="raise": call '
+                            "warmup with such sizes and options before, or widen the buckets."
+                        )
+                    self._begun[key] = threading.Event()
+                    return cause
+            elsewhere.wait()  # should that fail, this thread tries
+
+    def _compile(self, key, cause, args, weights):
+        function, names = self._build(key)
+        if (read := self.kept.read(key, names or ())) is not None:
+            compiled = _Stateless(read) if names is None else read
+            try:
                 result = compiled(*args, weights=weights)
-                self._compiled[key] = compiled
-                assert self.trace_count == before + 1, "one key is one trace"
-                record(self.name, "generate", str(key), cause, time.perf_counter() - start)
-                return result
-        return self._compiled[key](*args, weights=weights)
+            except Exception:
+                self.kept.refuse(key)
+                raise
+            self._compiled[key] = compiled
+            return result
+        variables, traces = [*self._variables, *self._more_variables(key)], []
+
+        def traced(*args):  # runs while tracing only
+            with self._tracing:
+                traces.append(key)
+                self.trace_count += 1
+                return function(*args)
+
+        compiled = self._jit(traced, variables, names)
+        start = time.perf_counter()
+        result = compiled(*args, weights=weights)
+        self._compiled[key] = compiled
+        assert len(traces) == 1, "one key is one trace"
+        record(self.name, "generate", str(key), cause, time.perf_counter() - start)
+        self.kept.keep(key, compiled)
+        return result
+
+    @staticmethod
+    def _jit(function: Callable, variables: Sequence, names: tuple[str, ...] | None) -> "_Stateless | backend.OnState":
+        if names is not None:
+            return backend.jit_on_state(function, variables, names)
+        return _Stateless(backend.jit_on_state(lambda values, *tensors: (values, function(*tensors)), variables, ()))
+
+    def save(self, cache: ExecutableCache) -> dict[Any, bool]:
+        """Put all executables into a cache; returns for each key whether it is there now."""
+        return self.kept.save(dict(self._compiled), cache)
 
     def _run_eagerly(self, key, *args):
         function, names = self._build(key)
@@ -294,16 +351,9 @@ class Executables:
         """What has been compiled, oldest first."""
         return list(self._compiled)
 
-    def _counted(self, function):
-        def traced(*args):
-            self.trace_count += 1  # runs while tracing only
-            return function(*args)
-
-        return traced
-
     def _cause(self, key) -> str:
-        """What sets `key` apart from the nearest one of its kind compiled so far."""
-        others = [other for other in reversed(list(self._compiled)) if type(other) is type(key)]
+        """What sets `key` apart from the nearest one of its kind that is compiled, or being compiled."""
+        others = [other for other in reversed([*self._compiled, *self._begun]) if type(other) is type(key)]
         if not others:
             return "first call"
 
@@ -314,6 +364,20 @@ class Executables:
         nearest = min(map(changes, others), key=len)  # of equals, the latest
         labels = {name: f"{name} bucket" for name in ("batch", "cache", "source", "prompt")}
         return ", ".join(f"{labels.get(field, field)} {_show(old)} -> {_show(new)}" for field, old, new in nearest)
+
+
+class _Stateless:
+    """An executable that works on no state, and is called without one."""
+
+    def __init__(self, run: backend.OnState):
+        self._run, self._state = run, backend.DeviceState({})
+
+    def __call__(self, *args: Any, weights: list | None = None) -> Any:
+        return self._run(self._state, *args, weights=weights)
+
+    def keep(self, name: str, cache: ExecutableCache) -> bool:
+        """See `OnState.keep`."""
+        return self._run.keep(name, cache)
 
 
 def _show(value) -> str:

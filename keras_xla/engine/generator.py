@@ -2,12 +2,11 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_xla import backend
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part, copies_of, drawn_by, most_rows, slots_of, split
 from keras_xla.engine.buckets import Buckets
@@ -15,7 +14,6 @@ from keras_xla.engine.checks import check, check_negative, check_speech, decoder
 from keras_xla.engine.executables import Executables
 from keras_xla.engine.padding import padded
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.runs.generation import StateKey
 from keras_xla.engine.runs.refill import Refill
 from keras_xla.engine.runs.run import Guide, Run, Stop, nothing
 from keras_xla.engine.runs.starter import Batch, Starter
@@ -25,6 +23,7 @@ from keras_xla.engine.search.own_processors import check_processor_options
 from keras_xla.engine.states.prompt_cache import Kept, PromptCache, SavedPrompt
 from keras_xla.engine.states.prompt_runner import PromptRunner
 from keras_xla.engine.states.state_pool import StatePool
+from keras_xla.engine.warmup import FirstCall, Report, silent, warm_up
 from keras_xla.models.interface import Decoder, EncoderDecoder
 
 Rows = Sequence[np.ndarray]
@@ -68,7 +67,8 @@ class Generator:
         self._programs = programs = Programs(model, self.processors, processed_scores)
         self.has_encoder, self.chunked = programs.has_encoder, programs.chunked
         self.batch_buckets, self.cache_buckets, self._cache_bytes = batch, cache, cache_bytes
-        self.executables = Executables(name, programs.function, model.variables, on_recompile, programs.more_variables)
+        more = programs.more_variables, programs.computes
+        self.executables = Executables(name, programs.function, model.variables, on_recompile, *more)
         self.pool = StatePool(programs.new_state)
         self.prompt_runner = PromptRunner(model, programs, self.executables, self.pool, batch, cache, source, refresh)
         made = programs, self.executables, self.pool, self.prompt_runner, cache
@@ -227,6 +227,24 @@ class Generator:
         and `first_row` together, but not where each prompt has a seed: its answers are those that it would have alone.
         The batch has `room` for so many rows at least.
         """
+        more: dict[str, Any] = dict(numbers=numbers, first_row=first_row, room=room, negative=negative)
+        more |= dict(guides=guides, reuse=reuse, assistant=assistant)
+        return self._starter(self._batch(rows, options, prompts, hidden, **more))
+
+    def _batch(
+        self,
+        rows: Rows,
+        options: GenerationOptions,
+        prompts: Rows | None,
+        hidden: Any,
+        *,
+        numbers: np.ndarray | None = None,
+        first_row: int = 0,
+        room: int = 0,
+        negative: Rows | None = None,
+        **more: Any,
+    ) -> Batch:
+        """See `start`; `more` are fields of a `Batch`."""
         prompts, reads = self.check(rows, options, prompts, hidden, negative)
         negative = negative_prompts(rows, options, negative)
         copies, each = copies_of(options), np.arange(len(prompts))
@@ -234,7 +252,7 @@ class Generator:
         numbers = np.arange(len(prompts) * copies) if numbers is None else numbers
         batch = self.batch_buckets.fit(max(len(prompts) * copies, room))
         self.prompt_runner.refresh()
-        asked = Batch(
+        return Batch(
             prompts=[row for row in prompts for _ in range(copies)],
             options=options,
             size=batch,
@@ -243,57 +261,52 @@ class Generator:
             negative=None if negative is None else [row for row in negative for _ in range(copies)],
             numbers=numbers,
             drawn_by=drawn_by(options, first_row + numbers),
-            guides=guides,
-            reuse=reuse,
-            assistant=assistant,
+            **more,
         )
-        return self._starter(asked)
 
-    def warmup(
+    def first_calls(
         self,
         rows: Rows,
         options: GenerationOptions,
         prompts: Rows | None = None,
         hidden: Any = None,
         assistant: "Generator | None" = None,
-    ) -> None:
-        """Compile what a call with arguments of this size needs, for `max_new_tokens`."""
-        if hidden is None:
-            if not len(rows):
-                return
-            self.check(rows, options, prompts)
+    ) -> Iterator[FirstCall]:
+        """Of what a call with arguments of this size needs, for `max_new_tokens`.
+
+        Raises:
+            ValueError: as for `__call__`.
+        """
+        if hidden is not None:
+            yield from self._starter.first_calls(self._batch(rows, options, prompts, hidden))
+            return
+        if not len(rows):
+            return
+        self.check(rows, options, prompts)
+        stops: Any = options.stop_strings  # only whether there are any counts
+        if self.keeps_prompts and assistant is None:
             with self.executables.warming():
-                alone = self.keeps_prompts and assistant is None
-                stops: Any = options.stop_strings  # only whether there are any counts
-                if alone and (asked := self._refill.worth_it(rows, options, stops=stops)) is not None:
-                    self.prompt_runner.refresh()
-                    self._refill.warm(asked)
-            for part in self.parts(rows, options):  # of a long list, too: streams and saved prompts run in batches
-                begun = None if prompts is None else part.of(prompts)
-                self._warm(part.of(rows), part.options, begun, None, assistant)
-        else:
-            self._warm(rows, options, prompts, hidden)
+                asked = self._refill.worth_it(rows, options, stops=stops)
+            if asked is not None:
+                self.prompt_runner.refresh()
+                yield from self._refill.first_calls(asked)
+        for part in self.parts(rows, options):  # of a long list, too: streams and saved prompts run in batches
+            begun = None if prompts is None else part.of(prompts)
+            yield from self._starter.first_calls(
+                self._batch(part.of(rows), part.options, begun, None, assistant=assistant)
+            )
 
-    def _warm(
-        self,
-        rows: Rows,
-        options: GenerationOptions,
-        prompts: Rows | None,
-        hidden: Any,
-        assistant: "Generator | None" = None,
-    ) -> None:
-        def prefill(key: StateKey, state: backend.DeviceState) -> None:
-            if self.has_encoder:
-                return
-            self.prompt_runner.prefill(key, state, np.resize(ids, (key.rows, 2)), np.resize(starts, key.rows))
-            if assistant is not None:
-                self._starter.read_by(assistant, key, state, starts, ids.shape[1], self.executables.read_weights())
+    def first_scores(self, prompts: Rows, hidden: Any) -> Iterator[FirstCall]:
+        """Of what `score` needs."""
+        self._check_scored(prompts)
+        yield from self.prompt_runner.first_scores(prompts, hidden)
 
-        with self.executables.warming():
-            run = self.start(rows, options, prompts, hidden, assistant=assistant)
-            ids, starts = np.zeros((run.generation.batch, 2), np.int32), np.zeros((run.generation.batch,), np.int32)
-            run.generation.warm(prefill)
-            run.close()
+    def warm_up(self, calls: Iterable[FirstCall], progress: Callable[[int], Report] = silent) -> None:
+        """Compile side by side what `first_calls` need; their states hold at most `cache_bytes` at a time.
+
+        `progress` and errors as for `warmup.warm_up`.
+        """
+        warm_up(calls, self.pool, self._programs.state_bytes, self._cache_bytes, progress)
 
     def number_rows(self, count: int) -> int:
         """A number for the first of `count` rows, different from those of all rows numbered before."""
@@ -349,9 +362,11 @@ class Generator:
 
     def score(self, prompts: Rows, hidden: Any) -> np.ndarray:
         """Logits `(rows, vocab_size)` of the token after each decoder prompt; nothing is generated."""
-        options = GenerationOptions(max_new_tokens=1)
-        check(self.model, [prompt for prompt in prompts if len(prompt)], options)
+        self._check_scored(prompts)
         return self.prompt_runner.logits(prompts, hidden)
+
+    def _check_scored(self, prompts: Rows) -> None:
+        check(self.model, [prompt for prompt in prompts if len(prompt)], GenerationOptions(max_new_tokens=1))
 
     def decoder_prompts(self, rows: Rows, options: GenerationOptions, prompts: Rows | None = None) -> Rows:
         """What the decoder begins with; arguments and errors as for `__call__`."""

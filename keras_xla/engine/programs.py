@@ -23,6 +23,7 @@ from keras_xla.engine.executables import (
     SpeculateKey,
     WholeKey,
 )
+from keras_xla.engine.kept import what_is_computed
 from keras_xla.engine.padding import chunk_size
 from keras_xla.engine.runs.generation import StateKey
 from keras_xla.engine.search import decode, processors, refill, speculate
@@ -67,6 +68,7 @@ class Programs:
         self.has_encoder = hasattr(model, "encode")
         self.chunked = self.has_encoder or is_chunked(model)
         self._memory_specs: dict[tuple[int, int], Any] = {}
+        self._specs: dict[StateKey, dict[str, Any]] = {}
         self._assistants: list[ChunkDecoder] = []
         self._lock = threading.Lock()
 
@@ -92,6 +94,10 @@ class Programs:
         advance = self._prefill_whole if isinstance(key, WholeKey) else self._advance
         return functools.partial(advance, key), (*model, *_SEARCHED)
 
+    def computes(self) -> str | None:
+        """What the functions compute, see `kept.what_is_computed`."""
+        return what_is_computed(self._model, self.processors, self._processed_scores)
+
     def number_of(self, assistant: Any) -> int:
         """A number for an assisting `ChunkDecoder`, from 1 on: the same for the same one, kept from then on."""
         with self._lock:
@@ -114,6 +120,18 @@ class Programs:
 
     def new_state(self, key: StateKey) -> backend.DeviceState:
         """A state of zeros."""
+        return backend.DeviceState(self._state_specs(key))
+
+    def state_bytes(self, key: StateKey) -> int:
+        """Of all that a state holds."""
+        return _bytes_of(self._state_specs(key))
+
+    def _state_specs(self, key: StateKey) -> dict[str, Any]:
+        if key not in self._specs:
+            self._specs[key] = self._new_specs(key)
+        return self._specs[key]
+
+    def _new_specs(self, key: StateKey) -> dict[str, Any]:
         model = self._model
         specs: dict[str, Any] = {}
         row = keras.KerasTensor((key.batch,), "int32")
@@ -142,7 +160,7 @@ class Programs:
             assistant = self._assistants[key.assistant - 1]
             cache = backend.output_spec(lambda row: assistant.empty_cache(key.batch, key.cache), row)
             specs["draft"] = Draft.specs(cache, key.batch)
-        return backend.DeviceState(specs)
+        return specs
 
     @functools.cached_property
     def slot_axes(self) -> list[int | None]:
@@ -153,7 +171,7 @@ class Programs:
     @functools.cached_property
     def slot_bytes(self) -> int:
         """Of a row's cache for each slot; where prompts run in chunks."""
-        return sum(math.prod(x.shape) * np.dtype(_STORED_AS.get(x.dtype, x.dtype)).itemsize for x in self._row_cache(1))
+        return _bytes_of(self._row_cache(1))
 
     def _row_cache(self, slots: int) -> list:
         row = keras.KerasTensor((1,), "int32")
@@ -244,6 +262,11 @@ class Programs:
 
     def _decoder(self, values) -> Any:
         return self._model.with_memory(values["memory"]) if self.has_encoder else self._model
+
+
+def _bytes_of(specs: Any) -> int:
+    leaves = [x for x in keras.tree.flatten(specs) if x is not None]
+    return sum(math.prod(x.shape) * np.dtype(_STORED_AS.get(x.dtype, x.dtype)).itemsize for x in leaves)
 
 
 def _empty_cache(model, key: StateKey):

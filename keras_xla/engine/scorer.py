@@ -1,6 +1,7 @@
 """Log-probabilities of tokens that are given, not made."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from keras_xla.engine.executables import LogprobKey
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.padding import chunk_size, chunks, pad_left
 from keras_xla.engine.runs.generation import StateKey
+from keras_xla.engine.warmup import FirstCall
 
 # B batch, C chunk, L length of the rows, N likeliest tokens, V vocabulary
 
@@ -45,6 +47,27 @@ class Logprobs:
         """Those of no tokens, with arrays for `top` likeliest ones at each place."""
         ids, numbers = np.zeros((0, top), np.int32), np.zeros((0, top), np.float32)
         return cls(ids[:, :0].reshape(-1), numbers[:, :0].reshape(-1), ids, numbers)
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """Rows that run together.
+
+    Attributes:
+        ids: `[B, L]` int32, padded.
+        starts: `[B]` int32, where each row begins.
+        key: Of the state that they need.
+        sources: What `PromptRunner.sources` returned.
+        begin: The last slot that only stands before.
+        name: Of the executable.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    key: StateKey
+    sources: list
+    begin: int
+    name: LogprobKey
 
 
 class Scorer:
@@ -86,18 +109,9 @@ class Scorer:
             ValueError: for ids outside of the vocabulary, rows that are too long, and models without chunks; before
                 anything compiles.
         """
-        self.check()
-        generator, options = self._generator, GenerationOptions(max_new_tokens=1)
-        if top > generator.model.vocab_size:
-            vocab = generator.model.vocab_size
-            raise ValueError(f"Received top_logprobs={top} for a vocabulary of {vocab} tokens; expected at most that.")
-        runs = [row[:-1] if len(row) > 1 else row for row in rows]  # nothing is asked behind a last token
-        check(generator.model, runs, options, reads)
-        check(generator.model, [row[-1:] for row in rows], options)
         made: list[Logprobs | Any] = [None] * len(rows)  # `Any`: None until its part has run
-        for part in generator.parts(runs if reads is None else reads, options):
-            outputs = self._part(part, part.of(rows), part.of(first), None if reads is None else part.of(reads), top)
-            for i, each in zip(part.prompts, outputs, strict=True):
+        for part in self._parts(rows, reads, top):
+            for i, each in zip(part.prompts, self._part(part, rows, first, reads, top), strict=True):
                 made[i] = each
         numbers = range(len(rows)) if numbers is None else numbers
         bad = [number for number, each in zip(numbers, made, strict=True) if np.isnan(each.logprobs).any()]
@@ -108,23 +122,60 @@ class Scorer:
             )
         return made
 
-    def _part(self, part: Part, rows: Rows, first: Sequence[int], reads: Rows | None, top: int) -> list[Logprobs]:
+    def first_calls(
+        self, rows: Rows, first: Sequence[int], reads: Rows | None = None, top: int = 0
+    ) -> Iterator[FirstCall]:
+        """Of what such rows need; arguments and errors as for a call."""
+        runner, executables = self._generator.prompt_runner, self._generator.executables
+        for part in self._parts(rows, reads, top):
+            laid = self._lay_out(part, rows, first, reads, top)
+            if laid.sources:
+                yield runner.first_remember(laid.key, laid.sources)
+            if laid.begin:
+                yield runner.first_prefill(laid.key)
+            yield FirstCall(executables, laid.name, functools.partial(self._run_nothing, laid), (laid.key,))
+
+    def _run_nothing(self, laid: _Laid, state) -> None:
+        ids = np.zeros((laid.name.batch, laid.name.chunk), np.int32)
+        arguments = map(ops.convert_to_tensor, (ids, ids, np.int32(0), laid.starts))
+        self._generator.executables(laid.name, state, *arguments)
+
+    def _parts(self, rows: Rows, reads: Rows | None, top: int) -> list[Part]:
+        """Which rows run together; raises what `__call__` does before anything compiles."""
+        self.check()
+        generator, options = self._generator, GenerationOptions(max_new_tokens=1)
+        if top > generator.model.vocab_size:
+            vocab = generator.model.vocab_size
+            raise ValueError(f"Received top_logprobs={top} for a vocabulary of {vocab} tokens; expected at most that.")
+        runs = [row[:-1] if len(row) > 1 else row for row in rows]  # nothing is asked behind a last token
+        check(generator.model, runs, options, reads)
+        check(generator.model, [row[-1:] for row in rows], options)
+        return generator.parts(runs if reads is None else reads, options)
+
+    def _lay_out(self, part: Part, rows: Rows, first: Sequence[int], reads: Rows | None, top: int) -> _Laid:
         generator, runner = self._generator, self._generator.prompt_runner
+        reads = None if reads is None else part.of(reads)
         vocab, batch = generator.model.vocab_size, generator.batch_buckets.fit(part.room)
-        runner.refresh()
-        weights = generator.executables.read_weights()
-        ids, starts = pad_left(rows, batch, 0)
+        ids, starts = pad_left(part.of(rows), batch, 0)
         length = ids.shape[1]
         key = StateKey(batch, generator.cache_buckets.fit(length), 1, runner.source_length(reads, None))
-        key, state, _ = runner.state(key, runner.sources(reads, None, 1, batch), ids, starts, None, weights)
-        begin = max(int(min(start + n for start, n in zip(starts, first, strict=False))) - 1, 0)
-        runner.prefill(key, state, ids[:, : begin + 1], starts, weights=weights)
+        begin = max(int(min(start + n for start, n in zip(starts, part.of(first), strict=False))) - 1, 0)
         room = max(LOGITS // (batch * vocab), 1)
         chunk = min(1 << (room.bit_length() - 1), chunk_size(key.cache))
         if length - 1 - begin <= FEW:  # short answers to long prompts
             chunk = min(chunk, FEW)
-        most = min(MOST_TOP, vocab) if top else 0
-        name = LogprobKey(batch, key.cache, chunk, key.source, most)
+        name = LogprobKey(batch, key.cache, chunk, key.source, min(MOST_TOP, vocab) if top else 0)
+        return _Laid(ids, starts, key, runner.sources(reads, None, 1, batch), begin, name)
+
+    def _part(self, part: Part, rows: Rows, first: Sequence[int], reads: Rows | None, top: int) -> list[Logprobs]:
+        generator, runner = self._generator, self._generator.prompt_runner
+        runner.refresh()
+        weights = generator.executables.read_weights()
+        laid = self._lay_out(part, rows, first, reads, top)
+        ids, starts, begin, chunk = laid.ids, laid.starts, laid.begin, laid.name.chunk
+        batch, length = ids.shape
+        key, state, _ = runner.state(laid.key, laid.sources, ids, starts, None, weights)
+        runner.prefill(key, state, ids[:, : begin + 1], starts, weights=weights)
         logprobs = np.zeros((batch, length), np.float32)
         tokens, likely = np.zeros((batch, length, top), np.int32), np.zeros((batch, length, top), np.float32)
         device_starts = ops.convert_to_tensor(starts)
@@ -133,7 +184,7 @@ class Scorer:
             behind = targets.shape[1]
             targets = np.pad(targets, ((0, 0), (0, chunk - behind)))
             arguments = map(ops.convert_to_tensor, (inputs, targets, slot))
-            made = generator.executables(name, state, *arguments, device_starts, weights=weights)
+            made = generator.executables(laid.name, state, *arguments, device_starts, weights=weights)
             made = [ops.convert_to_numpy(x)[:, :behind] for x in made]
             at = slice(slot + 1, slot + 1 + behind)
             logprobs[:, at] = made[0]
@@ -142,7 +193,7 @@ class Scorer:
         if not np.isnan(logprobs).any():  # else it would reach rows of others
             generator.pool.give(key, state)
         each = []
-        for i, (row, n) in enumerate(zip(rows, first, strict=True)):
+        for i, (row, n) in enumerate(zip(part.of(rows), part.of(first), strict=True)):
             at = slice(starts[i] + n, None)
             each.append(Logprobs(row[n:], logprobs[i, at], tokens[i, at], likely[i, at]))
         return each

@@ -1,9 +1,7 @@
 """`XLAGenerationLayer`: generation as a Keras layer."""
 
 import functools
-import inspect
 import itertools
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,24 +12,25 @@ import numpy as np
 from keras_xla import backend
 from keras_xla.config.values import as_integers
 from keras_xla.engine.generator import CACHE_BYTES
-from keras_xla.engine.search.own_processors import own_processors
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
-from keras_xla.generation.defaults import known_options, resolve, stored_options
+from keras_xla.engine.warmup import silent
+from keras_xla.generation.compiled import SavedExecutables
+from keras_xla.generation.defaults import known_options, resolve
 from keras_xla.generation.in_graph import host_call, output_specs, symbolic_outputs
+from keras_xla.generation.loading import FromPretrained
+from keras_xla.generation.progress import CompileProgress
 from keras_xla.generation.saving import SavedWithTokenizer
 from keras_xla.generation.speech.pipeline import SpeechPipeline, generator_for, is_speech
 from keras_xla.generation.speech.transcripts import Transcript
 from keras_xla.generation.text import prompts
 from keras_xla.generation.text.methods import TextMethods
 from keras_xla.generation.text.pipeline import TextPipeline
-from keras_xla.models.registry import load_model, model_config
-from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.sources.live_models import as_decoder, options_of, quantized, tokenizer_of
 from keras_xla.private.keras import forget, in_stateless_scope, outputs_of_calls
 
 
 @keras.saving.register_keras_serializable(package="keras_xla")
-class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
+class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, FromPretrained):
     """A Keras layer that generates text or transcribes speech, compiled by XLA for a few fixed shapes.
 
     XLA compiles an executable for each set of shapes, which takes seconds. So the layer pads what it gets to a few
@@ -71,7 +70,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
 
     Attributes:
         model: The decoder that generates: `model` itself, or what was made of it.
-        tokenizer: The tokenizer, or None. It may be set.
+        tokenizer: The tokenizer, or None. It may be set. That of a checkpoint is read when it is first needed.
         options: The `GenerationOptions` that hold where a call says nothing else.
 
     Call arguments:
@@ -151,53 +150,6 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         self._generator = generator_for(decoder, tokens, **made, logits_processors=self._processors, name=self.name)
         self._text = TextPipeline(self._generator, return_prompt)
         self._speech = SpeechPipeline(self._generator, tokens, speech) if tokens else None
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        source: str | os.PathLike,
-        *,
-        tokenizer: Any = None,
-        dtype: Any = None,
-        quantization: str | None = None,
-        **kwargs: Any,
-    ) -> "XLAGenerationLayer":
-        """Load an `XLAGenerationLayer` from a Hugging Face folder or hub name (safetensors), or from a GGUF file.
-
-        The checkpoint's `generation_config.json` gives the defaults; arguments here come first. Nothing is unpickled.
-
-        Args:
-            source: The path of a folder or of a `.gguf` file, or a hub name.
-            tokenizer: A Hugging Face tokenizer in place of the checkpoint's own.
-            dtype: Of weights and computation; Keras' default (float32) if None, `"auto"` for the checkpoint's own.
-            quantization: `"int8"`, see the class. Only a few weights are in memory in floats at a time.
-            **kwargs: The other arguments of the class.
-
-        Raises:
-            OSError: There is no such file or folder (a `FileNotFoundError`), or the hub gave no such model.
-            ValueError: An unknown architecture (the known are listed), or weights that are missing, unexpected,
-                truncated or of the wrong shape (all are listed at once); and bad options, as the class.
-            TypeError: There is no such option, or a value has another type.
-
-        Example:
-        ```python
-        gpt2 = keras_xla.XLAGenerationLayer.from_pretrained("openai-community/gpt2", max_new_tokens=8)
-        print(gpt2.generate("The capital of France is"))
-        ```
-        """
-        checkpoint = open_checkpoint(source)
-        found = model_config(checkpoint)
-        speech, has_encoder = hasattr(found, "num_mel_bins"), getattr(found, "is_encoder_decoder", False)
-        stored = kwargs.pop("generation_config", None)
-        stored = known_options(stored_options(checkpoint, found) if stored is None else stored, checkpoint.path, speech)
-        # Options are checked before the weights are read, which can take a while.
-        own_processors(kwargs.get("logits_processors", ()))
-        own = set(inspect.signature(cls.__init__).parameters) - {"max_new_tokens"}
-        resolve(stored, {n: v for n, v in kwargs.items() if n not in own and v is not None}, has_encoder, speech)
-        model = load_model(checkpoint, dtype, quantization)
-        tokenizer = checkpoint.tokenizer() if tokenizer is None else tokenizer
-        dtype = model.dtype_policy if dtype == "auto" else dtype
-        return cls(model, tokenizer, dtype=dtype, generation_config=stored, **kwargs)
 
     def call(self, inputs):
         """Generate with the options of the layer; see the class for inputs and outputs."""
@@ -290,10 +242,13 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
     ) -> int:
         """Compile ahead what calls will need, for every pair of a batch size and a prompt length.
 
+        It compiles as many executables side by side as this process may use cores, 8 at most. Each needs a cache of its
+        size meanwhile; what runs at once holds at most `cache_bytes`, or else one runs alone.
+
         Args:
             batch_sizes: How many prompts a call will have (int, or several); 1 by default.
             prompt_lengths: How many tokens the longest will have (int, or several), 32 by default; not for speech.
-            verbose: 0 for silence; a progress bar otherwise.
+            verbose: 0 for silence; otherwise a progress bar, and a line for each executable.
             **overrides: Generation options that the calls will have; `output_logprobs`, `top_logprobs` and `assistant`
                 for text. With guesses, give the number of them that the calls will have.
 
@@ -301,7 +256,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
             How many executables were compiled (int), whatever `on_recompile` says; the others were there already.
 
         Raises:
-            ValueError: Sizes or options that the model cannot run, or an option with a list of values.
+            ValueError: Sizes or options that the model cannot run, or lists of values; before anything compiles.
             TypeError: There is no such option, or a value has another type.
 
         Example:
@@ -310,17 +265,13 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
         ```
         """
         batches, lengths = as_integers("batch_sizes", batch_sizes, 1), as_integers("prompt_lengths", prompt_lengths, 1)
-        warm: Any = self._text.warmup if self._speech is None else self._speech.warmup
-        shapes: list[tuple[int, ...]] = [(batch,) for batch in batches]
+        pipeline: Any = self._text if self._speech is None else self._speech
         if self._speech is None:
-            shapes = list(itertools.product(batches, lengths))
             overrides["assistant"] = self._assistant(overrides.get("assistant"))
-        bar = keras.utils.Progbar(len(shapes), unit_name="shape") if verbose else None
+        shapes = itertools.product(*([batches, lengths] if self._speech is None else [batches]))
+        calls = (call for shape in shapes for call in pipeline.first_calls(*shape, self.options, **overrides))
         before = self.trace_count
-        for i, shape in enumerate(shapes):
-            warm(*shape, self.options, **overrides)
-            if bar:
-                bar.update(i + 1, finalize=i + 1 == len(shapes))
+        self._generator.warm_up(calls, CompileProgress if verbose else silent)
         return self.trace_count - before
 
     def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
@@ -382,14 +333,14 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer):
 
     def _complete_ids(self, inputs, goes_on: bool = False) -> dict[str, np.ndarray]:
         if self._speech is None:
-            return self._text.completion(inputs, self.tokenizer, self.options, goes_on=goes_on).outputs()
+            return self._text.completion(inputs, self._tokenizer, self.options, goes_on=goes_on).outputs()
         return self._speech.complete(inputs["input_features"], self.options)
 
     def _complete_text(self, inputs, goes_on: bool = False) -> list:
         if self._speech is not None:
             made = self._speech.transcribe(inputs, self.tokenizer, self.options, sampling_rate=self.sampling_rate)
             return [str(transcript) for transcript in made]
-        return self._text.completion(inputs, self.tokenizer, self.options, goes_on=goes_on).texts()
+        return self._text.completion(inputs, self._tokenizer, self.options, goes_on=goes_on).texts()
 
     def _call_in_graph(self, inputs):
         """A call inside a graph (`predict`, `tf.data.map`): leaves it for the executables, and comes back."""

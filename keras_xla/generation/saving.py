@@ -7,6 +7,7 @@ import keras
 
 from keras_xla import config
 from keras_xla.generation.defaults import SPEECH_FIELDS
+from keras_xla.generation.tokenizer import LazyTokenizer, lazy
 from keras_xla.models.build import build
 from keras_xla.models.sources.safetensors_folder import open_tokenizer
 
@@ -14,13 +15,31 @@ from keras_xla.models.sources.safetensors_folder import open_tokenizer
 class LayerConfig(dict):
     """A layer's config, and its tokenizer: a clone gets it, a file does not, for it is no JSON."""
 
-    def __init__(self, config: dict, tokenizer: Any):
+    def __init__(self, config: dict, tokenizer: LazyTokenizer | None):
         super().__init__(config)
         self.tokenizer = tokenizer
 
 
 class SavedWithTokenizer(keras.layers.Layer):
-    """The methods of `XLAGenerationLayer` with which Keras saves it and makes it again."""
+    """The tokenizer of `XLAGenerationLayer`, and the methods with which Keras saves it and makes it again."""
+
+    _tokenizer: LazyTokenizer | None
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer, or None; it may be set. That of a checkpoint is read when it is first asked for."""
+        return None if self._tokenizer is None else self._tokenizer.get()
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Any) -> None:
+        self._tokenizer = lazy(tokenizer)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As Keras' own, which for the tokenizer would read the old one, to compare it with the new one."""
+        if name == "tokenizer":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def get_config(self) -> dict:
         """Return what Keras saves of the layer: its options, and the sizes of its model.
@@ -62,7 +81,7 @@ class SavedWithTokenizer(keras.layers.Layer):
             "quantization": self.model.quantization,
             "dtype": keras.dtype_policies.serialize(self.model.dtype_policy),
         }
-        return LayerConfig(made, self.tokenizer)
+        return LayerConfig(made, self._tokenizer)
 
     @classmethod
     def from_config(cls, config: dict) -> "SavedWithTokenizer":

@@ -1,14 +1,15 @@
 """Which architecture is which family. A new one is a file in `convert/` and a row here."""
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING
 
 import keras
 
-from keras_xla.backend.requirements import require
 from keras_xla.models.build import build
 from keras_xla.models.convert.bart import BART, MBART
-from keras_xla.models.convert.common import Family, load, untied
+from keras_xla.models.convert.common import Family, Report, load, untied
 from keras_xla.models.convert.gpt2 import GPT2
+from keras_xla.models.convert.keys import Config, read_config
 from keras_xla.models.convert.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from keras_xla.models.convert.marian import MARIAN
 from keras_xla.models.convert.opt import OPT
@@ -42,33 +43,29 @@ _UNFIT = (ValueError, TypeError, ArithmeticError, KeyError, AttributeError)  # w
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-def model_config(checkpoint: "Checkpoint") -> Any:
-    """A checkpoint's config as a transformers object, which knows the defaults of its architecture.
+def model_config(checkpoint: "Checkpoint") -> Config:
+    """What is read of a checkpoint's config, with the defaults of its architecture.
 
     Raises:
-        ValueError: unknown architecture; or a config that cannot be read, or does not fit its weights.
+        ValueError: unknown architecture; or a config with wrong values, or that does not fit its weights.
     """
     kind = checkpoint.config.get("model_type")
     if kind not in FAMILIES:
         known = ", ".join(FAMILIES)
         raise ValueError(f"{checkpoint.path}: received the architecture model_type={kind!r}; expected one of {known}.")
-    require("transformers", "Reading a model's config")
-    from transformers import AutoConfig  # late: it takes a second
-
+    family, path = FAMILIES[kind], checkpoint.path
+    where = os.path.join(path, "config.json") if os.path.isdir(path) else path
+    config = read_config(checkpoint.config, family.keys, where)
     if not hasattr(checkpoint, "variable"):  # a live model has the sizes that it has
-        check_sizes(checkpoint, FAMILIES[kind].sizes)
-    values = {key: value for key, value in checkpoint.config.items() if key != "model_type"}
-    try:
-        return AutoConfig.for_model(kind, **values)
-    except Exception as error:  # transformers raises what its validators, or Python, do
-        raise ValueError(
-            f"{checkpoint.path}: its config cannot be read as that of the type {kind!r} ({type(error).__name__}: "
-            f"{error}). Download it again."
-        ) from error
+        check_sizes(checkpoint, config, family.sizes)
+    return config
 
 
 def load_model(
-    checkpoint: "Checkpoint", dtype: str | None = None, quantization: str | None = None
+    checkpoint: "Checkpoint",
+    dtype: str | None = None,
+    quantization: str | None = None,
+    report: Report | None = None,
 ) -> Transformer | EncoderDecoder:
     """The model of an open checkpoint, weights and all.
 
@@ -77,6 +74,7 @@ def load_model(
         dtype: dtype or dtype policy of weights and computation; Keras' own default if None; `"auto"` for that of the
             checkpoint.
         quantization: How matrices are stored, see `matrices.stored_as`.
+        report: Told of the bytes of the weights, as they are read.
 
     Raises:
         ValueError: unknown architecture or `quantization`; a dtype of no floats; or weights that are missing,
@@ -86,8 +84,7 @@ def load_model(
     dtype = checkpoint.dtype() if dtype == "auto" else dtype
     if dtype is not None and keras.dtype_policies.get(dtype).compute_dtype not in _DTYPES:
         raise ValueError(f"Received dtype={dtype!r}; expected one that computes in {', '.join(_DTYPES)}, or None.")
-    config = model_config(checkpoint)
-    kind = config.model_type
+    config, kind = model_config(checkpoint), checkpoint.config["model_type"]
     family = FAMILIES[kind]
 
     def build_model():
@@ -99,6 +96,6 @@ def load_model(
                 f"{str(error).rstrip('.')}. Is the file whole, and does it belong to this checkpoint?"
             ) from error
 
-    model, filled = load(build_model, family, checkpoint)
+    model, filled = load(build_model, family, checkpoint, report)
     follow(model, filled, checkpoint)
     return model

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+from jax.experimental import serialize_executable
 
 from keras_xla.private.names import Name, otherwise
 
@@ -23,6 +24,22 @@ FILE_CACHE = Name(
     "opens the folder in which JAX keeps executables",
     "of executables that are kept on disk, one that was cut off is never made again, and may end the keeping of others",
     "JAX 0.7 to 0.10.2",
+)
+_NOT_KEPT = "a second process traces again, and save_compiled saves nothing"
+SERIALIZE = Name(
+    "jax.experimental.serialize_executable",
+    "serialize",
+    "an executable as bytes",
+    _NOT_KEPT,
+    "JAX 0.7 to 0.10.2",
+)
+DESERIALIZE = Name(
+    "jax.experimental.serialize_executable",
+    "deserialize_and_load",
+    "the executable that bytes hold",
+    _NOT_KEPT,
+    "JAX 0.7 to 0.10.2",
+    ("serialized", "in_tree", "out_tree", "backend", "execution_devices"),
 )
 _THREAD = threading.local()  # jax compiles in the thread that calls
 _CACHES: dict[str, Any] = {}  # that JAX uses, by the folders that it opens
@@ -55,6 +72,34 @@ def keep_in(folder: str, cache: Any) -> bool:
         setattr(compilation_cache, FILE_CACHE.name, get_file_cache)
     _CACHES[folder] = cache
     return True
+
+
+def executable_to_bytes(compiled: Any) -> tuple[bytes, Any, Any]:
+    """A compiled function as bytes, and the trees of its arguments and of its results.
+
+    Raises:
+        ValueError: for one that cannot be written down.
+    """
+    try:
+        return SERIALIZE.of(serialize_executable)(compiled)
+    except (NotImplementedError, jax.errors.JaxRuntimeError) as error:
+        raise ValueError(f"JAX cannot write this executable down: {error}") from error
+
+
+def executable_from_bytes(content: bytes, in_tree: Any, out_tree: Any, device: Any) -> Callable:
+    """The compiled function that `executable_to_bytes` has written, for a device.
+
+    Raises:
+        ValueError: if JAX cannot read it.
+        MemoryError: if there is no room for it.
+    """
+    read = DESERIALIZE.of(serialize_executable)
+    try:
+        return read(content, in_tree, out_tree, backend=device.client, execution_devices=[device])
+    except Exception as error:  # whatever unpickling leads to
+        if "RESOURCE_EXHAUSTED" in str(error):
+            raise MemoryError from error
+        raise ValueError(f"JAX cannot read this executable: {error}") from error
 
 
 def _on_event(event: str, _seconds: float, **details) -> None:

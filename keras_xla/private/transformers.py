@@ -21,13 +21,6 @@ AS_MADE = Name(
     _NO_GENERATE,
     _TENSORFLOW,
 )
-NO_FINAL_NORM = Name(
-    "transformers.OPTConfig",
-    "_remove_final_layer_norm",
-    "a key of OPT's config.json, for checkpoints made before 4.20",
-    "models of OPT cannot be loaded",
-    "transformers 4.57 to 5.23",
-)
 
 
 def generation_config(model: Any) -> Any:
@@ -37,8 +30,3 @@ def generation_config(model: Any) -> Any:
     if FROM_MODEL.of(config) and AS_MADE.of(config) == hash(config):
         return type(config).from_model_config(model.config)
     return config
-
-
-def removes_final_norm(config: Any) -> bool:
-    """Whether a model of OPT has no norm behind its last block."""
-    return NO_FINAL_NORM.of(config)

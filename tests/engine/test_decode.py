@@ -69,6 +69,7 @@ def test_num_return_sequences_repeats_each_prompt_in_order():
     assert [decode(row) for row in out["sequences"]] == ["bc", "bc", "fg", "fg"]
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 def test_a_seed_gives_equal_draws_in_any_batch_bucket_and_another_seed_others():
     flat = Follow(sharpness=0.0)

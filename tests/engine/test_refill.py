@@ -89,6 +89,7 @@ def test_every_completion_is_what_it_would_be_alone(texts, data):
     assert takes_turns(generator())
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 @settings(max_examples=10, deadline=None)
 @given(TEXTS, st.integers(0, 2**40))
@@ -183,7 +184,7 @@ def test_two_executables_serve_a_list_and_lists_alike(new_events):
 def test_a_warmup_serves_lists_that_raise_otherwise():
     gen = new_generator(on_recompile="raise")
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(12)]
-    gen.warmup([np.zeros((8,), np.int32)] * 12, options_of(max_new_tokens=40))
+    gen.warm_up(gen.first_calls([np.zeros((8,), np.int32)] * 12, options_of(max_new_tokens=40)))
     before = gen.executables.trace_count
     gen(rows, options_of(max_new_tokens=40, eos_token_id=(2, 5)))
     assert takes_turns(gen) and gen.executables.trace_count == before
@@ -191,7 +192,7 @@ def test_a_warmup_serves_lists_that_raise_otherwise():
 
 def test_a_warmup_of_a_list_serves_what_runs_in_batches_too():
     gen = new_generator(on_recompile="raise")
-    gen.warmup([np.zeros((8,), np.int32)] * 12, options_of(max_new_tokens=20))
+    gen.warm_up(gen.first_calls([np.zeros((8,), np.int32)] * 12, options_of(max_new_tokens=20)))
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(12)]
     before = gen.executables.trace_count
     gen(rows, options_of(max_new_tokens=20))
@@ -210,14 +211,15 @@ def test_a_warmup_of_a_list_serves_what_runs_in_batches_too():
 def test_a_warmup_of_a_list_checks_what_it_is_for(rows, options, text):
     gen = new_generator()
     with pytest.raises(ValueError, match=text):
-        gen.warmup(rows, options_of(**options))
-    gen.warmup([], options_of())
+        gen.warm_up(gen.first_calls(rows, options_of(**options)))
+    gen.warm_up(gen.first_calls([], options_of()))
     assert gen.executables.trace_count == 0
 
 
+@pytest.mark.slow
 def test_whoever_has_warmed_up_batches_gets_batches():
     gen = new_generator(on_recompile="raise")
-    gen.warmup([np.zeros((8,), np.int32)] * 4, options_of(max_new_tokens=40))
+    gen.warm_up(gen.first_calls([np.zeros((8,), np.int32)] * 4, options_of(max_new_tokens=40)))
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(12)]
     same(gen(rows, options_of(max_new_tokens=40)), generator()(rows, options_of(max_new_tokens=40)))
     assert not takes_turns(gen)

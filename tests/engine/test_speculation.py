@@ -253,6 +253,7 @@ def test_options_compile_nothing_and_a_number_of_guesses_once(new_events):
     assert [event.cause for event in new_events("generate")] == ["first call"] * 2  # the prompt, and the loop
 
 
+@pytest.mark.slow
 def test_more_guesses_than_a_cache_has_room_for():
     gen = Generator(Recall(), Buckets("batch", (1,)), Buckets("cache", (16,)))
     options = dict(max_new_tokens=8, eos_token_id=None)

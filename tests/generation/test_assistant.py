@@ -93,6 +93,7 @@ def test_weights_are_those_of_now(checkpoint, layer):
     assert sum(runs_of(layer, ROWS[:1], assistant=other, max_new_tokens=24)) > 10
 
 
+@pytest.mark.slow
 def test_what_was_guessed_in_vain_is_read_anew(layer, assistant, monkeypatch):
     """Its keys and values are those of the text, whatever was guessed, and however often nobody asked for guesses."""
     generator, row = layer._generator, np.array(ROWS[0], np.int32)

@@ -71,6 +71,7 @@ def test_samples_are_of_the_weights_of_then_and_compile_once(tmp_path):
         assert line["samples"] == out
 
 
+@pytest.mark.slow
 def test_texts_are_printed_and_shown_in_tensorboard(tmp_path, capsys):
     fit(GenerateSamples("a b", tokenizer=tiny(), log_dir=tmp_path, max_new_tokens=3, every=2), epochs=2)
     out = capsys.readouterr().out
@@ -78,6 +79,7 @@ def test_texts_are_printed_and_shown_in_tensorboard(tmp_path, capsys):
     assert list(tmp_path.rglob("events.out.tfevents*"))
 
 
+@pytest.mark.slow
 def test_the_seed_is_the_epoch(tmp_path):
     file = tmp_path / "samples.jsonl"
     options = dict(max_new_tokens=8, do_sample=True, num_return_sequences=2)

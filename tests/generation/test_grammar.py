@@ -83,6 +83,7 @@ def test_streams_and_ids_follow_too(layer):
     assert re.fullmatch(r"[a-c]{3}", layer.tokenizer.decode(out["sequences"][0, :3].tolist()))
 
 
+@pytest.mark.slow
 def test_answers_without_an_end_token_end_with_the_grammar(model):
     layer = XLAGenerationLayer(
         model, letters(), max_new_tokens=20, generation_config={}, pad_token_id=0, cache_buckets=(256,)

@@ -31,7 +31,7 @@ def made(out):
     return [row[:n].tolist() for row, n in zip(out["sequences"], out["lengths"], strict=True)]
 
 
-@pytest.mark.quick("llama-tied-gqa", "gpt2-greedy")
+@pytest.mark.quick("greedy-llama-tied-gqa")
 @pytest.mark.parametrize("variant", reference.VARIANTS)
 @pytest.mark.parametrize("mode", MODES)
 def test_tokens_are_the_references(checkpoint, variant, mode):
@@ -48,7 +48,7 @@ def test_tokens_are_the_references(checkpoint, variant, mode):
 DRAWN = dict(do_sample=True, seed=1, temperature=0.8)
 
 
-@pytest.mark.quick_on_jax("options1")
+@pytest.mark.quick("options1")
 @pytest.mark.parametrize("options", [{}, DRAWN])
 def test_a_scale_of_0_is_the_negative_prompt_and_one_of_1_the_prompt(layer, options):
     """Of each row by itself, at its own scale."""
@@ -56,6 +56,7 @@ def test_a_scale_of_0_is_the_negative_prompt_and_one_of_1_the_prompt(layer, opti
     same(layer.generate(ROWS, negative_prompt=NEGATIVE, guidance_scale=[0.0, 1.0, 0.0], **options), plain)
 
 
+@pytest.mark.slow
 def test_a_row_without_guidance_among_others_is_as_if_alone(layer):
     """Also for processors that tell logits from log-probabilities."""
     options = dict(repetition_penalty=1.8, exponential_decay_length_penalty=(2, 1.2))
@@ -76,6 +77,7 @@ def test_guesses_change_nothing(layer, checkpoint, monkeypatch, kind):
         same(layer.generate(ROWS, **options, **more, **guessing), layer.generate(ROWS, **options, **more))
 
 
+@pytest.mark.slow
 def test_texts_streams_streamers_and_chats(layer):
     prompts, options = ["abcabc", "So it goes"], dict(guidance_scale=1.5, negative_prompt="cba", max_new_tokens=12)
     texts = layer.generate(prompts, **options)
@@ -137,6 +139,7 @@ def test_only_whether_there_is_guidance_compiles(checkpoint, new_events):
     assert layer.trace_count == before + 2
 
 
+@pytest.mark.slow
 def test_a_warmup_serves_all_calls(checkpoint):
     layer = layer_of(checkpoint, "llama-tied-gqa", on_recompile="raise", guidance_scale=1.5)
     layer.warmup(batch_sizes=4, prompt_lengths=40, verbose=0)

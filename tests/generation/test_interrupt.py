@@ -51,6 +51,10 @@ SCRIPT = textwrap.dedent(
     found["pieces"] = sum(map(len, pieces))
     found["same"] = bool((layer.generate(ids, max_new_tokens=50)["sequences"] == first).all())
     found["compilations at the end"] = layer.trace_count
+    other = keras_xla.XLAGenerationLayer(layer.model, cache_buckets=[2000], max_new_tokens=1900)
+    found["warm-up"] = interrupted(lambda: other.warmup(verbose=0), 0.5)
+    other.warmup(verbose=0)
+    found["compilations of the warm-up"] = other.trace_count
     print(json.dumps(found))
     """
 )
@@ -66,6 +70,10 @@ def found():
 def test_a_compilation_need_not_be_waited_for_and_counts_once(found):
     assert found["compilation"] is not None
     assert found["compilations"] == found["logged"] == 2  # prefill and advance
+
+
+def test_a_warmup_goes_on_where_it_was_interrupted(found):
+    assert found["warm-up"] is not None and found["compilations of the warm-up"] == 2
 
 
 @pytest.mark.parametrize("call", ["generation", "stream"])

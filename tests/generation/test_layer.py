@@ -59,6 +59,7 @@ def test_called_eagerly_it_returns_tensors_of_new_tokens(layer, expected):
     assert keras.ops.is_tensor(out["scores"]) and out["lengths"].shape == (3,)
 
 
+@pytest.mark.slow
 def test_a_functional_model_predicts_over_arrays(layer, expected):
     inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("input_ids", "attention_mask")}
     pipeline = keras.Model(inputs, layer(inputs))
@@ -320,6 +321,7 @@ def test_strings_first_and_ids_in_a_model_afterwards(new_layer):
     assert pipeline.predict(np.array([[5, 6, 7]]), verbose=0)["sequences"].shape == (1, 6)
 
 
+@pytest.mark.slow
 def test_more_rows_than_run_at_once_are_batches_with_the_same_results(model):
     options = dict(max_new_tokens=4, do_sample=True, seed=5)
     rows = [[5 + i % 50, 6] for i in range(9)]

@@ -189,6 +189,7 @@ def test_rows_may_fill_the_largest_cache(checkpoint):
     assert len(layer.score([list(range(5, 37)), [5, 6]])[0].logprobs) == 31
 
 
+@pytest.mark.slow
 def test_warmup_compiles_for_them(checkpoint):
     layer = layer_of(checkpoint, "llama-tied-gqa", on_recompile="raise")
     layer.warmup([1, 2], [8], output_logprobs=True, top_logprobs=3, verbose=0)

@@ -43,11 +43,13 @@ def test_int8_too(checkpoint, guesses):
     same(layer.generate(ROWS, prompt_lookup_num_tokens=guesses), layer.generate(ROWS))
 
 
+@pytest.mark.slow
 def test_many_rows_write_their_slots_at_once(layer):
     rows = [[5 + i, 6, 7] * (1 + i % 4) for i in range(12)]
     same(layer.generate(rows, prompt_lookup_num_tokens=5), layer.generate(rows))
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 def test_streams_and_texts(layer):
     prompts, guess = ["abcabcabc", "So it goes so it goes", "x"], dict(prompt_lookup_num_tokens=4)
@@ -102,7 +104,7 @@ def test_a_row_that_a_stop_string_ends_guesses_no_more(layer):
     """Else it would go ahead of the others, and the cache would grow for it."""
     text = layer.generate(["abcabcabc"], max_new_tokens=50)[0]
     options = dict(stop_strings=[text[:2]], prompt_lookup_num_tokens=4)
-    completion = layer._text.completion(["abcabcabc"], layer.tokenizer, layer.options, options)
+    completion = layer._text.completion(["abcabcabc"], layer._tokenizer, layer.options, options)
     run = layer._generator.start(completion.rows, completion.options)
     for _ in run.advance(Watch(), completion._stops(), count=1):
         pass
@@ -110,6 +112,7 @@ def test_a_row_that_a_stop_string_ends_guesses_no_more(layer):
     run.close()
 
 
+@pytest.mark.quick("ends1")
 @pytest.mark.parametrize("ends", [[], [5, 50, 60, 70]])
 def test_a_streamer_is_told_a_step_after_the_other(layer, ends):
     """Although rows come on at their own speed."""
@@ -133,6 +136,7 @@ def test_what_a_call_leaves_in_the_cache_serves_the_next(layer):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 def test_a_saved_prompt_and_a_chat(layer):
     saved = layer.save_prompt("abcabc abcabc")
@@ -171,6 +175,7 @@ def test_nothing_compiles_after_a_warmup(checkpoint):
     assert layer.trace_count == before
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 def test_what_a_layer_does_as_a_rule_gives_way_to_what_a_call_asks_for(checkpoint, layer):
     guessing = layer_of(checkpoint, "llama-tied-gqa", prompt_lookup_num_tokens=4)

@@ -75,7 +75,7 @@ def read_tokenizer(source):
     start = time.perf_counter()
     try:
         with warnings.catch_warnings(action="ignore"):
-            return open_checkpoint(source).tokenizer()
+            return open_checkpoint(source).read_tokenizer()
     except ValueError as error:
         assert str(source) in str(error) and len(str(error)) < 20_000, error
     finally:

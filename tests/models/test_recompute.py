@@ -237,6 +237,7 @@ def test_other_models_are_refused_when_the_layer_is_made(make, error, text):
         Recompute(make())
 
 
+@pytest.mark.slow
 def test_a_lora_that_comes_later_is_not_ignored():
     model = keras.Sequential(
         [keras.Input((8,), dtype="int32"), keras.layers.Embedding(20, 4), keras.layers.Dense(20, name="head")]

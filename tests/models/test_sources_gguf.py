@@ -141,7 +141,7 @@ def test_tensors_and_config_are_those_of_the_model(tmp_path, model_type, changes
         if key not in ("architectures", "dtype", "use_cache", "layer_types", "transformers_version"):
             assert getattr(again, key) == value, key
     assert checkpoint.generation_config == {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    assert checkpoint.tokenizer() is None
+    assert checkpoint.read_tokenizer is None
 
 
 @pytest.mark.parametrize("kind", [Q.F32, Q.F16, Q.BF16, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0])

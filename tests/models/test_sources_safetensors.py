@@ -55,11 +55,11 @@ def test_configs_are_the_files(tmp_path):
 
 def test_tokenizer(tmp_path):
     save(tmp_path)
-    assert open_checkpoint(tmp_path).tokenizer() is None
+    assert open_checkpoint(tmp_path).read_tokenizer is None
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "hello": 1, "world": 2}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]").save_pretrained(tmp_path)
-    tokenizer = open_checkpoint(tmp_path).tokenizer()
+    tokenizer = open_checkpoint(tmp_path).read_tokenizer()
     assert tokenizer("hello there world").input_ids == [1, 0, 2]
 
 
@@ -171,4 +171,4 @@ def test_tokenizer_files_that_cannot_be_read_are_named(tmp_path):
     save(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{"model": ')
     with pytest.raises(ValueError, match=rf"{tmp_path}: its tokenizer files cannot be read"):
-        open_checkpoint(tmp_path).tokenizer()
+        open_checkpoint(tmp_path).read_tokenizer()

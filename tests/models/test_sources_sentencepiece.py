@@ -42,7 +42,7 @@ def sentencepiece_fields(**changes):
 def test_sentencepiece(tmp_path, text, pieces):
     tokenizer = open_checkpoint(
         write_gguf(tmp_path / "m.gguf", fields=sentencepiece_fields(), tokens=False)
-    ).tokenizer()
+    ).read_tokenizer()
     assert tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) == ["<s>", *pieces]
     if "</s>" not in text:
         assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text

@@ -98,7 +98,7 @@ def trained(pre):
 def pair(request, tmp_path_factory):
     backend, fields = trained(request.param)
     path = write_gguf(tmp_path_factory.mktemp("gguf") / "m.gguf", fields=fields)
-    return backend, open_checkpoint(path).tokenizer()
+    return backend, open_checkpoint(path).read_tokenizer()
 
 
 def assert_same(backend, tokenizer, text):
@@ -159,7 +159,7 @@ def test_chat_template(tmp_path):
     _, fields = trained("smollm")
     template = "{% for m in messages %}<|begin|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
     fields["tokenizer.chat_template"] = template
-    tokenizer = open_checkpoint(write_gguf(tmp_path / "m.gguf", fields=fields)).tokenizer()
+    tokenizer = open_checkpoint(write_gguf(tmp_path / "m.gguf", fields=fields)).read_tokenizer()
     chat = [{"role": "user", "content": "a 12"}, {"role": "assistant", "content": "b"}]
     text = "<|begin|>user\na 12<|end|>\n<|begin|>assistant\nb<|end|>\n"
     assert tokenizer.apply_chat_template(chat, tokenize=False) == text

@@ -1,11 +1,9 @@
-"""What keras_xla uses of KerasHub and transformers without a promise."""
+"""What keras_xla uses of KerasHub without a promise."""
 
 import keras_hub
 import numpy as np
-import transformers
 
 from keras_xla.private import keras_hub as private_hub
-from keras_xla.private import transformers as private
 
 
 def qwen():
@@ -29,8 +27,3 @@ def test_the_cache_of_a_prompt():
     task = keras_hub.models.Qwen3CausalLM(backbone=qwen(), preprocessor=None)
     cache = private_hub.build_cache(task, np.ones((2, 3), "int32"))
     assert tuple(cache.shape) == (2, 1, 2, 3, 1, 4)
-
-
-def test_opts_config_says_whether_a_norm_is_last():
-    assert private.removes_final_norm(transformers.OPTConfig(_remove_final_layer_norm=True)) is True
-    assert private.removes_final_norm(transformers.OPTConfig()) is False

@@ -7,7 +7,9 @@ from typing import Any
 import jax
 import keras
 
+from keras_xla.backend.executable_cache import ExecutableCache
 from keras_xla.backend.jax.core import read_weights
+from keras_xla.backend.jax.stored import get_executable, put_executable
 
 
 def output_spec(fn: Callable, *specs: Any) -> Any:
@@ -88,7 +90,44 @@ def _rows_of(x, rows, shifts, *, axis, groups, slots):
     return x.reshape(-1, *x.shape[2:])
 
 
-def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple[str, ...]) -> Callable:
+class OnState:
+    """See `jit_on_state`.
+
+    Args:
+        variables: What the function may read.
+        names: Of the structures of a state that it works on.
+        compiled: The function, of weights, those structures and the other arguments.
+        source: The cache that it comes from; None if it is compiled in this process.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[keras.Variable],
+        names: tuple[str, ...],
+        compiled: Callable,
+        source: ExecutableCache | None = None,
+    ):
+        self._variables, self._names, self._compiled, self._source = variables, names, compiled, source
+        self._specs: Any = None
+
+    def __call__(self, state: DeviceState, *args: Any, weights: list[jax.Array] | None = None) -> Any:
+        weights = read_weights(self._variables) if weights is None else weights
+        values = {name: state.values.pop(name) for name in self._names}
+        if self._specs is None:  # the values are given away in the call
+            self._specs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (weights, values, args))
+        values, outputs = self._compiled(weights, values, args)
+        state.values |= values
+        return outputs
+
+    def keep(self, name: str, cache: ExecutableCache) -> bool:
+        """Put it into a cache under its name, after its first call; whether it is there now."""
+        if self._source is not None:
+            payload = self._source.get(name)
+            return payload is not None and cache.put(name, payload)
+        return put_executable(self._compiled, self._specs, name, cache)
+
+
+def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple[str, ...]) -> OnState:
     """Compile `fn(values, *tensors) -> values, outputs`, which may read `variables`.
 
     `values` are those called `names` of a `DeviceState`.
@@ -104,11 +143,12 @@ def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple
         with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
             return fn(values, *args)
 
-    def run(state: DeviceState, *args, weights: list[jax.Array] | None = None):
-        weights = read_weights(variables) if weights is None else weights
-        values = {name: state.values.pop(name) for name in names}
-        values, outputs = compiled(weights, values, args)
-        state.values |= values
-        return outputs
+    return OnState(variables, names, compiled)
 
-    return run
+
+def read_on_state(
+    name: str, cache: ExecutableCache, variables: Sequence[keras.Variable], names: tuple[str, ...]
+) -> OnState | None:
+    """What `OnState.keep` has put into a cache under this name, neither traced nor compiled; None if there is none."""
+    compiled = get_executable(name, cache)
+    return None if compiled is None else OnState(variables, names, compiled, cache)

@@ -1,19 +1,32 @@
-"""JAX's own persistent cache of executables, in a folder of ours unless the user has named one.
+"""Executables on disk: JAX's own persistent cache in a folder of ours, and executables that need no tracing either.
 
-JAX writes its files in place, and never again: one that a killed process or a full disk cut off would stay as it is,
-and where it lacks the time of its last use, JAX would keep no other. So JAX gets a cache of ours for that folder.
+JAX's own cache has what JAX compiles, and finds it again after tracing and lowering; its folder is the user's, if one
+is named. JAX writes files in place, and never again: one that a killed process or a full disk cut off would stay as it
+is, and where it lacks the time of its last use, JAX would keep no other. So JAX gets a cache of ours for that folder.
 """
 
 import hashlib
 import importlib.util
+import os
 import pathlib
 import platform
+from typing import Any
 
 import jax
+import jaxlib
+import keras
+import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from keras_xla.backend.executable_cache import ExecutableCache
-from keras_xla.private.jax import keep_in
+from keras_xla.backend.packing import pack, structure_from_json, structure_to_json, unpack
+from keras_xla.private.jax import executable_from_bytes, executable_to_bytes, keep_in
+from keras_xla.private.names import Gone, otherwise
+
+_SETTINGS = (  # of JAX's that change what is traced or compiled
+    *("jax_default_matmul_precision", "jax_enable_x64", "jax_default_prng_impl", "jax_threefry_partitionable"),
+    *("jax_numpy_dtype_promotion", "jax_numpy_rank_promotion", "jax_debug_nans", "jax_debug_infs", "jax_disable_jit"),
+)
 
 
 class Kept:
@@ -46,6 +59,72 @@ def keep_executables(cache: ExecutableCache) -> None:
     if not ours and importlib.util.find_spec("filelock") is not None:  # without it JAX cannot count
         jax.config.update("jax_compilation_cache_max_size", cache.max_bytes)
     compilation_cache.reset_cache()  # it may have been looked for, and not found, before
+
+
+def compiled_for() -> dict[str, str]:
+    """What an executable holds for, beside the computation: by name, as people read it.
+
+    Raises:
+        OSError: if XLA_FLAGS names a file that cannot be read.
+    """
+    settings = {name: getattr(jax.config, name, None) for name in _SETTINGS}
+    flags, device = os.environ.get("XLA_FLAGS", "").strip(), _device()
+    content = pathlib.Path(flags).read_bytes() if flags and not flags.startswith("-") else b""  # it may name a file
+    versions = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, {device.client.platform_version}"
+    return {
+        "versions": f"{versions}, keras {keras.__version__}, numpy {np.__version__}",
+        "device": f"{len(jax.devices())} x {device.platform} {device.device_kind}, {os.cpu_count()} cores",
+        "processor": _processor(),
+        "settings": repr((settings, flags, content)),
+    }
+
+
+def require_keeping() -> None:
+    """Raise `RuntimeError` where executables cannot be kept, saying why."""
+    if len(jax.devices()) > 1:
+        raise RuntimeError(
+            f"JAX has {len(jax.devices())} devices here, and executables are kept for one only. Let the process see "
+            "one, for instance by CUDA_VISIBLE_DEVICES=0."
+        )
+
+
+def prepare_to_read() -> None:
+    """Nothing: JAX reads executables at any time."""
+
+
+@otherwise(False)
+def put_executable(compiled: Any, specs: tuple, name: str, cache: ExecutableCache) -> bool:
+    """Put a function of `jax.jit` that has run with arguments of these `specs` into a cache; whether it can be."""
+    if len(jax.devices()) > 1:  # its arguments may stand on several
+        return False
+    try:
+        payload, *trees = executable_to_bytes(compiled.lower(*specs).compile())
+        written = [structure_to_json(jax.tree.unflatten(tree, range(tree.num_leaves))) for tree in trees]
+    except (ValueError, TypeError, jax.errors.JaxRuntimeError):
+        return False
+    return cache.put(name, pack({"executable": payload, "arguments": written[0], "results": written[1]}))
+
+
+def get_executable(name: str, cache: ExecutableCache) -> Any:
+    """The function that was put into a cache; None if none is there that can be used."""
+    payload = cache.get(name) if len(jax.devices()) == 1 else None
+    if payload is None:
+        return None
+    parts = unpack(payload)
+    try:
+        arguments, results = (jax.tree.structure(structure_from_json(parts[x])) for x in ("arguments", "results"))
+        return executable_from_bytes(parts["executable"], arguments, results, _device())
+    except (Gone, MemoryError):
+        return None
+    except (KeyError, ValueError):
+        cache.drop(name)
+        return None
+
+
+def _device() -> jax.Device:
+    """The one on which this thread's arrays are made."""
+    chosen = jax.config.jax_default_device
+    return jax.devices(chosen)[0] if chosen is None or isinstance(chosen, str) else chosen
 
 
 def _name(key: str) -> str:

@@ -8,8 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_xla.backend.executable_cache import ExecutableCache
 from keras_xla.backend.tensorflow.core import read_weights
-from keras_xla.backend.tensorflow.stored import stored
+from keras_xla.backend.tensorflow.stored import StoredFunction, read_function, stored
 from keras_xla.private.names import Gone
 
 # TensorFlow keeps int32 variables in the host's memory, where an executable on a GPU cannot reach them.
@@ -107,7 +108,51 @@ class DeviceState:
         return _map(lambda v: keras.KerasTensor(tuple(v.shape), _SHOWN.get(v.dtype, v.dtype).name), variables)
 
 
-def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple[str, ...]) -> Callable:
+class OnState:
+    """See `jit_on_state`.
+
+    Args:
+        variables: What the function may read.
+        names: Of the structures of a state that it works on.
+        fn: The function; None if it is `compiled` already.
+        compiled: From a list of handles, weights and flat arguments to outputs.
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[keras.Variable],
+        names: tuple[str, ...],
+        fn: Callable | None = None,
+        compiled: Callable[[list], Any] | None = None,
+    ):
+        self._variables, self._names, self._fn, self._compiled = variables, names, fn, compiled
+
+    def __call__(self, state: DeviceState, *args: Any, weights: list[tf.Tensor] | None = None) -> Any:
+        weights = read_weights(self._variables) if weights is None else weights
+        if self._compiled is None:
+            specs = state.structure(self._names)
+            function = tf.function(functools.partial(self._traced, specs), jit_compile=True, autograph=False)
+            self._compiled = _flat(function.get_concrete_function(state.handles(self._names), weights, args))
+        return self._compiled([*state.handles(self._names), *weights, *tf.nest.flatten(args)])
+
+    def keep(self, name: str, cache: ExecutableCache) -> bool:
+        """Put it into a cache under its name, after its first call; whether it is there now."""
+        return isinstance(self._compiled, StoredFunction) and self._compiled.keep(name, cache)
+
+    def _traced(self, specs, handles, weights, args):
+        flat = [spec for name in self._names for spec in _leaves(specs[name])]
+        before = [_read(spec, handle) for spec, handle in zip(flat, handles, strict=True)]
+        with keras.StatelessScope(state_mapping=list(zip(self._variables, weights, strict=True))):
+            rest = iter(before)
+            values, outputs = self._fn({name: _map(lambda _: next(rest), specs[name]) for name in self._names}, *args)
+        after = [value for name in self._names for value in _leaves(values[name])]
+        for old, new, handle in zip(before, after, handles, strict=True):
+            if new is not old:
+                tf.raw_ops.AssignVariableOp(resource=handle, value=_stored(new))
+        return outputs
+
+
+def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple[str, ...]) -> OnState:
     """Compile `fn(values, *tensors) -> values, outputs`, which may read `variables`.
 
     `values` are those called `names` of a `DeviceState`. What `fn` returns unchanged is not written.
@@ -117,39 +162,23 @@ def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple
         compilation, serve all states in which these are of equal structure. Weights are what `read_weights` returned;
         by default it is called now.
     """
-    compiled = None
-
-    def traced(specs, handles, weights, args):
-        flat = [spec for name in names for spec in _leaves(specs[name])]
-        before = [_read(spec, handle) for spec, handle in zip(flat, handles, strict=True)]
-        with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
-            rest = iter(before)
-            values, outputs = fn({name: _map(lambda _: next(rest), specs[name]) for name in names}, *args)
-        after = [value for name in names for value in _leaves(values[name])]
-        for old, new, handle in zip(before, after, handles, strict=True):
-            if new is not old:
-                tf.raw_ops.AssignVariableOp(resource=handle, value=_stored(new))
-        return outputs
-
-    def run(state: DeviceState, *args, weights: list[tf.Tensor] | None = None):
-        nonlocal compiled
-        weights = read_weights(variables) if weights is None else weights
-        if compiled is None:
-            specs = state.structure(names)
-            function = tf.function(functools.partial(traced, specs), jit_compile=True, autograph=False)
-            compiled = _flat(function.get_concrete_function(state.handles(names), weights, args))
-        return compiled(state.handles(names), weights, args)
-
-    return run
+    return OnState(variables, names, fn)
 
 
-def _flat(function: Any) -> Callable:
-    """A concrete function of handles, weights and arguments, called as quickly as TensorFlow lets us."""
+def read_on_state(
+    name: str, cache: ExecutableCache, variables: Sequence[keras.Variable], names: tuple[str, ...]
+) -> OnState | None:
+    """What `OnState.keep` has put into a cache under this name, not traced again; None if it is not there."""
+    compiled = read_function(name, cache)
+    return None if compiled is None else OnState(variables, names, compiled=compiled)
+
+
+def _flat(function: Any) -> Callable[[list], Any]:
+    """A concrete function, called with its flat inputs as quickly as TensorFlow lets us."""
     try:
-        call = stored(function)
+        return stored(function)
     except Gone:
-        return function
-    return lambda handles, weights, args: call([*handles, *weights, *tf.nest.flatten(args)])
+        return lambda inputs: function(*tf.nest.pack_sequence_as(function.structured_input_signature[0], inputs))
 
 
 def _variable(spec: keras.KerasTensor) -> tf.Variable:

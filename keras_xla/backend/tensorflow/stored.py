@@ -8,22 +8,22 @@ is taken after that.
 """
 
 import contextlib
-import functools
 import hashlib
-import io
 import os
 import pathlib
 import re
 import threading
-import zipfile
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from keras_xla.backend.executable_cache import ExecutableCache, executable_cache
+from keras_xla.backend.packing import pack, structure_from_json, structure_to_json, unpack
 from keras_xla.backend.tensorflow.graphs.definitions import under, with_called
 from keras_xla.backend.tensorflow.machine import cpu_features, machine, on_gpu
+from keras_xla.logger import users_frame
 from keras_xla.private.names import Gone
 from keras_xla.private.tensorflow import definition, flat_call, named_function
 from keras_xla.private.xla_folder import ask_for_it, folder_of_xla, move_folder
@@ -42,29 +42,95 @@ def keep_executables(cache: ExecutableCache) -> None:
     ask_for_it()
 
 
+def require_keeping() -> None:
+    """Raise `RuntimeError` where the executables of this process are not kept, saying why."""
+    if on_gpu():
+        raise RuntimeError("TensorFlow keeps no executables for a GPU. On a GPU use the JAX backend.")
+    if folder_of_xla() is None:
+        raise RuntimeError(
+            "TensorFlow keeps no executables in this process. Call keras_xla.compile_cache() right after the imports, "
+            "before anything runs."
+        )
+
+
+def prepare_to_read() -> None:
+    """Let TensorFlow read executables from disk from now on; a warning if it is too late, or cannot be."""
+    try:
+        ask_for_it()
+    except RuntimeError as error:
+        warnings.warn(
+            f"keras_xla reads traced functions, but XLA compiles them again. {error}",
+            stacklevel=users_frame(),
+        )
+
+
+class StoredFunction:
+    """A traced function whose executable is kept on disk, to be called with its flat inputs.
+
+    Args:
+        stored: What it computes.
+        outputs: Its outputs in their structure; the leaves are of no meaning.
+    """
+
+    def __init__(self, stored: "Stored", outputs: Any):
+        self._stored, self._outputs = stored, outputs
+
+    def __call__(self, inputs: list[tf.Tensor]) -> Any:
+        """Its outputs in their structure."""
+        return tf.nest.pack_sequence_as(self._outputs, self._stored(inputs))
+
+    def keep(self, name: str, cache: ExecutableCache) -> bool:
+        """Put it into a cache under a name, and its executable, which it has after a call; whether both are there."""
+        leaves = range(len(tf.nest.flatten(self._outputs)))
+        try:
+            outputs = structure_to_json(tf.nest.pack_sequence_as(self._outputs, list(leaves)))
+        except TypeError:
+            return False
+        graph = self._stored.graph().SerializeToString(deterministic=True)
+        parts = {"graph": graph, "outputs": outputs, "digest": self._stored.digest.encode()}
+        return self._stored.keep(cache) and cache.put(name, pack(parts))
+
+
+def read_function(name: str, cache: ExecutableCache) -> StoredFunction | None:
+    """What `StoredFunction.keep` has put into a cache under this name; None if nothing is there that can be used."""
+    payload = None if on_gpu() else cache.get(name)
+    if payload is None:
+        return None
+    parts, graph = unpack(payload), tf.compat.v1.GraphDef()
+    try:
+        graph.ParseFromString(parts["graph"])
+        outputs, digest = structure_from_json(parts["outputs"]), parts["digest"].decode()
+        if folder_of_xla() is not None and not any(each.holds(digest) for each in (cache, executable_cache()) if each):
+            return None  # XLA would compile: then it is traced, too, and the compile log tells of it
+        return StoredFunction(_stored(digest, list(graph.library.function), cache), outputs)
+    except Gone:
+        return None
+    except Exception:  # protobuf has errors of its own
+        cache.drop(name)
+        return None
+
+
 def stored(function: Any) -> Callable[[list[tf.Tensor]], Any]:
     """A traced function that XLA compiles, to be called with its flat inputs.
 
-    Its executable is read from the cache of executables where it is there, and kept there otherwise. A function that
-    captures values, or runs on a GPU, is only called quickly.
+    Its executable is read from the cache of executables where it is there, and kept there otherwise: then it is a
+    `StoredFunction`. A function that captures values, or runs on a GPU, is only called quickly.
     """
     if folder_of_xla() is None or on_gpu() or function.captured_inputs:
-        return flat_call(function)
-    try:
-        found = _stored(*definition(function))
-    except (Gone, KeyError, OSError):  # a function that is not all there, or flags that cannot be read
         return flat_call(function)
     structure = function.structured_outputs
     if any(x is None for x in tf.nest.flatten(structure)):
         return flat_call(function)
-    return lambda inputs: tf.nest.pack_sequence_as(structure, found(inputs))
+    try:
+        return StoredFunction(_stored(*by_hash(*definition(function))), structure)
+    except (Gone, KeyError, OSError):  # a function that is not all there, or flags that cannot be read
+        return flat_call(function)
 
 
-def _stored(top: Any, called: list) -> "Stored":
-    digest, definitions = by_hash(top, called)
+def _stored(digest: str, definitions: list, source: ExecutableCache | None = None) -> "Stored":
     with _lock:
         if digest not in _known:
-            _known[digest] = Stored(digest, definitions)
+            _known[digest] = Stored(digest, definitions, source)
         return _known[digest]
 
 
@@ -74,10 +140,11 @@ class Stored:
     Args:
         digest: Of the computation.
         definitions: `FunctionDef`s, of which the first is the one to call.
+        source: A cache that may hold its executable, beside the cache of executables.
     """
 
-    def __init__(self, digest: str, definitions: list):
-        self.digest, self._definitions, self._ran = digest, definitions, False
+    def __init__(self, digest: str, definitions: list, source: ExecutableCache | None = None):
+        self.digest, self._definitions, self._source, self._ran = digest, definitions, source, False
         self._call = named_function(definitions)
         self._lock = threading.Lock()
 
@@ -92,21 +159,38 @@ class Stored:
             self._ran = True
             return outputs
 
+    def graph(self) -> tf.compat.v1.GraphDef:
+        """Its definitions."""
+        graph = tf.compat.v1.GraphDef()
+        graph.library.function.extend(self._definitions)
+        return graph
+
+    def keep(self, cache: ExecutableCache) -> bool:
+        """Put its executable into a cache, unless it is there; whether it is there now."""
+        for source in (cache, executable_cache(), self._source):
+            if source is not None and (payload := source.get(self.digest)) is not None:
+                return source.folder == cache.folder or cache.put(self.digest, payload)
+        return False
+
     def _first(self, inputs):
         cache, folder = executable_cache(), folder_of_xla()
-        payload = None if cache is None else cache.get(self.digest)
-        read = _unpack(payload or b"", folder)
+        if folder is None:  # TensorFlow was not asked for it in time
+            return self._call(inputs)
+        found = (source.get(self.digest) for source in (cache, self._source) if source is not None)
+        read = _unpack(next((payload for payload in found if payload is not None), b""), folder)
         try:
             outputs = self._call(inputs)
         except tf.errors.OpError as error:
             outputs = self._again(inputs, error, folder, bool(read))
-            if cache is not None and read:
-                cache.drop(self.digest)
+            for source in (cache, self._source):
+                if source is not None and read:
+                    source.drop(self.digest)
             return outputs
         for path in read:
             path.unlink(missing_ok=True)
-        if cache is not None and not read and (made := _made_by(self.digest, folder)):
-            cache.put(self.digest, _pack(made))
+        made = {} if read else _made_by(self.digest, folder)
+        if cache is not None and made:
+            cache.put(self.digest, pack(made))
         return outputs
 
     def _again(self, inputs, error: tf.errors.OpError, folder: pathlib.Path, read: bool):
@@ -129,17 +213,21 @@ def by_hash(top: Any, called: Iterable) -> tuple[str, list]:
     """
     plain = under(with_called(top, called), "f")
     content = b"".join(each.SerializeToString(deterministic=True) for each in plain)
-    digest = hashlib.sha256(_for_what().encode() + content).hexdigest()[:32]
+    digest = hashlib.sha256(repr(sorted(compiled_for().items())).encode() + content).hexdigest()[:32]
     return digest, under(plain, f"kx_{digest}")
 
 
-@functools.cache
-def _for_what() -> str:
-    """What an executable holds for, beside the computation."""
+def compiled_for() -> dict[str, str]:
+    """What an executable holds for, beside the computation: by name, as people read it.
+
+    Raises:
+        OSError: if XLA_FLAGS names a file that cannot be read.
+    """
     flags = os.environ.get("XLA_FLAGS", "").strip()
     content = pathlib.Path(flags).read_bytes() if flags and not flags.startswith("-") else b""  # it may name a file
-    builds = tf.version.GIT_VERSION, tf.version.COMPILER_VERSION
-    return repr((sorted(machine().items()), cpu_features(), builds, content))
+    now, builds = machine(), f"{tf.version.GIT_VERSION} {tf.version.COMPILER_VERSION}"
+    settings = f"{now['settings']} {content!r}" if content else now["settings"]
+    return {**now, "versions": f"{now['versions']} {builds}", "settings": settings, "processor": cpu_features()}
 
 
 def _made_by(digest: str, folder: pathlib.Path) -> dict[str, bytes]:
@@ -154,24 +242,19 @@ def _made_by(digest: str, folder: pathlib.Path) -> dict[str, bytes]:
     return made
 
 
-def _pack(files: dict[str, bytes]) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name), content)  # without the time: equal bytes, whatever the clock says
-    return packed.getvalue()
-
-
 def _unpack(payload: bytes, folder: pathlib.Path) -> list[pathlib.Path]:
-    """The files of `_pack`, written into a folder; none if that does not go well."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(payload)) as archive:
-            names = archive.namelist()
-            if not all(re.fullmatch(r"[\w.-]+\.pb", name) for name in names):
-                return []
-            return [pathlib.Path(archive.extract(name, folder)) for name in names]
-    except (zipfile.BadZipFile, OSError):
+    """The files that were packed, written into a folder; none if that does not go well."""
+    parts = unpack(payload)
+    if not all(re.fullmatch(r"[\w.-]+\.pb", name) for name in parts):
         return []
+    paths = []
+    try:
+        for name, content in parts.items():
+            paths.append(folder / name)
+            paths[-1].write_bytes(content)
+    except OSError:
+        return []
+    return paths
 
 
 def _of_an_operation(error: tf.errors.OpError) -> bool:

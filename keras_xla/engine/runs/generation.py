@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,9 +156,10 @@ class Generation:
         count = self._pace.count(seconds) if count is None else count
         if self._furthest >= self._room:
             self._make_room()
-        traces, start = self._executables.trace_count, time.perf_counter()
-        runs = self._run(self._executable(self._key), count)
-        if self._executables.trace_count == traces and runs:
+        key, start = self._executable(self._key), time.perf_counter()
+        waits = self._executables.compiles(key)
+        runs = self._run(key, count)
+        if runs and not waits:
             self._pace.took(time.perf_counter() - start, runs)
 
     def _run(self, key: Any, count: int) -> int:
@@ -206,17 +207,9 @@ class Generation:
         tokens = ops.convert_to_numpy(state.tokens)[:, new]
         return Found(tokens[:, None], lengths[:, None], scores[:, None], np.isnan(scores))
 
-    def warm(self, prefill: Callable[[StateKey, DeviceState], None]) -> None:
-        """Compile what all tokens will need, at each size of the cache on the way; no result is of use.
-
-        `prefill` runs a chunk of a prompt: a prompt that is reused may find a cache that has grown.
-        """
-        while True:
-            self.advance(1)
-            if self._caches is None or self._room >= self._options.most_new_tokens:
-                return
-            self._grow()
-            prefill(self._key, self._state)
+    def warm(self) -> None:
+        """Compile what makes tokens; no result is of use."""
+        self._run(self._executable(self._key), 1)
 
     def close(self) -> None:
         """Hand the state back; nothing else may be asked."""
@@ -239,19 +232,34 @@ class Generation:
     @property
     def _room(self) -> int:
         """How many tokens the cache can hold; the prompts' last token runs with the new ones."""
-        behind = self._key.cache - self.prompt_end
-        # Beams that share a cache have a slot each for every token.
-        return behind if self._caches is None else min((behind + 1) // self._key.beams, behind)
+        return _room(self._key, self.prompt_end, self._caches is not None)
 
     def _make_room(self) -> None:
         self._grow()
 
     def _grow(self) -> None:
-        key = dataclasses.replace(self._key, cache=self._caches.fit(self._key.cache + 1))
+        key = _larger(self._key, self._caches)
         state = self._pool.take(key)
         state.copy_from(self._state)
         self._pool.give(self._key, self._state)
         self._key, self._state = key, state
+
+
+def keys_on_the_way(key: StateKey, caches: Buckets | None, prompt_end: int, most: int) -> Iterator[StateKey]:
+    """Of the states in which `most` tokens are made, from the first one on; arguments as for `Generation`."""
+    yield key
+    while caches is not None and _room(key, prompt_end, grows=True) < most:
+        yield (key := _larger(key, caches))
+
+
+def _room(key: StateKey, prompt_end: int, grows: bool) -> int:
+    behind = key.cache - prompt_end
+    # Beams that share a cache have a slot each for every token.
+    return min((behind + 1) // key.beams, behind) if grows else behind
+
+
+def _larger(key: StateKey, caches: Buckets) -> StateKey:
+    return dataclasses.replace(key, cache=caches.fit(key.cache + 1))
 
 
 def _best_beams(state: Any, new: slice, step: int, length_penalty: float, cut_off: bool) -> Found:

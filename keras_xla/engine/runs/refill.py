@@ -7,7 +7,7 @@ come later run in a small state of their own, and are copied into the rows that 
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,14 @@ from keras_xla.engine.batches import copies_of, drawn_by, most_rows, slots_of
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import Executables, RefillKey
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.runs.generation import Pace, StateKey
+from keras_xla.engine.runs.generation import Pace, StateKey, keys_on_the_way
 from keras_xla.engine.runs.refilled_generation import FILLED_PART, Completed, RefilledGeneration, filled_at_once
 from keras_xla.engine.runs.run import Stop, nothing, refuse_broken
 from keras_xla.engine.runs.starter import AHEAD, Batch, request_of
 from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.states.prompt_runner import PromptRunner
 from keras_xla.engine.states.state_pool import StatePool
+from keras_xla.engine.warmup import FirstCall
 
 # B batch, N rows that are filled at once
 
@@ -119,8 +120,8 @@ class Refill:
             drawn_by=drawn_by(options, first_row + np.arange(len(rows) * copies)),
             stops=stops,
         )
-        ready = self._executables.may_compile or self._first_key(asked) in self._executables.keys
-        return asked if ready else None
+        first, made = self._first_key(asked), self._executables
+        return asked if made.may_compile or first in made.keys or made.kept.holds(first) else None
 
     def outputs(
         self,
@@ -142,7 +143,8 @@ class Refill:
         Raises:
             ValueError: if logits are NaN.
         """
-        finished, copies, turns = 0, copies_of(options), self._turns(asked.seeded(), skip_broken)
+        finished, copies, key = 0, copies_of(options), self._state_key(asked)
+        turns = self._turns(asked.seeded(), key, self._pool.take(key), skip_broken)
         with _SmallStates(self._pool, self._prompt_runner, turns.generation) as small:
             while turns.unfinished and not watch.over:
                 turns.fill(small)
@@ -158,14 +160,27 @@ class Refill:
             made["lengths"][i], made["scores"][i] = len(tokens), score
         return made
 
-    def warm(self, asked: LongList) -> None:
-        """Compile what a list of this size needs, at each size of the cache on the way; no result is of use."""
-        turns = self._turns(asked)
-        with _SmallStates(self._pool, self._prompt_runner, turns.generation) as small:
-            turns.fill(small)
-            ids, starts = np.zeros((filled_at_once(asked.size), 2), np.int32), np.zeros((asked.size,), np.int32)
-            turns.generation.warm(lambda key, state: small(key.cache, ids, starts[: len(ids)]))
-        turns.generation.close()
+    def first_calls(self, asked: LongList) -> Iterator[FirstCall]:
+        """Of what a list of this size needs for all its tokens, at each size of the cache on the way."""
+        executable, many = self._executable(asked), filled_at_once(asked.size)
+        sizes = self._state_key(asked), self._cache, asked.longest, asked.options.most_new_tokens
+        smaller: tuple[StateKey, ...] = ()
+        for key in keys_on_the_way(*sizes):
+            small = StateKey(many, key.cache)
+            run = functools.partial(self._first_turns, asked, key)
+            yield FirstCall(self._executables, executable(key), run, (key, small, *smaller))
+            if smaller or asked.longest > 1:
+                yield self._prompt_runner.first_prefill(small)
+            smaller = (key,)
+
+    def _first_turns(
+        self, asked: LongList, key: StateKey, state: DeviceState, small: DeviceState, *smaller: DeviceState
+    ) -> None:
+        for each in smaller:
+            state.copy_from(each)  # JAX compiles for that, too
+        turns = self._turns(asked, key, state)
+        turns.fill(lambda slots, ids, starts: small)
+        turns.generation.warm()
 
     def _first_key(self, asked: LongList) -> RefillKey:
         """Of the first executable that a list needs."""
@@ -185,9 +200,8 @@ class Refill:
         lengths = np.array([len(prompt) for prompt in batch.prompts], np.int32)
         return request_of(self._programs, batch, asked.longest - lengths, asked.longest)
 
-    def _turns(self, asked: LongList, skip_broken: bool = False) -> "_Turns":
-        key, executable = self._state_key(asked), self._executable(asked)
-        state = self._pool.take(key)
+    def _turns(self, asked: LongList, key: StateKey, state: DeviceState, skip_broken: bool = False) -> "_Turns":
+        executable = self._executable(asked)
         state.assign("search", state["search"]._replace(done=np.ones((asked.size,), bool)))
         generation = RefilledGeneration(
             slot_axes=self._programs.slot_axes,

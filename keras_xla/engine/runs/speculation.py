@@ -105,13 +105,13 @@ class Speculation(Generation):
         limits = np.array([self.step, count, *stopped], np.int32)
         budget = np.array([*(saved[:2] + (NEVER if wanting else 0)), saved[2], price, times.least], np.float32)
         inputs = map(ops.convert_to_tensor, (limits, budget))
-        traces, start = self._executables.trace_count, time.perf_counter()
+        waits, start = self._executables.compiles(key), time.perf_counter()
         weights = [*self.weights, *self._draft_weights]
         outputs = self._executables(key, self._state, self._request, *inputs, weights=weights)
         step, more, self._progress, told, left = outputs
         self.step, self._more = int(step), bool(more)
         self._tokens, *runs = ops.convert_to_numpy(told).tolist()
-        times.took(time.perf_counter() - start if self._executables.trace_count == traces else None, *runs)
+        times.took(None if waits else time.perf_counter() - start, *runs)
         self._saved = saved if wanting else ops.convert_to_numpy(left)
         self.runs += runs
         return sum(runs)

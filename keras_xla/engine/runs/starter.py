@@ -1,7 +1,8 @@
 """A batch of prompts, from ids to a run whose prompts are in the cache."""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import slots_of
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import AdvanceKey, AssistantKey, Executables, SpeculateKey, WholeKey
 from keras_xla.engine.padding import pad_left, pad_more
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.runs.generation import Generation, Pace, StateKey
+from keras_xla.engine.runs.generation import Generation, Pace, StateKey, keys_on_the_way
 from keras_xla.engine.runs.run import Guide, Run, allowed
 from keras_xla.engine.runs.speculation import RunTimes, Speculation
 from keras_xla.engine.search.guidance import guidance_tensors
@@ -23,6 +25,7 @@ from keras_xla.engine.search.request import Request, eos_room, make_request
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.states.prompt_runner import PromptRunner
 from keras_xla.engine.states.state_pool import StatePool
+from keras_xla.engine.warmup import FirstCall
 
 if TYPE_CHECKING:
     from keras_xla.engine.generator import Generator
@@ -78,6 +81,41 @@ class Batch:
         return pad_left(rows, size, self.options.fill)
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """A batch, and what its executables take beside a state.
+
+    Attributes:
+        batch: The batch.
+        ids: `[R, L]` int32, its prompts, padded; for guidance negative ones behind them.
+        starts: `[R]` int32, where each begins.
+        key: Of the smallest state that will do.
+        request: What is asked for, in tensors.
+        executable: From the key of a state to that of the executable which advances it.
+        weights: The model's.
+        draft_weights: The assistant's, if there is one.
+    """
+
+    batch: Batch
+    ids: np.ndarray
+    starts: np.ndarray
+    key: StateKey
+    request: Request
+    executable: Callable[[StateKey], AdvanceKey]
+    weights: list
+    draft_weights: list
+
+    @property
+    def prompt_end(self) -> int:
+        """The slot of the first new token."""
+        return self.ids.shape[1]
+
+    @property
+    def whole(self) -> WholeKey:
+        """Of the executable that runs the prompts whole."""
+        return WholeKey(**dataclasses.asdict(self.executable(self.key)), prompt=self.prompt_end)
+
+
 class Starter:
     """Starts the generations of one model.
 
@@ -104,78 +142,120 @@ class Starter:
 
     def __call__(self, batch: Batch) -> Run:
         """A generation with the prompts in its cache."""
-        options, chunked, assistant = batch.options, self._programs.chunked, batch.assistant
+        asked, progress = self._prepared(batch), None
+        ids, starts, weights = asked.ids, asked.starts, asked.weights
+        reuse = None if asked.key.guided else batch.reuse  # what stays of a prompt is one row of a cache
+        key, state, known = self._prompt_runner.state(asked.key, batch.sources, ids, starts, reuse, weights)
+        self._put_prompts(asked, key, state)
+        if self._programs.chunked:
+            self._prompt_runner.prefill(key, state, ids, starts, known, weights)
+        else:
+            progress = self._run_whole(asked, state) or None
+        if batch.assistant is not None:
+            self._let_assistant_read(asked, key, state)
         busy = np.array([len(prompt) > 0 for prompt in batch.prompts])
+        generation = self._generation(asked, key, state, progress)
+        close = Generation.close if reuse is None else reuse.close
+        return Run(generation, batch.options, busy, batch.numbers, self._programs.words, close)
+
+    def first_calls(self, batch: Batch) -> Iterator[FirstCall]:
+        """Of what a batch of this size needs for all its tokens, at each size of the cache on the way."""
+        asked, chunked = self._prepared(batch), self._programs.chunked
+        if batch.sources:
+            yield self._prompt_runner.first_remember(asked.key, batch.sources)
+        sizes = asked.key, self._cache if chunked else None, asked.prompt_end, batch.options.most_new_tokens
+        smaller: tuple[StateKey, ...] = ()
+        for key in keys_on_the_way(*sizes):
+            run = functools.partial(self._first_advance, asked, key)
+            yield FirstCall(self._executables, asked.executable(key), run, (key, *smaller))
+            if not chunked:
+                yield FirstCall(self._executables, asked.whole, functools.partial(self._run_whole, asked), (key,))
+            # A prompt that is reused may find a cache that has grown.
+            elif not self._programs.has_encoder if smaller else asked.prompt_end > 1:
+                yield self._prompt_runner.first_prefill(key)
+            if batch.assistant is not None:
+                run = functools.partial(self._let_assistant_read, asked, key)
+                yield FirstCall(self._executables, _read_key(key), run, (key,))
+            smaller = (key,)
+
+    def _first_advance(self, asked: _Prepared, key: StateKey, state: DeviceState, *smaller: DeviceState) -> None:
+        for each in smaller:
+            state.copy_from(each)  # JAX compiles for that, too
+        self._put_prompts(asked, key, state)
+        self._generation(asked, key, state).warm()
+
+    def _prepared(self, batch: Batch) -> _Prepared:
+        options, assistant, guesses = batch.options, batch.assistant, batch.guesses
         ids, starts = batch.ids()
-        if chunked:
-            new = min(options.most_new_tokens, max(AHEAD, 2 * batch.guesses))
+        if self._programs.chunked:
+            new = min(options.most_new_tokens, max(AHEAD, 2 * guesses))
             slots = slots_of(ids.shape[1], new, options.num_beams)
         else:  # its cache cannot grow, and takes prompts whole
             ids, starts = pad_more(ids, starts, options.fill)
             slots = ids.shape[1] + options.most_new_tokens
-        number = 0 if assistant is None else self._programs.number_of(assistant.model)
+        number, draft_weights = 0, []
+        if assistant is not None:
+            number = self._programs.number_of(assistant.model)
+            assistant.prompt_runner.refresh()
+            draft_weights = assistant.executables.read_weights()
         guided = batch.negative is not None
-        cache = self._cache.fit(slots)
-        key = StateKey(batch.size, cache, options.num_beams, batch.source, number, guided)
+        key = StateKey(batch.size, self._cache.fit(slots), options.num_beams, batch.source, number, guided)
         weights = self._executables.read_weights()
-        reuse = None if guided else batch.reuse  # what stays of a prompt is one row of a cache
-        key, state, known = self._prompt_runner.state(key, batch.sources, ids, starts, reuse, weights)
-        prompts, begins, length = ids[: batch.size], starts[: batch.size], ids.shape[1]
-        request, rooms = request_of(self._programs, batch, begins, length)
+        request, rooms = request_of(self._programs, batch, starts[: batch.size], ids.shape[1])
         if guided:
             request = request._replace(extras={**request.extras, **guidance_tensors(ids, starts)})
         request = keras.tree.map_structure(ops.convert_to_tensor, request)
-        guesses = batch.guesses
 
         def executable(key: StateKey) -> AdvanceKey:
             sizes = key.batch, key.cache, key.source, key.beams, *rooms, key.guided
             return SpeculateKey(*sizes, min(guesses, key.cache - 1), key.assistant) if guesses else AdvanceKey(*sizes)
 
-        state.assign("tokens", np.pad(prompts, ((0, 0), (0, key.cache - length))))
-        progress = None
-        if chunked:
-            self._prompt_runner.prefill(key, state, ids, starts, known, weights)
-            state.assign("chosen", np.tile(prompts[:, -1:], (1, options.num_beams)))
-            state.assign("parents", np.zeros((batch.size, options.num_beams), np.int32))
-        else:
-            whole = WholeKey(**dataclasses.asdict(executable(key)), prompt=length)
-            progress = self._executables(whole, state, request, ops.convert_to_tensor(ids), weights=weights) or None
+        return _Prepared(batch, ids, starts, key, request, executable, weights, draft_weights)
+
+    def _put_prompts(self, asked: _Prepared, key: StateKey, state: DeviceState) -> None:
+        size, beams = asked.batch.size, key.beams
+        prompts = asked.ids[:size]
+        state.assign("tokens", np.pad(prompts, ((0, 0), (0, key.cache - asked.prompt_end))))
+        if self._programs.chunked:
+            state.assign("chosen", np.tile(prompts[:, -1:], (1, beams)))
+            state.assign("parents", np.zeros((size, beams), np.int32))
+
+    def _run_whole(self, asked: _Prepared, state: DeviceState) -> Any:
+        ids = ops.convert_to_tensor(asked.ids)
+        return self._executables(asked.whole, state, asked.request, ids, weights=asked.weights)
+
+    def _let_assistant_read(self, asked: _Prepared, key: StateKey, state: DeviceState) -> None:
+        inputs = map(ops.convert_to_tensor, (asked.starts[: asked.batch.size], np.int32(asked.prompt_end)))
+        self._executables(_read_key(key), state, *inputs, weights=[*asked.weights, *asked.draft_weights])
+
+    def _generation(self, asked: _Prepared, key: StateKey, state: DeviceState, progress: Any = None) -> Generation:
         kind: type[Generation] = Generation
         more: dict[str, Any] = {}
-        if guesses:
-            its = [] if assistant is None else self.read_by(assistant, key, state, begins, length, weights)
-            kind, more = Speculation, dict(times=self._times, draft_weights=its)
-        generation = kind(
+        if asked.batch.guesses:
+            kind, more = Speculation, dict(times=self._times, draft_weights=asked.draft_weights)
+        return kind(
             executables=self._executables,
             pool=self._pool,
-            caches=self._cache if chunked else None,
+            caches=self._cache if self._programs.chunked else None,
             key=key,
             state=state,
-            request=request,
-            executable=executable,
-            prompt_end=length,
-            options=options,
-            step=0 if chunked else 1,
-            pace=self._paces.setdefault(executable(key), Pace()),
+            request=asked.request,
+            executable=asked.executable,
+            prompt_end=asked.prompt_end,
+            options=asked.batch.options,
+            step=0 if self._programs.chunked else 1,
+            pace=self._paces.setdefault(asked.executable(key), Pace()),
             progress=progress,
-            weights=weights,
+            weights=asked.weights,
             **more,
         )
-        close = Generation.close if reuse is None else reuse.close
-        return Run(generation, options, busy, batch.numbers, self._programs.words, close)
-
-    def read_by(
-        self, assistant: "Generator", key: StateKey, state, starts: np.ndarray, prompt_end: int, weights: list
-    ) -> list:
-        """The weights of an assistant, which has read the prompts then."""
-        assistant.prompt_runner.refresh()
-        its, name = assistant.executables.read_weights(), AssistantKey(key.batch, key.cache, key.assistant)
-        inputs = map(ops.convert_to_tensor, (starts, np.int32(prompt_end)))
-        self._executables(name, state, *inputs, weights=[*weights, *its])
-        return its
 
     def _times(self, key: SpeculateKey) -> RunTimes:
         return self._run_times.setdefault(key, RunTimes())
+
+
+def _read_key(key: StateKey) -> AssistantKey:
+    return AssistantKey(key.batch, key.cache, key.assistant)
 
 
 def request_of(

@@ -1,11 +1,14 @@
 """Prompts, and what an encoder reads, on their way into a state on the device."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
+from keras_xla import backend
 from keras_xla.backend import DeviceState
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import EncodeKey, Executables, PrefillKey, RememberKey, ScoreKey
@@ -14,6 +17,7 @@ from keras_xla.engine.programs import Programs
 from keras_xla.engine.runs.generation import StateKey
 from keras_xla.engine.states.prompt_cache import Beginning, PromptCache, SavedPrompt
 from keras_xla.engine.states.state_pool import StatePool
+from keras_xla.engine.warmup import FirstCall
 from keras_xla.models.interface import Decoder, EncoderDecoder
 
 # B batch, L length of the prompts, M length of what an encoder reads
@@ -59,20 +63,45 @@ class PromptRunner:
         self.refresh()
         return self._executables(EncodeKey(batch, features.shape[1:]), ops.convert_to_tensor(filled))
 
+    def first_encoding(self, shape: tuple[int, ...]) -> FirstCall:
+        """Of what `encode` needs for features of this shape."""
+        key = EncodeKey(self._batch.fit(shape[0]), shape[1:])
+        return FirstCall(self._executables, key, lambda: self.encode(np.zeros(shape, np.float32)))
+
+    def blank_encoding(self, shape: tuple[int, ...]) -> Any:
+        """Zeros of the shape and dtype of what `encode` returns for features of this shape."""
+        features = keras.KerasTensor((self._batch.fit(shape[0]), *shape[1:]), "float32")
+        spec = backend.output_spec(lambda x: self._model.encode(x, None), features)
+        return ops.zeros(spec.shape, spec.dtype)
+
     def logits(self, prompts: Rows, hidden: Any) -> np.ndarray:
         """Logits `(rows, vocab_size)` of the token after each decoder prompt; `hidden` is what `encode` returned."""
         self.refresh()
         ids, starts = pad_left(prompts, hidden.shape[0], 0)
-        key = StateKey(hidden.shape[0], self._cache.fit(ids.shape[1] + 1), 1, hidden.shape[1])
         weights = self._executables.read_weights()
-        key, state, _ = self.state(key, [hidden], ids, starts, None, weights)
+        key, state, _ = self.state(self._scored(ids, hidden), [hidden], ids, starts, None, weights)
         self.prefill(key, state, ids, starts, weights=weights)
-        inputs = map(ops.convert_to_tensor, (ids[:, -1], np.int32(ids.shape[1] - 1), starts))
-        scores = self._executables(ScoreKey(key.batch, key.cache, key.source), state, *inputs, weights=weights)
-        scores = ops.convert_to_numpy(scores)[: len(prompts)]
+        scores = ops.convert_to_numpy(self._score(key, ids, starts, weights, state))[: len(prompts)]
         if not np.isnan(scores).any():
             self._pool.give(key, state)
         return scores
+
+    def first_scores(self, prompts: Rows, hidden: Any) -> Iterator[FirstCall]:
+        """Of what `logits` needs."""
+        ids, starts = pad_left(prompts, hidden.shape[0], 0)
+        key = self._scored(ids, hidden)
+        yield self.first_remember(key, [hidden])
+        if ids.shape[1] > 1:
+            yield self.first_prefill(key)
+        run = functools.partial(self._score, key, ids, starts, None)
+        yield FirstCall(self._executables, _score_key(key), run, (key,))
+
+    def _scored(self, ids: np.ndarray, hidden: Any) -> StateKey:
+        return StateKey(hidden.shape[0], self._cache.fit(ids.shape[1] + 1), 1, hidden.shape[1])
+
+    def _score(self, key: StateKey, ids: np.ndarray, starts: np.ndarray, weights: list | None, state) -> Any:
+        inputs = map(ops.convert_to_tensor, (ids[:, -1], np.int32(ids.shape[1] - 1), starts))
+        return self._executables(_score_key(key), state, *inputs, weights=weights)
 
     def source_length(self, reads: Rows | None, hidden: Any) -> int:
         """What is read is padded to: ids, or what `encode` returned; 0 without an encoder."""
@@ -115,8 +144,18 @@ class PromptRunner:
             self._programs.remember_specs(key, sources)
         state = self._pool.take(key)
         if sources:
-            self._executables(RememberKey(key.batch, key.source, len(sources) == 1), state, *sources, weights=weights)
+            self._remember(key, sources, weights, state)
         return key, state, 0
+
+    def first_remember(self, key: StateKey, sources: list) -> FirstCall:
+        """Of what puts into a state what the decoder needs of its source."""
+        sources = [ops.convert_to_tensor(x) for x in sources]
+        self._programs.remember_specs(key, sources)
+        run = functools.partial(self._remember, key, sources, None)
+        return FirstCall(self._executables, _remember_key(key, sources), run, (key,))
+
+    def _remember(self, key: StateKey, sources: list, weights: list | None, state) -> None:
+        self._executables(_remember_key(key, sources), state, *sources, weights=weights)
 
     def _begun(self, key: StateKey, begun: Beginning) -> tuple[StateKey, DeviceState, int]:
         """A state with the beginnings of the prompts in it, and at least the room that `key` has."""
@@ -133,11 +172,29 @@ class PromptRunner:
         self, key: StateKey, state, ids: np.ndarray, starts: np.ndarray, known: int = 0, weights: list | None = None
     ) -> None:
         """Run prompts `ids [B, L]` from the slot `known` on, but for their last tokens, which `advance` runs."""
-        name = PrefillKey(key.rows, key.cache, chunk_size(key.cache), key.source)
+        name = _prefill_key(key)
         starts = ops.convert_to_tensor(starts)
         for chunk, slot in chunks(ids[:, :-1], name.chunk, key.cache, known):
             inputs = ops.convert_to_tensor(chunk), starts, ops.convert_to_tensor(slot)
             self._executables(name, state, *inputs, weights=weights)
+
+    def first_prefill(self, key: StateKey) -> FirstCall:
+        """Of what runs a chunk of prompts."""
+        ids, starts = np.zeros((key.rows, 2), np.int32), np.zeros((key.rows,), np.int32)
+        run = functools.partial(self.prefill, key, ids=ids, starts=starts)
+        return FirstCall(self._executables, _prefill_key(key), run, (key,))
+
+
+def _remember_key(key: StateKey, sources: list) -> RememberKey:
+    return RememberKey(key.batch, key.source, encoded=len(sources) == 1)
+
+
+def _prefill_key(key: StateKey) -> PrefillKey:
+    return PrefillKey(key.rows, key.cache, chunk_size(key.cache), key.source)
+
+
+def _score_key(key: StateKey) -> ScoreKey:
+    return ScoreKey(key.batch, key.cache, key.source)
 
 
 def _repeat(hidden, copies: int, batch: int):

@@ -47,6 +47,12 @@ class StatePool:
                 if not self._idle[oldest]:
                     del self._idle[oldest]
 
+    def trim(self) -> None:
+        """Keep one idle state of each size: what ran side by side once need not do so again."""
+        with self._lock:
+            for states in self._idle.values():
+                del states[1:]
+
     @property
     def nbytes(self) -> int:
         """Of all idle states together."""

@@ -1,11 +1,14 @@
 """Log-mel features of clips of any length, a fixed-shape piece at a time, and the windows that a model reads."""
 
+import functools
+import json
 from dataclasses import dataclass
 
 import numpy as np
 from keras import ops
 
 from keras_xla.engine.executables import Executables
+from keras_xla.engine.warmup import FirstCall
 from keras_xla.models.layers.log_mel import LogMel, scale
 
 
@@ -47,7 +50,8 @@ class Features:
 
     def __init__(self, log_mel: LogMel, name: str = "features"):
         self.log_mel = log_mel
-        self.executables = Executables(name, lambda key: (log_mel.spectrum, None), [])
+        computes = functools.partial(json.dumps, {**log_mel.get_config(), "name": ""}, sort_keys=True)
+        self.executables = Executables(name, lambda key: (log_mel.spectrum, None), [], computes=computes)
 
     @property
     def samples(self) -> int:
@@ -58,6 +62,11 @@ class Features:
     def frames(self) -> int:
         """The length of a window, in frames."""
         return self.log_mel.frames
+
+    def first_call(self) -> FirstCall:
+        """Of the executable."""
+        key = FeaturesKey(self.log_mel.chunk_samples)
+        return FirstCall(self.executables, key, lambda: self(np.zeros((self.samples,), np.float32)))
 
     def __call__(self, clip: np.ndarray) -> ClipFeatures:
         """The features of `clip (samples,)` float32, as `transformers.WhisperFeatureExtractor` has them.

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from keras_xla.engine.checks import check_options, check_speech
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.search.own_processors import check_processor_options, own_processors
 from keras_xla.engine.search.processors import PROCESSORS
+from keras_xla.engine.warmup import FirstCall
 from keras_xla.generation.defaults import split_speech
 from keras_xla.generation.speech import audio
 from keras_xla.generation.speech.engine import EngineSpeech
@@ -151,17 +152,18 @@ class SpeechPipeline:
         prompts = [np.array(self.tokens.prompt(name, task, timestamps=False), np.int32) for name in names]
         return self.generator([], options, prompts=prompts, hidden=hidden)
 
-    def warmup(self, batch: int, options: GenerationOptions, **overrides: Any) -> None:
-        """Compile what `batch` windows at once need, with the options as for `transcribe`."""
+    def first_calls(self, batch: int, options: GenerationOptions, **overrides: Any) -> Iterator[FirstCall]:
+        """Of what `batch` windows at once need, with the options as for `transcribe`."""
         speech, options = self._options(options, overrides)
-        self.features(np.zeros((self.features.samples,), np.float32))
+        runner, shape = self.generator.prompt_runner, (batch, *self.shape)
+        yield runner.first_encoding(shape)
+        yield self.features.first_call()
         language = next(iter(self.tokens.languages), None)
         prompt = np.array(self.tokens.prompt(language, self.tokens.task, timestamps=False), np.int32)
         lengths, silence = self._prompt_lengths(len(prompt), speech), speech.no_speech_threshold is not None
-        with self.generator.executables.warming():
-            hidden = self.generator.encode(np.zeros((batch, *self.shape), np.float32))
-            for length in [1, *(lengths if silence else ())]:  # behind one token the language is asked for
-                self.generator.score([np.full((length,), self.tokens.start, np.int32)] * batch, hidden)
+        hidden = runner.blank_encoding(shape)
+        for length in [1, *(lengths if silence else ())]:  # behind one token the language is asked for
+            yield from self.generator.first_scores([np.full((length,), self.tokens.start, np.int32)] * batch, hidden)
         model: Any = self.generator.model
         for length in lengths:
             room = model.max_positions - length
@@ -169,7 +171,7 @@ class SpeechPipeline:
             most = most if length == lengths[0] else min(most, room)  # too many are an error
             prompts = [np.resize(prompt, length)] * batch
             asked = options.replace(max_new_tokens=most, eos_token_id=self.tokens.eos)
-            self.generator.warmup([], asked, prompts, hidden)
+            yield from self.generator.first_calls([], asked, prompts, hidden)
 
     def _prompt_lengths(self, shortest: int, speech: SpeechOptions) -> list[int]:
         """Of prompts that begin in caches of different sizes; text before the prompt makes it longer."""

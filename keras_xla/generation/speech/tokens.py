@@ -94,10 +94,11 @@ class SpeechTokens:
         """
         if not isinstance(language, str):
             raise TypeError(f"Received language={language!r} of type {type(language).__name__}; expected a string.")
-        from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE  # late: it takes a second
+        code = _bare(language).lower()
+        if code not in self.languages:
+            from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE  # late: it takes a second
 
-        name = _bare(language).lower()
-        code = name if name in self.languages else TO_LANGUAGE_CODE.get(name, name)
+            code = TO_LANGUAGE_CODE.get(code, code)
         known = self.languages or ("en",)
         if code in known:
             return code

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_xla.config import GenerationOptions
@@ -18,12 +17,14 @@ from keras_xla.engine.padding import pad_left
 from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.generation.progress import Progress
 from keras_xla.generation.text import tokenizing
 from keras_xla.generation.text.grammar import GrammarGuide, Grammars
 from keras_xla.generation.text.logprobs import ScoredText, check_top
 from keras_xla.generation.text.options import TextOptions
 from keras_xla.generation.text.pieces import TextPieces
 from keras_xla.generation.text.stop_strings import StopStrings
+from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.logger import users_frame
 
 PIECE_SECONDS = 0.05  # between the pieces of a stream, where a token takes less: a reader sees no difference
@@ -62,7 +63,7 @@ class Completion:
     options: GenerationOptions
     rows: Rows
     decoder: Rows | None = None
-    tokenizer: Any = None
+    tokenizer: LazyTokenizer | None = None
     text: TextOptions | None = None
     cancel: threading.Event | None = None
     reuse: PromptCache | SavedPrompt | None = None
@@ -298,13 +299,13 @@ class Completion:
 
     def _report(self) -> Callable[[int], None]:
         """Tells a progress bar of finished prompts."""
-        count, bar = len(self.rows), None
+        count, done = len(self.rows), 0
+        progress = Progress("prompt", self.verbose, lambda done, whole: done < whole)
 
         def report(finished: int) -> None:
-            nonlocal bar
-            if self.verbose == 1 or (self.verbose == "auto" and finished < count):
-                bar = keras.utils.Progbar(count, unit_name="prompt") if bar is None else bar
-                bar.add(finished)
+            nonlocal done
+            done += finished
+            progress(done, count)
 
         return report
 
@@ -355,16 +356,19 @@ class Completion:
                 stacklevel=users_frame(),
             )
 
+    def _read_tokenizer(self) -> Any:
+        return None if self.tokenizer is None else self.tokenizer.get()
+
     def _named(self, ids: np.ndarray) -> str:
         """The text of ids, special tokens by their names."""
-        return tokenizing.plain(self.tokenizer, ids, skip_special_tokens=False)
+        return tokenizing.plain(self._read_tokenizer(), ids, skip_special_tokens=False)
 
     def _decoder(self, row: int) -> Callable[[np.ndarray], str]:
         """From a row's new ids to their text."""
         # An encoder-decoder's completion stands alone.
         prompt = self.rows[row // self.options.num_return_sequences]
         text: Any = self.text  # given where the inputs are text
-        return tokenizing.decoder(self.tokenizer, prompt[:0] if self.generator.has_encoder else prompt, text)
+        return tokenizing.decoder(self._read_tokenizer(), prompt[:0] if self.generator.has_encoder else prompt, text)
 
 
 def _cut(out: dict[str, np.ndarray]) -> list[np.ndarray]:

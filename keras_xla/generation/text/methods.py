@@ -13,6 +13,7 @@ from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.text.chat import Chat
 from keras_xla.generation.text.pipeline import TextPipeline
 from keras_xla.generation.text.skipping import Sifted, check_on_error
+from keras_xla.generation.tokenizer import LazyTokenizer
 
 # Arguments of `generate` that are no options.
 _OF_A_CALL = ("cancel", "reuse_prompt", "output_logprobs", "top_logprobs", "negative_prompt", "verbose")
@@ -23,7 +24,7 @@ class TextMethods:
 
     # What the layer has.
     options: GenerationOptions
-    tokenizer: Any
+    _tokenizer: LazyTokenizer | None
     _text: TextPipeline
     _speech: Any  # a `SpeechPipeline`, or None
 
@@ -72,14 +73,14 @@ class TextMethods:
             raise ValueError("Received speech; only text and token ids come in a stream. Use generate.")
         call = dict(reuse_prompt=reuse_prompt, cancel=cancel, assistant=self._assistant(assistant))
         call |= dict(negative_prompt=negative_prompt)
-        return self._text.completion(inputs, self.tokenizer, self.options, overrides, **call).stream()
+        return self._text.completion(inputs, self._tokenizer, self.options, overrides, **call).stream()
 
     def _generate_text(
         self, inputs: Any, overrides: Mapping[str, Any], streamer: Any, negative_prompt: Any, on_error: str, **call: Any
     ) -> list | dict[str, np.ndarray]:
         """`generate` for models of text."""
         check_on_error(on_error, streamer)
-        asked = inputs, self.tokenizer, self.options, overrides
+        asked = inputs, self._tokenizer, self.options, overrides
         call |= dict(negative_prompt=negative_prompt, skip_broken=on_error == "skip")
         if on_error == "skip":
             return Sifted(self._text, self._text.asked(*asked, **call)).answers()
@@ -92,7 +93,7 @@ class TextMethods:
             return None
         if not isinstance(layer, TextMethods) or layer._speech is not None or self._speech is not None:
             raise TypeError(f"Received assistant={layer!r}; expected an XLAGenerationLayer of text, for one of text.")
-        return self._text.assisted_by(layer._text, layer.tokenizer, self.tokenizer)
+        return self._text.assisted_by(layer._text, layer._tokenizer, self._tokenizer)
 
     def check(self, inputs: Any, **overrides: Any) -> None:
         """Raise the errors that `generate` would raise for these prompts and options, and run nothing.
@@ -123,9 +124,9 @@ class TextMethods:
         on_error = overrides.pop("on_error", "raise")
         check_on_error(on_error, streamer)
         if on_error == "skip":
-            Sifted(self._text, self._text.asked(inputs, self.tokenizer, self.options, overrides, **given))
+            Sifted(self._text, self._text.asked(inputs, self._tokenizer, self.options, overrides, **given))
             return
-        self._text.completion(inputs, self.tokenizer, self.options, overrides, **given).check(streamer)
+        self._text.completion(inputs, self._tokenizer, self.options, overrides, **given).check(streamer)
 
     def save_prompt(self, inputs: Any, **overrides: Any) -> SavedPrompt:
         """Run prompts that many calls begin with, such as instructions or examples, and keep them in memory.
@@ -153,7 +154,7 @@ class TextMethods:
         layer.generate([examples + word for word in ("snow ->", "blood ->")], reuse_prompt=saved)
         ```
         """
-        return self._text.save_prompt(inputs, self.tokenizer, self.options, overrides)
+        return self._text.save_prompt(inputs, self._tokenizer, self.options, overrides)
 
     def score(
         self,
@@ -201,7 +202,7 @@ class TextMethods:
         """
         if self._speech is not None:
             raise ValueError("Received speech; only texts and token ids have scores.")
-        return self._text.score(inputs, answers, self.tokenizer, self.options, overrides, top_logprobs, window, stride)
+        return self._text.score(inputs, answers, self._tokenizer, self.options, overrides, top_logprobs, window, stride)
 
     def chat(
         self,
@@ -238,4 +239,4 @@ class TextMethods:
         """
         first = [] if system is None else [{"role": "system", "content": system}]
         layer: Any = self  # an `XLAGenerationLayer`
-        return Chat(layer, self.tokenizer, [*first, *messages], overrides, self._text.chat_cache(reuse_prompt))
+        return Chat(layer, layer.tokenizer, [*first, *messages], overrides, self._text.chat_cache(reuse_prompt))

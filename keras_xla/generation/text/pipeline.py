@@ -1,6 +1,6 @@
 """What a layer with a text model has beside its generator: from text or ids to a completion, ready to run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,13 @@ from keras_xla.engine.checks import check_assisted
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.engine.warmup import FirstCall
 from keras_xla.generation.text import datasets, prompts, tokenizing
 from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.grammar import Grammars
 from keras_xla.generation.text.logprobs import check_top, joined, windows
 from keras_xla.generation.text.options import TextOptions, split_text
+from keras_xla.generation.tokenizer import LazyTokenizer
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class TextPipeline:
     def completion(
         self,
         inputs: Any,
-        tokenizer: Any,
+        tokenizer: LazyTokenizer | None,
         options: GenerationOptions,
         overrides: Mapping[str, Any] | None = None,
         **call: Any,
@@ -65,7 +67,7 @@ class TextPipeline:
     def asked(
         self,
         inputs: Any,
-        tokenizer: Any,
+        tokenizer: LazyTokenizer | None,
         options: GenerationOptions,
         overrides: Mapping[str, Any] | None = None,
         reuse_prompt: bool | SavedPrompt | PromptCache = False,
@@ -76,7 +78,7 @@ class TextPipeline:
 
         Args:
             inputs: Text, chats, ids or a dataset of them; see `XLAGenerationLayer`.
-            tokenizer: A Hugging Face tokenizer, or None.
+            tokenizer: That of the layer, or None.
             options: What to generate.
             overrides: Fields of `GenerationOptions` and `TextOptions` that come first.
             reuse_prompt: Whether to use the prompt of the last call that said so, or where else prompts are kept.
@@ -116,14 +118,16 @@ class TextPipeline:
         call |= dict(negative=None if negative_prompt is None else rows(negative_prompt)[0])
         return Asked(inputs, rows, options, call)
 
-    def assisted_by(self, pipeline: "TextPipeline", tokenizer: Any, own: Any) -> Generator:
+    def assisted_by(
+        self, pipeline: "TextPipeline", tokenizer: LazyTokenizer | None, own: LazyTokenizer | None
+    ) -> Generator:
         """The generator of another pipeline whose model is to guess.
 
         Raises:
             ValueError: where its tokenizer knows other tokens than the `own` one.
         """
         if tokenizer is not None and own is not None and tokenizer is not own and self._assisted != (tokenizer, own):
-            theirs, ours = tokenizer.get_vocab(), own.get_vocab()
+            theirs, ours = tokenizer.get().get_vocab(), own.get().get_vocab()
             if theirs != ours:
                 raise ValueError(
                     f"Received an assistant whose tokenizer knows {len(theirs)} tokens, which are not the {len(ours)} "
@@ -133,7 +137,7 @@ class TextPipeline:
         return pipeline.generator
 
     def save_prompt(
-        self, inputs: Any, tokenizer: Any, options: GenerationOptions, overrides: Mapping[str, Any]
+        self, inputs: Any, tokenizer: LazyTokenizer | None, options: GenerationOptions, overrides: Mapping[str, Any]
     ) -> SavedPrompt:
         """See `XLAGenerationLayer.save_prompt`."""
         _, others = split_text(overrides)
@@ -141,7 +145,7 @@ class TextPipeline:
             raise TypeError(f"Received {', '.join(others)} for a prompt to save; expected options of text only.")
         return self.generator.save_prompt(self.completion(inputs, tokenizer, options, overrides).rows)
 
-    def warmup(
+    def first_calls(
         self,
         batch: int,
         length: int,
@@ -150,8 +154,8 @@ class TextPipeline:
         top_logprobs: int = 0,
         assistant: Generator | None = None,
         **overrides: Any,
-    ) -> None:
-        """Compile what calls with `batch` prompts of `length` tokens need."""
+    ) -> Iterator[FirstCall]:
+        """Of what calls with `batch` prompts of `length` tokens need."""
         check_top(top_logprobs)
         if assistant is not None:
             overrides.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule
@@ -162,19 +166,18 @@ class TextPipeline:
             )
         if assistant is not None:
             check_assisted(self.generator, assistant, options)
-        self.generator.warmup(rows, options, assistant=assistant)
+        yield from self.generator.first_calls(rows, options, assistant=assistant)
         if output_logprobs:
             begun = self.generator.decoder_prompts(rows, options)
             whole = [np.pad(row, (0, options.most_new_tokens)) for row in begun]
-            with self.generator.executables.warming():
-                reads = rows if self.generator.has_encoder else None
-                Scorer(self.generator)(whole, [len(row) for row in begun], reads, top_logprobs)
+            reads = rows if self.generator.has_encoder else None
+            yield from Scorer(self.generator).first_calls(whole, [len(row) for row in begun], reads, top_logprobs)
 
     def score(
         self,
         inputs: Any,
         answers: Any,
-        tokenizer: Any,
+        tokenizer: LazyTokenizer | None,
         options: GenerationOptions,
         overrides: Mapping[str, Any],
         top: int,
@@ -245,7 +248,7 @@ class TextPipeline:
         def grammars(eos: tuple[int, ...]) -> Grammars:
             kept = self._grammars
             if kept is None or kept[0] is not tokenizer or kept[1] != eos:
-                kept = self._grammars = tokenizer, eos, Grammars(tokenizer, self.generator.model.vocab_size, eos)
+                kept = self._grammars = tokenizer, eos, Grammars(tokenizer.get(), self.generator.model.vocab_size, eos)
             return kept[2]
 
         return grammars

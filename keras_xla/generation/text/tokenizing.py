@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from keras_xla.generation.text.options import TextOptions
+from keras_xla.generation.tokenizer import LazyTokenizer
 
 DEFAULTS = TextOptions()
 
 
 def encode(
-    tokenizer: Any, prompts: Sequence[str | list], text: TextOptions = DEFAULTS, target: bool = False
+    tokenizer: LazyTokenizer | None, prompts: Sequence[str | list], text: TextOptions = DEFAULTS, target: bool = False
 ) -> list[np.ndarray]:
     """Ids of each prompt; a chat goes through the tokenizer's chat template.
 
@@ -25,7 +26,8 @@ def encode(
         raise ValueError(
             "Received text, but the layer has no tokenizer. Pass tokenizer=..., or token ids of shape (batch, length)."
         )
-    return [np.asarray(_ids(tokenizer, i, prompt, text, target), np.int32) for i, prompt in enumerate(prompts)]
+    read = tokenizer.get()
+    return [np.asarray(_ids(read, i, prompt, text, target), np.int32) for i, prompt in enumerate(prompts)]
 
 
 def decoder(tokenizer: Any, prompt: np.ndarray, text: TextOptions = DEFAULTS) -> Callable[[np.ndarray], str]:

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from keras_xla.models.convert.common import Family, activation
+from keras_xla.models.convert.keys import Key, flag, generation_keys, text, token_ids, whole
 from keras_xla.models.spec import (
     AttentionSpec,
     DecoderSpec,
@@ -13,6 +14,32 @@ from keras_xla.models.spec import (
     NormSpec,
     TextSource,
 )
+
+
+def stack_keys(d_model: int, layers: int, heads: int, ffn_dim: int) -> dict[str, Key]:
+    """The keys that describe the stacks of BART and its relatives, both of the same size by default."""
+    return {
+        "d_model": whole(d_model, "hidden_size"),
+        "encoder_layers": whole(layers, "num_hidden_layers"),
+        "encoder_attention_heads": whole(heads, "num_attention_heads"),
+        "encoder_ffn_dim": whole(ffn_dim),
+        "decoder_layers": whole(layers),
+        "decoder_attention_heads": whole(heads),
+        "decoder_ffn_dim": whole(ffn_dim),
+        "activation_function": text("gelu"),
+        "tie_word_embeddings": flag(True),
+    }
+
+
+_MBART = {
+    "vocab_size": whole(50265),
+    "max_position_embeddings": whole(1024),
+    "scale_embedding": flag(False),
+    "forced_eos_token_id": token_ids(2),
+    **stack_keys(1024, layers=12, heads=16, ffn_dim=4096),
+    **generation_keys(eos=2, pad=1, encoder=True),
+}
+_BART = {**_MBART, **generation_keys(eos=2, pad=1, start=2, encoder=True)}
 
 
 def stack(config, side: Literal["encoder", "decoder"], norm: NormSpec) -> dict:
@@ -128,5 +155,5 @@ SIZES = (
     "decoder_attention_heads",
 )
 _WITH_POSITIONS = (*SIZES, "max_position_embeddings*d_model")
-BART = Family(_bart, _modules, _WITH_POSITIONS, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")
-MBART = Family(_mbart, _modules, _WITH_POSITIONS, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")
+BART = Family(_BART, _bart, _modules, _WITH_POSITIONS, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")
+MBART = Family(_MBART, _mbart, _modules, _WITH_POSITIONS, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,7 @@ import keras
 import numpy as np
 
 from keras_xla.models.build import make_from, parameters
+from keras_xla.models.convert.keys import Config, Keys, flag, list_of, number, parts, text
 from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.layers.matrices import Matrix
 from keras_xla.models.layers.positions import inverse_frequencies
@@ -21,6 +23,7 @@ from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import unmade_weights
 
 Model = Transformer | EncoderDecoder
+Report = Callable[[int, int], None]  # of the bytes that are read, and of all
 _READERS = min(4, os.cpu_count() or 1)  # variables that are read, or dequantized, at the same time
 ACTIVATIONS = {
     "relu": "relu",
@@ -31,6 +34,22 @@ ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
+_ROPE = parts(
+    {
+        **dict.fromkeys(("rope_type", "type"), text(None)),
+        **dict.fromkeys(("rope_theta", "factor", "low_freq_factor", "high_freq_factor"), number(None)),
+        **dict.fromkeys(("original_max_position_embeddings", "attention_factor"), number(None)),
+        **dict.fromkeys(("beta_fast", "beta_slow", "mscale", "mscale_all_dim"), number(None, zero=True)),
+        "truncate": flag(None),
+    }
+)
+ROTARY_KEYS: Keys = {
+    "rope_theta": number(10000.0),
+    "rope_scaling": _ROPE,  # before transformers 5
+    "rope_parameters": _ROPE,
+    "rope_freq_factors": list_of(number(1.0)),  # a key of ours, for GGUF files
+}
+_NEEDED = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "yarn": ("factor",)}
 
 
 @dataclass(frozen=True)
@@ -38,7 +57,8 @@ class Family:
     """How one architecture's checkpoints become a model.
 
     Attributes:
-        spec: From its Hugging Face config to a spec.
+        keys: The keys of its config that are read, see `read_config`.
+        spec: From its config to a spec.
         modules: From the spec to checkpoint names. Keys are either our modules, whose values are checkpoint modules,
             or single variables of ours, whose values are whole tensor names: `"a=b|c"` is the first of them that
             is stored, where `b` must equal `a` if both are. Several values are stacked by rows.
@@ -49,7 +69,8 @@ class Family:
         optional: Tensors that checkpoints may leave out, and that are zero then.
     """
 
-    spec: Callable[..., ModelSpec]
+    keys: Keys
+    spec: Callable[[Config], ModelSpec]
     modules: Callable[..., Mapping[str, tuple[str, ...]]]
     sizes: tuple[str, ...]
     prefix: str
@@ -76,28 +97,34 @@ def activation(name: str) -> str:
 
 
 def rotary(config, head_dim: int) -> RotaryPositions:
-    """The rotary part of a config, whichever generation of transformers wrote it or reads it."""
-    rope = dict(getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {})
-    rope.setdefault("rope_type", rope.get("type", "default"))  # the key's name before transformers 4.43
-    rope.setdefault("rope_theta", getattr(config, "rope_theta", None) or 10000.0)
-    if rope.get("rope_type") in ("llama3", "yarn"):
-        rope.setdefault("original_max_position_embeddings", config.max_position_embeddings)
-    rope["frequency_factors"] = getattr(config, "rope_freq_factors", None)
+    """The rotary part of a config, whichever generation of transformers wrote it."""
+    given = config.rope_scaling or config.rope_parameters or {}
+    rope = {name: value for name, value in given.items() if value is not None}
+    kind = rope.setdefault("rope_type", rope.get("type", "default"))  # the key's name before transformers 4.43
+    rope.setdefault("rope_theta", config.rope_theta)
+    rope.setdefault("original_max_position_embeddings", config.max_position_embeddings)
+    if missing := [name for name in _NEEDED.get(kind, ()) if name not in rope]:
+        raise ValueError(f"rope_type={kind!r} needs {', '.join(missing)}, which the config does not have")
+    rope["frequency_factors"] = config.rope_freq_factors
     frequencies, factor = inverse_frequencies(rope, head_dim)
     return RotaryPositions(config.max_position_embeddings, frequencies, factor)
 
 
-def windows(config) -> tuple[int | None, ...]:
-    """Each layer's sliding window, from `layer_types` where the config has them."""
-    window, layers = getattr(config, "sliding_window", None), config.num_hidden_layers
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+def sliding(config, window: int | None, first: int = 0) -> tuple[int | None, ...]:
+    """Each layer's window: that of the layers which `layer_types` names, or of those from the `first` on."""
+    layers = config.num_hidden_layers
+    if config.layer_types is None:
+        return tuple((window or None) if i >= first else None for i in range(layers))
+    if len(config.layer_types) != layers:
+        raise ValueError(f"layer_types has {len(config.layer_types)} entries; expected one for each of {layers} layers")
+    return tuple((window or None) if kind == "sliding_attention" else None for kind in config.layer_types)
 
 
 def untied(spec: ModelSpec, family: Family, checkpoint) -> ModelSpec:
     """`spec` with a head of its own, if the checkpoint has one whose values are not the embedding's.
 
-    So does Hugging Face since transformers 5, whatever the config says: that of T5 v1.1 cannot tell.
+    So does Hugging Face since transformers 5, whatever the config says: that of T5 v1.1 cannot tell. The head of a live
+    model is its own even where its values are the embedding's: they need not stay so.
     """
     inner = spec.decoder if isinstance(spec, EncoderDecoderSpec) else spec
     if not inner.tied:
@@ -106,14 +133,23 @@ def untied(spec: ModelSpec, family: Family, checkpoint) -> ModelSpec:
     head, embedding = (_found(table[_main(spec) + name][0], present) for name in ("head", "embedding"))
     if head is None or embedding is None or head == embedding:
         return spec
-    if np.array_equal(checkpoint.read(present[head]), checkpoint.read(present[embedding])):
+    live = hasattr(checkpoint, "variable")
+    if not live and np.array_equal(checkpoint.read(present[head]), checkpoint.read(present[embedding])):
         return spec
     inner = dataclasses.replace(inner, tied=False)
     return dataclasses.replace(spec, decoder=inner) if isinstance(spec, EncoderDecoderSpec) else inner
 
 
-def load(build: Callable[[], Model], family: Family, checkpoint) -> tuple[Model, list[Filled]]:
+def load(
+    build: Callable[[], Model], family: Family, checkpoint, report: Report | None = None
+) -> tuple[Model, list[Filled]]:
     """Build a model with the weights of `checkpoint`, after checking all of them.
+
+    Args:
+        build: Makes the model.
+        family: How its weights are called in checkpoints.
+        checkpoint: Where they are.
+        report: Told of the bytes of the weights, as they are read.
 
     Returns:
         The model, and what was filled from what.
@@ -126,7 +162,7 @@ def load(build: Callable[[], Model], family: Family, checkpoint) -> tuple[Model,
         model = build()
         made = {variable: number for number, variable in enumerate(unmade)}
         plan = sorted(_plan(model, family, checkpoint), key=lambda step: made[id(_first_of(step.target))])
-        values = _ReadAhead(plan, checkpoint, pool)
+        values = _ReadAhead(plan, checkpoint, pool, report)
         for number, step in enumerate(plan):
             make_from(functools.partial(values.of, number), step.target, unmade)
     if values.broken:
@@ -261,15 +297,30 @@ def _first_of(target: keras.Variable | Matrix) -> keras.Variable:
     return target.variables[0] if isinstance(target, Matrix) else target
 
 
+def _bytes(target: keras.Variable | Matrix) -> int:
+    """What a variable or a matrix takes in memory."""
+    variables = target.variables if isinstance(target, Matrix) else [target]
+    return sum(math.prod(each.shape) * np.dtype(each.dtype).itemsize for each in variables)
+
+
 class _ReadAhead:
     """The values of a plan's steps, of which a few are read ahead: each is all of a matrix.
+
+    Args:
+        plan: What is filled, in the order in which it is asked for.
+        checkpoint: Where the values are.
+        pool: Reads them.
+        report: Told of the bytes that have been asked for, and of all there are.
 
     Attributes:
         broken: Names of tensors whose values are not finite.
     """
 
-    def __init__(self, plan: list[Filled], checkpoint, pool: ThreadPoolExecutor):
-        self._plan, self._checkpoint, self._pool = plan, checkpoint, pool
+    def __init__(self, plan: list[Filled], checkpoint, pool: ThreadPoolExecutor, report: Report | None):
+        self._plan, self._checkpoint, self._pool, self._report = plan, checkpoint, pool, report
+        self._bytes = [_bytes(step.target) for step in plan]
+        self._read_bytes = 0
+        self._tell(0)
         self._reading: dict[int, Future] = {}
         self._next = 0
         self.broken: list[str] = []
@@ -281,7 +332,13 @@ class _ReadAhead:
             self._next = ahead + 1
         values, finite = self._reading.pop(number).result()
         self.broken += [] if finite else self._plan[number].names
+        self._tell(self._bytes[number])
         return values
+
+    def _tell(self, more: int) -> None:
+        self._read_bytes += more
+        if self._report is not None:
+            self._report(self._read_bytes, sum(self._bytes))
 
     def _read(self, step: Filled) -> tuple[np.ndarray, bool]:
         values = _values(step, self._checkpoint)

@@ -1,7 +1,23 @@
 """GPT-2: learned positions, pre-norm, fused projections stored `[in, out]`."""
 
 from keras_xla.models.convert.common import Family, activation
+from keras_xla.models.convert.keys import flag, generation_keys, number, text, whole
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
+
+_KEYS = {
+    "vocab_size": whole(50257),
+    "n_positions": whole(1024, "max_position_embeddings"),
+    "n_embd": whole(768, "hidden_size"),
+    "n_layer": whole(12, "num_hidden_layers"),
+    "n_head": whole(12, "num_attention_heads"),
+    "n_inner": whole(None),
+    "activation_function": text("gelu_new"),
+    "layer_norm_epsilon": number(1e-5, zero=True),
+    "scale_attn_weights": flag(True),
+    "scale_attn_by_inverse_layer_idx": flag(False),
+    "tie_word_embeddings": flag(True),
+    **generation_keys(eos=50256),
+}
 
 
 def _spec(config) -> DecoderSpec:
@@ -51,6 +67,7 @@ def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
 
 
 GPT2 = Family(
+    _KEYS,
     _spec,
     _modules,
     ("n_layer", "vocab_size*n_embd", "n_positions*n_embd", "n_head", "?n_inner*n_embd"),

@@ -1,12 +1,59 @@
 """Llama 2 and 3, SmolLM, Mistral, Qwen2 and Qwen3: one layout, a few switches."""
 
-from keras_xla.models.convert.common import Family, activation, rotary, windows
+from keras_xla.models.convert.common import ROTARY_KEYS, Family, activation, rotary, sliding
+from keras_xla.models.convert.keys import flag, generation_keys, list_of, number, or_null, text, whole
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, MLPSpec, NormSpec
 
+_COMMON = {
+    "vocab_size": whole(32000),
+    "hidden_size": whole(4096),
+    "intermediate_size": whole(11008),
+    "num_hidden_layers": whole(32),
+    "num_attention_heads": whole(32),
+    "num_key_value_heads": whole(None),
+    "head_dim": whole(None),
+    "hidden_act": text("silu"),
+    "max_position_embeddings": whole(2048),
+    "rms_norm_eps": number(1e-6, zero=True),
+    "tie_word_embeddings": flag(False),
+    "sliding_window": whole(None, least=0),  # 0 is none
+    "layer_types": list_of(text("")),
+    **ROTARY_KEYS,
+    **generation_keys(eos=2),
+}
+_LLAMA = {**_COMMON, "attention_bias": flag(False), "mlp_bias": flag(False)}
+_MISTRAL = {
+    **_COMMON,
+    "intermediate_size": whole(14336),
+    "num_key_value_heads": or_null(whole(8)),
+    "max_position_embeddings": whole(131072),
+    "sliding_window": or_null(whole(4096, least=0)),
+}
+_QWEN2 = {
+    **_COMMON,
+    "vocab_size": whole(151936),
+    "intermediate_size": whole(22016),
+    "num_key_value_heads": or_null(whole(32)),
+    "max_position_embeddings": whole(32768),
+    "use_sliding_window": flag(False),
+    "sliding_window": or_null(whole(4096, least=0)),
+    "max_window_layers": whole(28, least=0),
+    **generation_keys(eos=None),
+}
+_QWEN3 = {**_QWEN2, "head_dim": whole(128), "attention_bias": flag(False)}
 
-def _spec(config, *, qkv_bias: bool, out_bias: bool, qk_norm: bool = False, mlp_bias: bool = False) -> DecoderSpec:
+
+def _spec(
+    config,
+    *,
+    qkv_bias: bool,
+    out_bias: bool,
+    windows: tuple[int | None, ...],
+    qk_norm: bool = False,
+    mlp_bias: bool = False,
+) -> DecoderSpec:
     heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    head_dim = config.head_dim or config.hidden_size // heads
     return DecoderSpec(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -19,7 +66,7 @@ def _spec(config, *, qkv_bias: bool, out_bias: bool, qk_norm: bool = False, mlp_
             qkv_bias=qkv_bias,
             out_bias=out_bias,
             scale=head_dim**-0.5,
-            windows=windows(config),
+            windows=windows,
             qk_norm=qk_norm,
         ),
         position=rotary(config, head_dim),
@@ -32,20 +79,26 @@ def _spec(config, *, qkv_bias: bool, out_bias: bool, qk_norm: bool = False, mlp_
 
 def _llama(config) -> DecoderSpec:
     bias = config.attention_bias
-    return _spec(config, qkv_bias=bias, out_bias=bias, mlp_bias=config.mlp_bias)
+    windows = sliding(config, config.sliding_window)
+    return _spec(config, qkv_bias=bias, out_bias=bias, windows=windows, mlp_bias=config.mlp_bias)
 
 
 def _mistral(config) -> DecoderSpec:
-    return _spec(config, qkv_bias=False, out_bias=False)
+    return _spec(config, qkv_bias=False, out_bias=False, windows=sliding(config, config.sliding_window))
 
 
 def _qwen2(config) -> DecoderSpec:
-    return _spec(config, qkv_bias=True, out_bias=False)
+    return _spec(config, qkv_bias=True, out_bias=False, windows=_qwen_windows(config))
 
 
 def _qwen3(config) -> DecoderSpec:
     bias = config.attention_bias
-    return _spec(config, qkv_bias=bias, out_bias=bias, qk_norm=True)
+    return _spec(config, qkv_bias=bias, out_bias=bias, windows=_qwen_windows(config), qk_norm=True)
+
+
+def _qwen_windows(config) -> tuple[int | None, ...]:
+    window = config.sliding_window if config.use_sliding_window else None
+    return sliding(config, window, first=config.max_window_layers)
 
 
 def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
@@ -79,7 +132,7 @@ _SIZES = (
     "?num_key_value_heads",
     "?num_attention_heads*head_dim*hidden_size",
 )
-LLAMA = Family(_llama, _modules, _SIZES, "model.")
-MISTRAL = Family(_mistral, _modules, _SIZES, "model.")
-QWEN2 = Family(_qwen2, _modules, _SIZES, "model.")
-QWEN3 = Family(_qwen3, _modules, _SIZES, "model.")
+LLAMA = Family(_LLAMA, _llama, _modules, _SIZES, "model.")
+MISTRAL = Family(_MISTRAL, _mistral, _modules, _SIZES, "model.")
+QWEN2 = Family(_QWEN2, _qwen2, _modules, _SIZES, "model.")
+QWEN3 = Family(_QWEN3, _qwen3, _modules, _SIZES, "model.")

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from keras_xla.models.convert.bart import SIZES, embeddings, stack, stack_modules
+from keras_xla.models.convert.bart import SIZES, embeddings, stack, stack_keys, stack_modules
 from keras_xla.models.convert.common import Family
+from keras_xla.models.convert.keys import flag, generation_keys, token_ids, whole
 from keras_xla.models.spec import (
     DecoderSpec,
     EncoderDecoderSpec,
@@ -14,11 +15,23 @@ from keras_xla.models.spec import (
     TextSource,
 )
 
+_KEYS = {
+    "vocab_size": whole(58101),
+    "decoder_vocab_size": whole(None),
+    "max_position_embeddings": whole(1024),
+    "scale_embedding": flag(False),
+    "share_encoder_decoder_embeddings": flag(True),
+    "learned_positions": flag(False),  # a key of ours, see `tensorflow/names.py`
+    "forced_eos_token_id": token_ids(0),
+    **stack_keys(1024, layers=12, heads=16, ffn_dim=4096),
+    **generation_keys(eos=0, pad=58100, start=58100, encoder=True),
+}
+
 
 def _spec(config) -> EncoderDecoderSpec:
     norm = NormSpec("layer", 1e-5, "post")
     # TensorFlow's class has the sinusoids as weights, and trains them.
-    positions = LearnedPositions if getattr(config, "learned_positions", False) else SinusoidalPositions
+    positions = LearnedPositions if config.learned_positions else SinusoidalPositions
     embedding: dict[str, Any] = dict(
         position=positions(config.max_position_embeddings),
         embedding_scale=config.d_model**0.5 if config.scale_embedding else 1.0,
@@ -28,7 +41,7 @@ def _spec(config) -> EncoderDecoderSpec:
     return EncoderDecoderSpec(
         EncoderSpec(source=source, **stack(config, "encoder", norm), **embedding),
         DecoderSpec(
-            vocab_size=config.vocab_size if one else config.decoder_vocab_size,
+            vocab_size=config.vocab_size if one else config.decoder_vocab_size or config.vocab_size,
             tied=config.tie_word_embeddings,
             head_bias=True,
             **stack(config, "decoder", norm),
@@ -50,6 +63,7 @@ def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
 
 # The sinusoids are stored in some checkpoints; they are computed here.
 MARIAN = Family(
+    _KEYS,
     _spec,
     _modules,
     (*SIZES, "max_position_embeddings"),

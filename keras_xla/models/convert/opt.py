@@ -2,8 +2,25 @@
 
 from keras_xla.models.convert.bart import block_modules
 from keras_xla.models.convert.common import Family, activation
+from keras_xla.models.convert.keys import flag, generation_keys, text, whole
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
-from keras_xla.private.transformers import removes_final_norm
+
+_KEYS = {
+    "vocab_size": whole(50272),
+    "hidden_size": whole(768),
+    "word_embed_proj_dim": whole(None),
+    "num_hidden_layers": whole(12),
+    "num_attention_heads": whole(12),
+    "ffn_dim": whole(3072),
+    "max_position_embeddings": whole(2048),
+    "activation_function": text("relu"),
+    "do_layer_norm_before": flag(True),
+    "remove_final_layer_norm": flag(False, "_remove_final_layer_norm"),  # in checkpoints of before transformers 4.20
+    "enable_bias": flag(True),
+    "layer_norm_elementwise_affine": flag(True),
+    "tie_word_embeddings": flag(True),
+    **generation_keys(eos=2, pad=1),
+}
 
 
 def _spec(config) -> DecoderSpec:
@@ -13,7 +30,7 @@ def _spec(config) -> DecoderSpec:
     return DecoderSpec(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
-        embedding_size=config.word_embed_proj_dim,
+        embedding_size=config.word_embed_proj_dim or config.hidden_size,
         layers=config.num_hidden_layers,
         attention=AttentionSpec(
             heads=heads,
@@ -27,7 +44,7 @@ def _spec(config) -> DecoderSpec:
         position=LearnedPositions(config.max_position_embeddings, offset=2),
         norm=NormSpec("layer", 1e-5, placement="pre" if pre else "post", affine=config.layer_norm_elementwise_affine),
         mlp=MLPSpec(config.ffn_dim, activation(config.activation_function), gated=False, bias=config.enable_bias),
-        final_norm=pre and not removes_final_norm(config),
+        final_norm=pre and not config.remove_final_layer_norm,
         tied=config.tie_word_embeddings,
     )
 
@@ -53,4 +70,4 @@ _SIZES = (
     "max_position_embeddings*hidden_size",
     "num_attention_heads",
 )
-OPT = Family(_spec, _modules, _SIZES, "model.")
+OPT = Family(_KEYS, _spec, _modules, _SIZES, "model.")

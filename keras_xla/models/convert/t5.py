@@ -1,6 +1,7 @@
 """T5 (v1.0), T5 v1.1, flan-T5 and mT5: relative positions, RMS norms, no biases and no scale on the scores."""
 
 from keras_xla.models.convert.common import Family, activation
+from keras_xla.models.convert.keys import flag, generation_keys, number, text, whole
 from keras_xla.models.spec import (
     AttentionSpec,
     DecoderSpec,
@@ -11,6 +12,32 @@ from keras_xla.models.spec import (
     RelativePositions,
     TextSource,
 )
+
+_T5 = {
+    "vocab_size": whole(32128),
+    "d_model": whole(512, "hidden_size"),
+    "d_kv": whole(64, "head_dim"),
+    "d_ff": whole(2048),
+    "num_layers": whole(6, "num_hidden_layers"),
+    "num_decoder_layers": whole(None),
+    "num_heads": whole(8, "num_attention_heads"),
+    "relative_attention_num_buckets": whole(32),
+    "relative_attention_max_distance": whole(128),
+    "layer_norm_epsilon": number(1e-6, zero=True),
+    "feed_forward_proj": text("relu"),
+    "tie_word_embeddings": flag(True),
+    "scale_decoder_outputs": flag(None),
+    **generation_keys(eos=1, pad=0, encoder=True),
+}
+_MT5 = {
+    **_T5,
+    "vocab_size": whole(250112),
+    "d_ff": whole(1024),
+    "num_layers": whole(8, "num_hidden_layers"),
+    "num_heads": whole(6, "num_attention_heads"),
+    "feed_forward_proj": text("gated-gelu"),
+    **generation_keys(eos=1, pad=0, start=0, encoder=True),
+}
 
 
 def _spec(config, head_scale: float) -> EncoderDecoderSpec:
@@ -27,16 +54,16 @@ def _spec(config, head_scale: float) -> EncoderDecoderSpec:
         attention=attention,
         position=RelativePositions(config.relative_attention_num_buckets, config.relative_attention_max_distance),
         norm=NormSpec("rms", config.layer_norm_epsilon),
-        mlp=MLPSpec(config.d_ff, activation(config.dense_act_fn), gated=config.is_gated_act, bias=False),
+        mlp=_mlp(config),
         final_norm=True,
     )
     return EncoderDecoderSpec(
         EncoderSpec(layers=config.num_layers, source=TextSource(config.vocab_size, shared=True), **stack),
         DecoderSpec(
-            layers=config.num_decoder_layers,
+            layers=config.num_decoder_layers or config.num_layers,
             vocab_size=config.vocab_size,
             embedding_size=config.d_model,
-            tied=config.tie_word_embeddings,
+            tied=True,  # whatever the config says: see `untied`
             head_scale=head_scale,
             cross_attention=attention,
             **stack,
@@ -44,9 +71,20 @@ def _spec(config, head_scale: float) -> EncoderDecoderSpec:
     )
 
 
+def _mlp(config) -> MLPSpec:
+    gate, _, name = config.feed_forward_proj.rpartition("-")
+    if gate not in ("", "gated"):
+        raise ValueError(
+            f"feed_forward_proj={config.feed_forward_proj!r} is not supported here; expected the name of an "
+            "activation, or gated- and such a name"
+        )
+    name = "gelu_new" if gate and name == "gelu" else name
+    return MLPSpec(config.d_ff, activation(name), gated=bool(gate), bias=False)
+
+
 def _t5(config) -> EncoderDecoderSpec:
-    # transformers 4 scales where the head is tied; 5 ties always, and keeps apart whether it scales.
-    scaled = getattr(config, "scale_decoder_outputs", config.tie_word_embeddings)
+    # Configs say by tie_word_embeddings whether T5 scales; those that transformers 5 wrote, by a key of its own.
+    scaled = config.tie_word_embeddings if config.scale_decoder_outputs is None else config.scale_decoder_outputs
     return _spec(config, config.d_model**-0.5 if scaled else 1.0)
 
 
@@ -90,5 +128,5 @@ def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
 # Early checkpoints hold a table for the cross-attention too, which was never used.
 _UNUSED = r"EncDecAttention\.relative_attention_bias\.weight$"
 _SIZES = ("num_layers", "?num_decoder_layers", "vocab_size*d_model", "d_model*d_ff", "num_heads*d_kv*d_model")
-T5 = Family(_t5, _modules, _SIZES, "transformer.", ignored=_UNUSED)
-MT5 = Family(_mt5, _modules, _SIZES, "transformer.", ignored=_UNUSED)
+T5 = Family(_T5, _t5, _modules, _SIZES, "transformer.", ignored=_UNUSED)
+MT5 = Family(_MT5, _mt5, _modules, _SIZES, "transformer.", ignored=_UNUSED)

@@ -1,7 +1,8 @@
 """Whisper: BART, pre-norm, that listens; no bias on the keys, English-only and multilingual alike."""
 
-from keras_xla.models.convert.bart import SIZES, stack, stack_modules
+from keras_xla.models.convert.bart import SIZES, stack, stack_keys, stack_modules
 from keras_xla.models.convert.common import Family
+from keras_xla.models.convert.keys import generation_keys, token_ids, whole
 from keras_xla.models.spec import (
     DecoderSpec,
     EncoderDecoderSpec,
@@ -10,6 +11,17 @@ from keras_xla.models.spec import (
     NormSpec,
     SpeechSource,
 )
+
+_KEYS = {
+    "vocab_size": whole(51865),
+    "num_mel_bins": whole(80),
+    "max_source_positions": whole(1500),
+    "max_target_positions": whole(448),
+    "suppress_tokens": token_ids(None),
+    "begin_suppress_tokens": token_ids((220, 50256)),
+    **stack_keys(384, layers=4, heads=6, ffn_dim=1536),
+    **generation_keys(eos=50256, pad=50256, start=50257, encoder=True),
+}
 
 
 def _spec(config) -> EncoderDecoderSpec:
@@ -44,4 +56,4 @@ def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
 
 # A bias on the keys adds the same to all scores of a query, which the softmax takes away: it is zero here.
 _SIZES = (*SIZES, "max_source_positions*d_model", "max_target_positions*d_model", "num_mel_bins*d_model")
-WHISPER = Family(_spec, _modules, _SIZES, "model.", ignored=r"(?!)", optional=r"\.k_proj\.bias$")
+WHISPER = Family(_KEYS, _spec, _modules, _SIZES, "model.", ignored=r"(?!)", optional=r"\.k_proj\.bias$")

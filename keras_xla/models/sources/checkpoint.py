@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,11 +35,13 @@ class Checkpoint(Protocol):
         path: Where it is, for messages.
         config: As Hugging Face's `config.json`; has `model_type`.
         generation_config: As `generation_config.json`; empty if there is none.
+        read_tokenizer: Reads the transformers tokenizer; None if none is stored.
     """
 
     path: str
     config: dict[str, Any]
     generation_config: dict[str, Any]
+    read_tokenizer: Callable[[], Any] | None
 
     def names(self) -> set[str]:
         """The names of all tensors, as Hugging Face writes them."""
@@ -54,10 +57,6 @@ class Checkpoint(Protocol):
 
     def read(self, name: str) -> np.ndarray:
         """One tensor: as stored, or float32 where it was quantized."""
-        ...
-
-    def tokenizer(self) -> Any:
-        """The transformers tokenizer, or None if none is stored."""
         ...
 
 

@@ -1,8 +1,10 @@
 """A Hugging Face folder: config.json, one or several safetensors files, tokenizer files."""
 
+import functools
 import json
 import os
 import reprlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import ml_dtypes  # noqa: F401  (safetensors finds numpy's bfloat16 only once th
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from keras_xla.backend.requirements import require
 from keras_xla.models.sources.dtypes import dtype_of_most
 from keras_xla.models.sources.tensorflow import folder as tensorflow_folder
 from keras_xla.models.sources.tensorflow.names import config_as_computed
@@ -40,6 +43,10 @@ class SafetensorsFolder:
         folder = Path(path)
         self.path = str(folder)
         self.config = _config(folder)
+        self.read_tokenizer: Callable[[], Any] | None = None
+        if any((folder / name).exists() for name in _TOKENIZER_FILES):
+            # By then the script may be in another folder.
+            self.read_tokenizer = functools.partial(open_tokenizer, os.path.abspath(folder))
         generation = folder / "generation_config.json"
         self.generation_config: dict[str, Any] = _json(generation) if generation.exists() else {}
         self._file_of = {}
@@ -77,12 +84,6 @@ class SafetensorsFolder:
             return self._from_tensorflow[name].read()
         return self._file_of[name].get_tensor(name)
 
-    def tokenizer(self) -> Any:
-        """The folder's tokenizer, or None if it has no tokenizer files."""
-        if not any((Path(self.path) / name).exists() for name in _TOKENIZER_FILES):
-            return None
-        return open_tokenizer(self.path)
-
 
 def open_tokenizer(folder: str) -> Any:
     """The tokenizer of a folder; code that comes with it is never run.
@@ -90,7 +91,12 @@ def open_tokenizer(folder: str) -> Any:
     Raises:
         ValueError: for files that transformers cannot read, or only by running code of theirs.
     """
-    from transformers import AutoTokenizer  # late: it takes a second
+    require("transformers", "Reading a tokenizer")
+    if not os.path.isdir(folder):  # it is read when it is first needed
+        raise FileNotFoundError(
+            f"{folder} is no longer there, from which the tokenizer was to be read. Keep it, or set layer.tokenizer."
+        )
+    from transformers import AutoTokenizer  # late: it takes seconds where PyTorch is installed, which it imports
 
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

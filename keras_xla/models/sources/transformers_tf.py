@@ -1,5 +1,6 @@
 """Live Hugging Face TensorFlow models (transformers 4, tf-keras) as checkpoints."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ class TransformersTF:
         model: One for which `accepts` is true.
     """
 
+    read_tokenizer: Callable[[], Any] | None = None  # a live model has none
+
     def __init__(self, model: Any):
         require("transformers", "Reading the weights of a live TensorFlow model")
         if not model.built:
@@ -73,9 +76,6 @@ class TransformersTF:
         variable, axes = self._variables[name]
         array = np.asarray(variable.read_value())
         return array.reshape(flat(name, array.shape)) if axes is None else array.transpose(axes)
-
-    def tokenizer(self) -> None:
-        """None: a live model has no tokenizer."""
 
     def variable(self, name: str) -> Any | None:
         """The variable whose value `read(name)` is as it stands; None if the layouts differ."""

@@ -1,6 +1,8 @@
 """One GGUF file as a checkpoint: Hugging Face names and layouts, float32 values."""
 
+import functools
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import numpy as np
 
 from keras_xla.models.sources.gguf.config import ROPE_FACTORS, gguf_config, gguf_generation_config
 from keras_xla.models.sources.gguf.header import GGUFHeader
+from keras_xla.models.sources.gguf.tokenizer import gguf_tokenizer
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER = {
@@ -33,6 +36,9 @@ class GGUFFile:
         self.path = self._header.path
         self.config = gguf_config(self._header)
         self.generation_config = gguf_generation_config(self._header.fields)
+        self.read_tokenizer: Callable[[], Any] | None = None
+        if "tokenizer.ggml.tokens" in self._header.metadata:
+            self.read_tokenizer = functools.partial(gguf_tokenizer, self._header.metadata, self.path)
         # A tensor without a Hugging Face name keeps its own: the loader then reports it as unexpected.
         self._theirs = {hugging_face_name(name): name for name in self._header.tensors if name != ROPE_FACTORS}
 
@@ -59,14 +65,6 @@ class GGUFFile:
         if ".k_proj." in name:
             return rotate_half_order(array, self.config["num_key_value_heads"])
         return array
-
-    def tokenizer(self) -> Any:
-        """The tokenizer in the file, or None if it has no vocabulary."""
-        if "tokenizer.ggml.tokens" not in self._header.metadata:
-            return None
-        from keras_xla.models.sources.gguf.tokenizer import gguf_tokenizer
-
-        return gguf_tokenizer(self._header.metadata, self.path)
 
 
 def hugging_face_name(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_xla.backend.requirements import require
 from keras_xla.models.sources.gguf.config import token_ids
 from keras_xla.models.sources.gguf.fields import Fields, shown
 
@@ -46,6 +47,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: str) -> Any:
         ValueError: for a kind of tokenizer, or a rule for cutting text, that is not known; and for entries that are
             damaged.
     """
+    require("transformers", "Reading a tokenizer")
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
 

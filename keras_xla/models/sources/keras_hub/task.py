@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_xla.models.build import build
 from keras_xla.models.convert.common import load
+from keras_xla.models.convert.keys import read_config
 from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.recompute import Recompute
 from keras_xla.models.sources.keras_hub.cached import CachedTask, own_decoder
@@ -112,11 +113,9 @@ def open_task(task: Any, quantization: str | None = None) -> Transformer | Encod
 
 def load_task(task: Any, layout: Layout, quantization: str | None = None) -> Transformer | EncoderDecoder:
     """Our model with the weights of a live task, which it follows from now on."""
-    from transformers import AutoConfig  # late: it takes a second
-
     source = TaskWeights(task, layout)
-    values = {key: value for key, value in source.config.items() if key != "model_type"}
-    spec = layout.adjust(layout.family.spec(AutoConfig.for_model(layout.kind, **values)), task.backbone)
+    config = read_config(source.config, layout.family.keys, source.path)
+    spec = layout.adjust(layout.family.spec(config), task.backbone)
     if isinstance(spec, DecoderSpec) and spec.attention.qk_norm:
         # KerasHub leaves it at its layer's default, whatever the backbone's epsilon.
         epsilon = query_norm_epsilon(task.backbone.transformer_layers[0])

@@ -1,0 +1,206 @@
+"""What `from_pretrained` does at once, what only when it is needed, and what it shows meanwhile."""
+
+import copy
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import keras
+import pytest
+
+from keras_xla import XLAGenerationLayer
+from keras_xla.generation import loading
+from keras_xla.generation.tokenizer import LazyTokenizer
+from keras_xla.models.sources import safetensors_folder
+from tests.tokenizers import tiny
+
+ROOT = pathlib.Path(__file__).parents[2]
+IN_ITS_OWN_PROCESS = """
+import json, sys
+import keras_xla
+layer = keras_xla.XLAGenerationLayer.from_pretrained(sys.argv[1], max_new_tokens=2, eos_token_id=None)
+found = [name in sys.modules for name in ("transformers", "torch")]
+ids = layer.generate([[5, 6, 7]])["sequences"].shape
+found += [name in sys.modules for name in ("transformers", "torch")]
+text = layer.generate("abc")
+print(json.dumps([found, ids, len(text), "transformers" in sys.modules]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, checkpoint):
+    """A tiny GPT-2 with a tokenizer."""
+    path = tmp_path / "model"
+    shutil.copytree(checkpoint("gpt2"), path)
+    tiny().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The folders whose tokenizers were read so far."""
+    read, found = safetensors_folder.open_tokenizer, []
+    monkeypatch.setattr(safetensors_folder, "open_tokenizer", lambda path: found.append(path) or read(path))
+    return found
+
+
+def test_transformers_is_imported_for_the_first_text(folder):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", IN_ITS_OWN_PROCESS, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [[False] * 4, [1, 2], 1, True]
+
+
+def test_what_needs_no_tokenizer_reads_none(folder, reads):
+    layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
+    layer.generate([[5, 6]], output_logprobs=True)
+    layer.warmup(1, 2, verbose=0)
+    assert len(list(layer.stream([[5, 6]]))) and layer.score([[5, 6, 7]])
+    layer.check([[5, 6]])
+    clone = XLAGenerationLayer.from_config(layer.get_config())
+    assert reads == []
+    assert clone.tokenizer is layer.tokenizer
+    assert reads == [str(folder)]
+
+
+@pytest.mark.quick("text", "attribute")
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda layer: layer.generate("abc"),
+        lambda layer: layer.generate([[5, 6]], stop_strings="a"),
+        lambda layer: layer.chat(),
+        lambda layer: layer.score(["abc"]),
+        lambda layer: layer.tokenizer,
+        lambda layer: layer.check("abc"),
+    ],
+    ids=["text", "stop string", "chat", "score", "attribute", "check"],
+)
+def test_what_needs_a_tokenizer_reads_it_once(folder, reads, use):
+    layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
+    for _ in range(2):
+        use(layer)
+    assert reads == [str(folder)]
+
+
+@pytest.mark.slow
+def test_a_saved_layer_has_the_tokenizer_that_nobody_had_asked_for(folder, reads, tmp_path):
+    layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
+    keras.Sequential([keras.Input((3,), dtype="int32"), layer]).save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras").layers[-1]
+    assert restored.generate("abc") == layer.generate("abc")
+    assert reads == [str(folder)]
+
+
+@pytest.mark.slow
+def test_another_tokenizer_takes_its_place_unread(folder, reads):
+    layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
+    layer.tokenizer = tiny()
+    assert layer.tokenizer is tiny() and layer.generate("abc")
+    layer.tokenizer = None
+    with pytest.raises(ValueError, match="no tokenizer"):
+        layer.generate("abc")
+    assert XLAGenerationLayer.from_pretrained(folder, tokenizer=tiny()).tokenizer is tiny()
+    assert reads == []
+
+
+def test_a_folder_without_a_tokenizer_says_so_at_once(checkpoint):
+    assert XLAGenerationLayer.from_pretrained(checkpoint("gpt2")).tokenizer is None
+
+
+@pytest.mark.slow
+def test_the_script_may_have_gone_to_another_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    layer = XLAGenerationLayer.from_pretrained("./model", max_new_tokens=3)
+    monkeypatch.chdir(ROOT)
+    assert layer.generate("abc")
+
+
+def test_a_tokenizer_that_cannot_be_read_is_an_error_whenever_it_is_needed(folder):
+    (folder / "tokenizer.json").write_text('{"model": ')
+    layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
+    assert layer.generate([[5, 6]])["lengths"] == [3]
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"{folder}: its tokenizer files cannot be read"):
+            layer.generate("abc")
+    layer.tokenizer = tiny()
+    assert layer.generate("abc")
+
+
+def test_threads_that_need_it_first_read_it_once():
+    reads, waiting = [], threading.Barrier(8)
+
+    def read():
+        reads.append(time.sleep(0.05))
+        return object()
+
+    tokenizer, got = LazyTokenizer(read), []
+
+    def need():
+        waiting.wait()
+        got.append(tokenizer.get())
+
+    threads = [threading.Thread(target=need) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(reads) == 1 and len(got) == 8 and len(set(map(id, got))) == 1
+
+
+def test_small_weights_show_nothing_unless_asked(checkpoint, capsys):
+    for verbose in (0, "auto"):
+        XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), verbose=verbose)
+        assert capsys.readouterr().out == ""
+    XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), verbose=1)
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1 and "1/1" in out and "/MB" in out
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_what_is_told_adds_up_to_the_weights(checkpoint, quantization):
+    from keras_xla.models.registry import load_model
+    from keras_xla.models.sources.checkpoint import open_checkpoint
+
+    told = []
+    model = load_model(
+        open_checkpoint(checkpoint("llama2")), None, quantization, lambda done, whole: told.append((done, whole))
+    )
+    size = sum(keras.ops.convert_to_numpy(variable).nbytes for variable in model.variables)
+    assert told[0] == (0, size) and told[-1] == (size, size) and told == sorted(told) and len(told) > 10
+
+
+@pytest.mark.parametrize(("watched", "seconds"), [(True, 3.0), (True, 1.0), (False, 3.0)])
+def test_a_bar_is_shown_where_reading_takes_long_and_somebody_watches(watched, seconds, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: watched, raising=False)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    now = [0.0]
+    monkeypatch.setattr(loading.time, "monotonic", lambda: now[0])
+    report = loading._progress("auto")
+    report(0, 400_000_000)
+    now[0] += seconds
+    for done in (100_000_000, 400_000_000):
+        report(done, 400_000_000)
+    out = capsys.readouterr().out
+    assert ("100/400" in out, "400/400" in out) == ((watched and seconds > 2,) * 2)
+
+
+def test_a_tokenizer_that_was_not_read_yet_is_copied_and_pickled():
+    read = LazyTokenizer(lambda: {"a": 1})
+    assert copy.deepcopy(read) is read
+    assert pickle.loads(pickle.dumps(read)).get() == {"a": 1}
+
+
+def test_a_folder_that_is_gone_is_named(folder, tmp_path):
+    own = shutil.copytree(folder, tmp_path / "own")
+    layer = XLAGenerationLayer.from_pretrained(own)
+    shutil.rmtree(own)
+    with pytest.raises(FileNotFoundError, match="no longer there"):
+        layer.generate("abc")
