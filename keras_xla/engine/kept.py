@@ -76,24 +76,18 @@ class KeptExecutables:
 
     def read(self, key: Any, names: tuple[str, ...]) -> Any | None:
         """The executable of a key, which works on these `names` of a state; None if none is kept."""
-        caches = self._caches()
-        name = self._name(key) if caches and key not in self._broken else None
-        if name is None:
-            return None
-        found = (backend.read_on_state(name, cache, self._variables, names) for cache in caches)
+        found = (backend.read_on_state(name, cache, self._variables, names) for name, cache in self._places(key))
         return next((each for each in found if each is not None), None)
 
     def holds(self, key: Any) -> bool:
         """Whether an executable of a key is kept, as far as the names of files tell."""
-        caches = self._caches()
-        name = self._name(key) if caches and key not in self._broken else None
-        return name is not None and any(cache.holds(name) for cache in caches)
+        return any(cache.holds(name) for name, cache in self._places(key))
 
     def refuse(self, key: Any) -> None:
         """Never read the executable of a key again: it was read, and failed. The next one is made anew."""
+        for name, cache in self._places(key):
+            cache.drop(name)
         self._broken.add(key)
-        for cache in self._caches():
-            cache.drop(self._name(key) or "")
 
     def keep(self, key: Any, compiled: Any) -> None:
         """Put what was compiled for a key into the cache of executables, if that is on."""
@@ -106,8 +100,11 @@ class KeptExecutables:
         names = {key: self._name(key) for key in compiled}
         return {key: name is not None and compiled[key].keep(name, cache) for key, name in names.items()}
 
-    def _caches(self) -> list[ExecutableCache]:
-        return [cache for cache in (self.bundle, executable_cache()) if cache is not None]
+    def _places(self, key: Any) -> list[tuple[str, ExecutableCache]]:
+        """Where an executable of a key may stand: its name, and a cache."""
+        caches = [cache for cache in (self.bundle, executable_cache()) if cache is not None]
+        name = self._name(key) if caches and key not in self._broken else None
+        return [] if name is None else [(name, cache) for cache in caches]
 
     def _name(self, key: Any) -> str | None:
         if getattr(key, "assistant", 0):  # another model's weights and sizes

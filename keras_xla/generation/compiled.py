@@ -31,7 +31,7 @@ class SavedExecutables(keras.layers.Layer):
         That process neither traces nor compiles what is in it: pass the folder to `from_pretrained(..., compiled=...)`,
         or to `load_compiled`. A bundle holds no weights, and serves checkpoints of the same architecture, sizes, dtype
         and quantization. It holds for the same versions, kind of processor, number of cores and settings. On
-        TensorFlow `keras_xla.compile_cache()` has to be on in both processes; reading turns it on in time.
+        TensorFlow `keras_xla.compile_cache()` has to be on in the process that saves it.
 
         A bundle is a program: load none that you would not run.
 
@@ -194,7 +194,7 @@ def load(executables: Sequence[Executables], folder: pathlib.Path) -> None:
             stacklevel=users_frame(),
         )
         return
-    prepare(folder)
+    backend.prepare_to_read()
     for each in executables:
         each.kept.bundle = ExecutableCache(folder, sys.maxsize, keeps_all=True)
 

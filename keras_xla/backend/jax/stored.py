@@ -20,6 +20,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from keras_xla.backend.executable_cache import ExecutableCache
 from keras_xla.backend.packing import pack, structure_from_json, structure_to_json, unpack
+from keras_xla.backend.xla_flags import flags_file
 from keras_xla.private.jax import executable_from_bytes, executable_to_bytes, keep_in
 from keras_xla.private.names import Gone, otherwise
 
@@ -69,13 +70,12 @@ def compiled_for() -> dict[str, str]:
     """
     settings = {name: getattr(jax.config, name, None) for name in _SETTINGS}
     flags, device = os.environ.get("XLA_FLAGS", "").strip(), _device()
-    content = pathlib.Path(flags).read_bytes() if flags and not flags.startswith("-") else b""  # it may name a file
     versions = f"jax {jax.__version__}, jaxlib {jaxlib.__version__}, {device.client.platform_version}"
     return {
         "versions": f"{versions}, keras {keras.__version__}, numpy {np.__version__}",
         "device": f"{len(jax.devices())} x {device.platform} {device.device_kind}, {os.cpu_count()} cores",
         "processor": _processor(),
-        "settings": repr((settings, flags, content)),
+        "settings": repr((settings, flags, flags_file())),
     }
 
 

@@ -9,7 +9,6 @@ is taken after that.
 
 import contextlib
 import hashlib
-import os
 import pathlib
 import re
 import threading
@@ -23,6 +22,7 @@ from keras_xla.backend.executable_cache import ExecutableCache, executable_cache
 from keras_xla.backend.packing import pack, structure_from_json, structure_to_json, unpack
 from keras_xla.backend.tensorflow.graphs.definitions import under, with_called
 from keras_xla.backend.tensorflow.machine import cpu_features, machine, on_gpu
+from keras_xla.backend.xla_flags import flags_file
 from keras_xla.logger import users_frame
 from keras_xla.private.names import Gone
 from keras_xla.private.tensorflow import definition, flat_call, named_function
@@ -223,8 +223,7 @@ def compiled_for() -> dict[str, str]:
     Raises:
         OSError: if XLA_FLAGS names a file that cannot be read.
     """
-    flags = os.environ.get("XLA_FLAGS", "").strip()
-    content = pathlib.Path(flags).read_bytes() if flags and not flags.startswith("-") else b""  # it may name a file
+    content = flags_file()
     now, builds = machine(), f"{tf.version.GIT_VERSION} {tf.version.COMPILER_VERSION}"
     settings = f"{now['settings']} {content!r}" if content else now["settings"]
     return {**now, "versions": f"{now['versions']} {builds}", "settings": settings, "processor": cpu_features()}
