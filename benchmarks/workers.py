@@ -3,6 +3,7 @@
 python benchmarks/workers.py NAME FOLDER PROMPT_LENGTH
 """
 
+import functools
 import json
 import sys
 import time
@@ -17,10 +18,6 @@ def ours(folder, prompt, **options):
 
     layer = keras_xla.XLAGenerationLayer.from_pretrained(folder, eos_token_id=None, **options)
     return lambda batch, new: layer.generate(IDS[:batch, :prompt], max_new_tokens=new)["sequences"]
-
-
-def ours_int8(folder, prompt):
-    return ours(folder, prompt, quantization="int8")
 
 
 def hf_tf_xla(folder, prompt):
@@ -64,7 +61,8 @@ def hf_torch(folder, prompt):
 
 
 def main(name, folder, prompt):
-    kinds = {"ours": ours, "ours-int8": ours_int8, "hf-tf-xla": hf_tf_xla, "hf-torch": hf_torch}
+    quantized = {f"ours-{kind}": functools.partial(ours, quantization=kind) for kind in ("int8", "int4")}
+    kinds = {"ours": ours, **quantized, "hf-tf-xla": hf_tf_xla, "hf-torch": hf_torch}
     run = kinds[name](folder, int(prompt))
     print("ready", flush=True)
     for line in sys.stdin:

@@ -61,7 +61,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         on_recompile: `"log"` notes what compiles in `keras_xla.compile_log`. With `"raise"`, what would compile again
             after the first compilation is a `RecompileError`.
         quantization: `"int8"` stores the matrices of the model's weights in whole numbers, in a quarter of the memory;
-            a product rounds its rows alike. By default weights are as they come.
+            `"int4"` in numbers from 0 to 15 with a step for each 32, in a seventh, but those of the vocabulary in int8.
+            A product rounds its rows to 15 bits. By default weights are as they come.
         name: The name of the layer (str), also in the compile log.
         dtype: The dtype policy of the layer itself. Its model computes in its own.
         trainable: As for any Keras layer.
@@ -280,7 +281,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         All compiles anew. `quantize` of a model around it does not reach it: Keras asks layers without layers only.
 
         Args:
-            mode: `"int8"`.
+            mode: `"int8"` or `"int4"`, see `quantization` of the class.
             type_check: Of no meaning here.
             config: Keras' default configuration for the mode, or None.
 

@@ -45,7 +45,7 @@ class FromPretrained(keras.layers.Layer):
             source: The path of a folder or of a `.gguf` file, or a hub name.
             tokenizer: A Hugging Face tokenizer in place of the checkpoint's own.
             dtype: Of weights and computation; Keras' default (float32) if None, `"auto"` for the checkpoint's own.
-            quantization: `"int8"`, see the class. Only a few weights are in memory in floats at a time.
+            quantization: `"int8"` or `"int4"`, see the class. Only a few weights are in memory in floats at a time.
             compiled: A folder with executables, as `save_compiled` makes it. By default all is compiled when needed.
             verbose: 0 for silence, 1 for a progress bar, which counts the megabytes of the weights. `"auto"`, the
                 default, shows one in a terminal or a notebook if reading them takes more than two seconds.

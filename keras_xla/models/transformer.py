@@ -10,7 +10,7 @@ from keras_xla.models.layers.attention import AttentionInputs
 from keras_xla.models.layers.basic import Linear, Norm
 from keras_xla.models.layers.blocks import Block
 from keras_xla.models.layers.embedding import PositionEmbedding
-from keras_xla.models.layers.matrices import make_matrix
+from keras_xla.models.layers.matrices import make_matrix, quantization_here
 from keras_xla.models.layers.stack import run_blocks
 from keras_xla.models.spec import DecoderSpec
 from keras_xla.models.weights import WeightedLayer
@@ -48,7 +48,7 @@ class Transformer(WeightedLayer):
 
     def __init__(self, spec: DecoderSpec, **kwargs):
         super().__init__(**kwargs)
-        self.spec = spec
+        self.spec, self.quantization = spec, quantization_here()
         self.vocab_size, self.max_positions = spec.vocab_size, spec.position.max_positions
         dtype, wide, size = self.dtype_policy, spec.hidden_size, spec.embedding_size
         self.embedding = make_matrix(spec.vocab_size, size, by_row=True, dtype=dtype, name="embedding")
@@ -63,15 +63,10 @@ class Transformer(WeightedLayer):
         if spec.final_norm:
             self.final_norm = Norm(wide, spec.norm, dtype=dtype, name="final_norm")
         if not spec.tied:
-            self.head = make_matrix(spec.vocab_size, size, dtype=dtype, name="head")
+            self.head = make_matrix(spec.vocab_size, size, of_tokens=True, dtype=dtype, name="head")
         if spec.head_bias:
             self.head_bias = self.add_weight((1, spec.vocab_size), initializer="zeros", name="head_bias")
         self.built = True
-
-    @property
-    def quantization(self) -> str | None:
-        """How its matrices are stored, see `matrices.stored_as`."""
-        return self.embedding.quantization
 
     def call(self, ids, memory: Decisions | None = None):
         ids = ops.cast(ids, "int32")

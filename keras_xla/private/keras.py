@@ -173,14 +173,24 @@ def flat_layers(layer: Any) -> list:
     return list(FLATTEN.of(layer)())
 
 
-def symbolic_build(model: keras.Model, batch: Any) -> None:
+def symbolic_build(model: keras.Model, batch: Any, optimizer: bool = True) -> None:
     """Make the variables that the first batch of `fit` would make.
 
     Args:
         model: A compiled model.
         batch: A batch's structure of whatever has a shape and a dtype.
+        optimizer: Whether those of the optimizer are made, too. `evaluate` makes none: which variables are trainable
+            may change before `fit`.
     """
-    BUILD.of(model)(data_batch=batch)
+    unbuilt = getattr(model, "optimizer", None)
+    unbuilt = None if optimizer or getattr(unbuilt, "built", True) else unbuilt
+    if unbuilt is not None:
+        unbuilt.built = True
+    try:
+        BUILD.of(model)(data_batch=batch)
+    finally:
+        if unbuilt is not None:
+            unbuilt.built = False
 
 
 def compiled_losses(model: keras.Model) -> Any:

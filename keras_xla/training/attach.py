@@ -242,7 +242,7 @@ class Attachment:
         rows.read()  # Keras reads its data before the callbacks begin
         if session.kind == "test":
             LAST_LOGS.of(self._model), LOGS_IN_ORDER.of(self._model)
-        return InOrder(session.kind, rows, int(size), function.runner, session, self.journal)
+        return InOrder(session.kind, rows, int(size), self._model, session, self.journal)
 
     def _evaluate(self, session: Session, given: dict[str, Any], extra: dict[str, Any]):
         batches = self._in_order(session, given, extra)

@@ -100,6 +100,30 @@ class TestCompiledAgain:
         assert model.jit_compile is switch
 
 
+class TestCompiledAgain:
+    """In a callback, while a call goes on: Keras asks the model for its function at every step."""
+
+    @pytest.mark.parametrize("action", [Evaluate, Predict])
+    @WAYS
+    @pytest.mark.quick("xla")
+    def test_at_the_beginning_of_a_call_that_then_has_no_function(self, action, way):
+        hook = "test_begin" if action is Evaluate else "predict_begin"
+        again = At(hook=hook, action=Compile(optimizer="adam", freeze=True), turn=0)
+        equal(Compile(), Fit(), action(callbacks=(again,)), action(), way=way)
+
+    @WAYS
+    @pytest.mark.quick("true")
+    def test_evaluated_before_fit_which_makes_the_optimizers_variables(self, way):
+        again = Compile(optimizer="adam", freeze=True)
+        equal(Compile(), Fit(), again, Evaluate(), Fit(), Compile(optimizer="adam"), Evaluate(), Fit(), way=way)
+
+    @WAYS
+    @pytest.mark.quick("plain")
+    def test_at_the_beginning_of_a_call_whose_function_another_call_makes_anew(self, way):
+        again = [At(hook="test_begin", action=action, turn=0) for action in (Compile(optimizer="adam"), Evaluate())]
+        equal(Compile(), Fit(), Evaluate(callbacks=tuple(again)), Evaluate(), way=way)
+
+
 class TestBadData:
     """What plain Keras refuses is refused, with its type; in the plain graph with its reason, too."""
 

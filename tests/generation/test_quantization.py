@@ -1,4 +1,4 @@
-"""Generation with weights in int8: the same model, rounded, wherever the weights come from and go to."""
+"""Generation with weights in int8 or int4: the same model, rounded, wherever the weights come from and go to."""
 
 import keras
 import numpy as np
@@ -14,26 +14,23 @@ SOURCES = {"t5": IDS, "bart": IDS}
 QUICK = ("gpt2", "llama-tied-gqa", "opt-350m", "qwen2", "t5")
 
 
-def layers(folder, **kwargs):
-    return (XLAGenerationLayer.from_pretrained(folder, **kwargs, quantization=mode) for mode in (None, "int8"))
-
-
 def logits(layer, variant):
     ids = keras.ops.convert_to_tensor(IDS)
     out = layer.model(source=ids, ids=ids) if variant in SOURCES else layer.model(ids)
     return keras.ops.convert_to_numpy(out)
 
 
-@pytest.mark.quick("gpt2", "t5")
+@pytest.mark.quick("gpt2-int8-0.03", "t5-int8-0.03", "llama-tied-gqa-int4-0.3")
+@pytest.mark.parametrize(("mode", "most"), [("int8", 0.03), ("int4", 0.3)])
 @pytest.mark.parametrize("variant", [*QUICK, "bart"])
-def test_logits_are_those_of_pytorch_up_to_what_int8_rounds(checkpoint, variant):
-    _, layer = layers(checkpoint(variant))
+def test_logits_are_those_of_pytorch_up_to_what_is_rounded(checkpoint, variant, mode, most):
+    layer = XLAGenerationLayer.from_pretrained(checkpoint(variant), quantization=mode)
     if variant in SOURCES:
         expected = np.stack([reference.seq2seq_logits(variant, IDS[i : i + 1], IDS[i : i + 1])[0] for i in range(2)])
     else:
         expected = reference.logits(variant, IDS)
     made = logits(layer, variant)
-    assert 0.03 * expected.std() > np.abs(made - expected).std() > 1e-5 * expected.std()
+    assert most * expected.std() > np.abs(made - expected).std() > 1e-5 * expected.std()
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +38,12 @@ def folder(checkpoint):
     return checkpoint("llama-tied-gqa")
 
 
-@pytest.fixture(scope="module")
-def layer(folder):
-    return XLAGenerationLayer.from_pretrained(folder, tokenizer=tiny(), quantization="int8")
+@pytest.fixture(scope="module", params=["int8", "int4"])
+def layer(folder, request):
+    return XLAGenerationLayer.from_pretrained(folder, tokenizer=tiny(), quantization=request.param)
 
 
-@pytest.mark.quick("greedy")
+@pytest.mark.quick("int4-greedy", "int8-greedy")
 @pytest.mark.parametrize(
     "options",
     [
@@ -59,7 +56,7 @@ def layer(folder):
 def test_quantizing_a_layer_makes_what_loading_it_quantized_makes(folder, layer, options):
     other = XLAGenerationLayer.from_pretrained(folder)
     plain = other.generate(IDS, **options)
-    other.quantize("int8")
+    other.quantize(layer.model.quantization)
     expected, made = layer.generate(IDS, **options), other.generate(IDS, **options)
     np.testing.assert_array_equal(made["sequences"], expected["sequences"])
     np.testing.assert_array_equal(made["scores"], expected["scores"])
@@ -77,6 +74,7 @@ def test_a_batch_of_one_and_rows_beside_others_make_the_same_tokens(layer):
         np.testing.assert_allclose(alone["scores"][0], whole["scores"][row], rtol=1e-4)
 
 
+@pytest.mark.quick("int8")
 def test_a_long_prompt_computed_in_chunks_or_after_another_makes_the_same_tokens(layer):
     prompt = np.random.default_rng(0).integers(4, 90, 100).astype("int32")
     expected = layer.generate([prompt], max_new_tokens=6)
@@ -91,7 +89,7 @@ def test_a_prompt_that_was_kept_before_is_not_reused_after_quantizing(folder, la
     other, prompt = XLAGenerationLayer.from_pretrained(folder), np.arange(5, 35)
     cache = other._generator.prompt_cache()
     other.generate([prompt], max_new_tokens=1, reuse_prompt=cache)
-    other.quantize("int8")
+    other.quantize(layer.model.quantization)
     expected = layer.generate([prompt], max_new_tokens=6)["scores"]
     for _ in range(2):  # and what is kept from then on is
         made = other.generate([prompt], max_new_tokens=6, reuse_prompt=cache)["scores"]
@@ -117,11 +115,12 @@ def test_keras_quantizes_the_other_layers_of_a_model(folder):
         layer.quantize("int8")
 
 
-def test_it_is_saved_as_it_is_and_loads_in_int8(layer, tmp_path):
+@pytest.mark.quick("int4")
+def test_it_is_saved_as_it_is_and_loads_as_such(layer, tmp_path):
     model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
-    assert again.layers[-1].model.quantization == "int8"
+    assert again.layers[-1].model.quantization == layer.model.quantization
     for old, new in zip(layer.variables, again.layers[-1].variables, strict=True):
         assert old.dtype == new.dtype
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(old), keras.ops.convert_to_numpy(new))
@@ -132,15 +131,17 @@ def test_it_is_saved_as_it_is_and_loads_in_int8(layer, tmp_path):
 
 def test_of_all_matrices_none_stays_in_floats(layer):
     found = parameters(layer.model)
-    assert {getattr(x, "quantization", x.name) for x in found.values()} == {"int8", "scale"}
+    kinds = {name: getattr(x, "quantization", x.name) for name, x in found.items()}
+    assert set(kinds.values()) == {layer.model.quantization, "int8", "scale"}
+    assert {name for name, kind in kinds.items() if kind == "int8"} >= {"embedding"}
 
 
 def test_what_cannot_be_quantized_says_so(folder, layer):
-    with pytest.raises(ValueError, match="Received quantization='int3'; expected 'int8', or None"):
+    with pytest.raises(ValueError, match="Received quantization='int3'; expected 'int8', 'int4', or None"):
         XLAGenerationLayer.from_pretrained(folder, quantization="int3")
-    with pytest.raises(ValueError, match="Received quantization='int4'; expected 'int8', or None"):
-        XLAGenerationLayer.from_pretrained(folder).quantize("int4")
-    with pytest.raises(ValueError, match=r"quantized \(int8\) already"):
+    with pytest.raises(ValueError, match="Received quantization='float8'; expected 'int8', 'int4', or None"):
+        XLAGenerationLayer.from_pretrained(folder).quantize("float8")
+    with pytest.raises(ValueError, match=r"quantized \(int[48]\) already"):
         layer.quantize("int8")
     inputs = keras.Input((None,), dtype="int32")
     hidden = keras.layers.GRU(8, return_sequences=True)(keras.layers.Embedding(20, 8)(inputs))

@@ -11,6 +11,7 @@ from keras_xla import backend
 from keras_xla.models.layers.matrices import (
     _FEW_ROWS,
     FloatMatrix,
+    Int4Matrix,
     Int8Matrix,
     check_quantization,
     make_matrix,
@@ -73,6 +74,60 @@ def test_an_int8_product_is_that_of_the_whole_numbers_whatever_the_number_of_row
     assert (np.abs(product(made(Int8Matrix, values), x) - expected) <= size * 1e-5 + 127 * a * b.T / 254).all()
 
 
+@pytest.mark.parametrize("rows", [1, 2, _FEW_ROWS, _FEW_ROWS + 1])
+@pytest.mark.parametrize("shape", [(40, 64), (41, 70), (1, 1)])
+def test_an_int4_product_is_that_of_its_values_whatever_the_number_of_rows(shape, rows):
+    matrix, x = made(Int4Matrix, normal(*shape)), normal(rows, shape[1])
+    (left, step), values = two_digits(x), matrix.numpy().astype("float64")
+    bound = (np.abs(left) * step) @ np.abs(values).T * 1e-5 + step / 254 * np.abs(values).max()
+    assert (np.abs(product(matrix, x) - (left * step) @ values.T) <= bound).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    outputs=st.integers(1, 5),
+    inputs=st.integers(1, 100),
+    shift=st.sampled_from([0, 3, -3, 1000]),
+    tails=st.sampled_from([0.2, 2, 50]),
+)
+def test_int4_is_off_by_half_of_its_steps_and_half_of_an_int8(seed, outputs, inputs, shift, tails):
+    """In the mean of each group of 32. Numbers of int8 that ran over would be off by 256 of these."""
+    values = np.random.default_rng(seed).standard_t(tails, size=(outputs, inputs)).astype("float32") + np.float32(shift)
+    error = made(Int4Matrix, values).numpy() - values
+    unit = np.abs(values).max(axis=1, keepdims=True) / 127
+    for start in range(0, inputs, 32):
+        group, off = values[:, start : start + 32], error[:, start : start + 32]
+        step = np.ceil(np.ptp(group, axis=1, keepdims=True) / 15 / unit) * unit
+        assert (np.sqrt(np.mean(np.square(off), axis=1, keepdims=True)) <= 1.01 * (step / 2 + unit)).all()
+
+
+def test_int4_rounds_as_well_as_groups_with_scales_of_their_own():
+    """Those of llama.cpp's Q4_1, where each group has two floats."""
+    values = normal(64, 256)
+    groups = values.reshape(64, -1, 32)
+    low, step = groups.min(-1, keepdims=True), np.ptp(groups, axis=-1, keepdims=True) / 15
+    with_floats = (np.rint((groups - low) / step) * step + low).reshape(values.shape)
+    assert (made(Int4Matrix, values).numpy() - values).std() <= 1.1 * (with_floats - values).std()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow does not tell the memory of an executable")
+def test_matrices_of_int4_are_unpacked_one_after_the_other():
+    import jax
+
+    matrices = [made(Int4Matrix, normal(256, 256)) for _ in range(8)]
+
+    def run(weights, x):
+        with keras.StatelessScope(list(zip([v for m in matrices for v in m.variables], weights, strict=True))):
+            for matrix in matrices:
+                x = matrix.product(x)
+        return x
+
+    weights = [v.value for m in matrices for v in m.variables]
+    memory = jax.jit(run).lower(weights, jax.numpy.ones((1, 256))).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 2 * 256 * 256  # of 8 that would be unpacked
+
+
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**31), outputs=st.integers(1, 9), inputs=st.integers(1, 40), batch=st.integers(1, 4))
 @pytest.mark.quick_on_jax
@@ -86,11 +141,12 @@ def test_an_int8_product_is_off_by_half_a_step_of_matrix_and_row_at_most(seed, o
 
 
 @pytest.mark.parametrize("rows", [2, _FEW_ROWS + 1])
-def test_gradients_go_through_int8_as_through_the_floats_that_it_stands_for(rows):
-    int8 = made(Int8Matrix, normal(6, 4))
-    floats, start, target = made(FloatMatrix, int8.numpy()), normal(rows, 4), normal(rows, 6)
+@pytest.mark.parametrize("kind", [Int8Matrix, Int4Matrix])
+def test_gradients_go_through_whole_numbers_as_through_the_floats_that_they_stand_for(kind, rows):
+    whole = made(kind, normal(6, 4))
+    floats, start, target = made(FloatMatrix, whole.numpy()), normal(rows, 4), normal(rows, 6)
     found = []
-    for matrix in (int8, floats):
+    for matrix in (whole, floats):
         inputs = keras.Input((4,))
         first = keras.layers.Dense(4, use_bias=False, kernel_initializer="identity")
         model = keras.Model(inputs, keras.layers.Lambda(matrix.product, output_shape=(6,))(first(inputs)))
@@ -101,14 +157,15 @@ def test_gradients_go_through_int8_as_through_the_floats_that_it_stands_for(rows
     np.testing.assert_allclose(found[0], found[1], atol=1e-3)
 
 
-def test_zeros_stay_zeros_in_int8():
+@pytest.mark.parametrize("kind", [Int8Matrix, Int4Matrix])
+def test_zeros_stay_zeros(kind):
     values, x = normal(3, 4), normal(2, 4)
     values[1] = x[1] = 0
-    y = product(made(Int8Matrix, values), x)
+    y = product(made(kind, values), x)
     assert (y[1] == 0).all() and (y[:, 1] == 0).all() and np.isfinite(y).all()
 
 
-@pytest.mark.parametrize("kind", [FloatMatrix, Int8Matrix])
+@pytest.mark.parametrize("kind", [FloatMatrix, Int8Matrix, Int4Matrix])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_leaves_the_others_alone(kind, bad):
     values, x = normal(3, 4), normal(3, 4)
@@ -133,18 +190,20 @@ def test_rows_and_products_are_of_the_compute_dtype(kind, dtype):
     assert keras.backend.standardize_dtype(matrix.product(rows).dtype) == compute
 
 
-def test_int8_takes_a_quarter_of_the_memory():
-    sizes = [
-        sum(np.asarray(v).nbytes for v in made(kind, normal(64, 256)).variables) for kind in (FloatMatrix, Int8Matrix)
-    ]
-    assert sizes[1] <= sizes[0] / 4 + 4 * 64
+def test_int8_takes_a_quarter_of_the_memory_and_int4_four_and_a_half_bits_a_value():
+    kinds = (FloatMatrix, Int8Matrix, Int4Matrix)
+    sizes = [sum(np.asarray(v).nbytes for v in made(kind, normal(64, 256)).variables) for kind in kinds]
+    assert sizes[1] == sizes[0] / 4 + 4 * 64 and sizes[2] == sizes[0] * 4.5 / 32 + 4 * 64
 
 
 def test_a_model_that_is_built_says_how_its_matrices_are_stored():
+    with stored_as("int4"):
+        assert type(make_matrix(2, 3)) is Int4Matrix
+        assert type(make_matrix(2, 3, by_row=True)) is type(make_matrix(2, 3, of_tokens=True)) is Int8Matrix
     with stored_as("int8"):
-        assert isinstance(make_matrix(2, 3), Int8Matrix)
+        assert type(make_matrix(2, 3)) is Int8Matrix
         with stored_as(None):
             assert isinstance(make_matrix(2, 3), FloatMatrix)
     assert isinstance(make_matrix(2, 3), FloatMatrix)
-    with pytest.raises(ValueError, match="Received quantization='int3'; expected 'int8', or None"):
+    with pytest.raises(ValueError, match="Received quantization='int3'; expected 'int8', 'int4', or None"):
         check_quantization("int3")

@@ -68,7 +68,7 @@ def quantized(decoder: Decoder | EncoderDecoder, quantization: str | None) -> Tr
     if getattr(decoder, "follower", None) is not None:
         raise ValueError(f"{asked} for the weights of a live model; give that to XLAGenerationLayer(model, ...).")
     if quantization is None:
-        raise ValueError(f'{asked}; expected "int8".')
+        raise ValueError(f'{asked}; expected "int8" or "int4".')
     return quantize(decoder, quantization)
 
 

@@ -21,9 +21,12 @@ from keras_xla.training.steps.predict_groups import next_count
 class InOrder:
     """The batches of rows of arrays, in groups that grow as far as the callbacks may wait."""
 
-    def __init__(self, kind: str, rows: ArrayRows, batch_size: int, runner: Any, session: Session, journal: Journal):
+    def __init__(
+        self, kind: str, rows: ArrayRows, batch_size: int, model: keras.Model, session: Session, journal: Journal
+    ):
         self._kind, self._rows, self._size = kind, rows, batch_size
-        self._runner, self._session, self._journal = runner, session, journal
+        self._model, self._session, self._journal = model, session, journal
+        self._runner = self._function().runner
         self.steps = session.steps = math.ceil(rows.rows / batch_size)
 
     def gathered(self) -> Any:
@@ -46,10 +49,17 @@ class InOrder:
                 self._journal.ran(self._kind, made.way, made.batches, seconds)
                 count = next_count(made.batches, seconds, made.outputs)
 
+    def _function(self) -> Any:
+        return getattr(self._model, f"{self._kind}_function")
+
     def _group(self, shown, size: int, done: int, count: int, alike: bool):
         predicts = self._kind == "predict"
         getattr(shown, f"on_{self._kind}_batch_begin")(done)
         start = time.perf_counter()
+        function = self._function()  # as Keras asks the model at every step: a callback may compile it again
+        if function is None:
+            raise TypeError("'NoneType' object is not callable")
+        self._runner = getattr(function, "runner", self._runner)
         # Plain Keras traces `predict` by the tensors of a batch, and the others by what the pipeline tells of them.
         made = self._runner.run_rows(
             self._rows.batch, size, done * self._size, count, known=predicts or alike, every=predicts

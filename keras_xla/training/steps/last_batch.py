@@ -187,7 +187,7 @@ def filled_step(model: keras.Model, kind: str) -> Callable:
         if not all(each is None or each.built for each in (compiled_losses(model), compiled_metrics(model))):
             # Their metrics must be there before the step is traced, as they are on JAX.
             try:
-                symbolic_build(model, keras.tree.map_structure(_symbolic, spec))
+                symbolic_build(model, keras.tree.map_structure(_symbolic, spec), optimizer=kind == "train")
             except Exception:  # tracing the usual step tells what is wrong, in Keras' words
                 return None
         return _step(model, kind) if fills(model, kind) else None

@@ -170,7 +170,12 @@ class _All(_Last):
         return [array.write(i, x) for array, x in zip(kept, outputs, strict=True)]
 
     def result(self, kept: list) -> list:
-        return [array.concat() for array in kept]
+        return [_joined(array) for array in kept]
+
+
+def _joined(array: tf.TensorArray) -> tf.Tensor:
+    """Its elements along the first axis. A single one is not copied: large outputs come one by one."""
+    return tf.cond(array.size() == 1, lambda: array.read(0), array.concat)
 
 
 def _known_as(leaves: list[tf.Tensor], shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:

@@ -1,6 +1,6 @@
-"""Weights in int8 beside float32: how fast a step is, and what it costs in quality.
+"""Weights in int8 and int4 beside float32: how fast a step is, and what it costs in quality.
 
-    python benchmarks/int8.py --checkpoints DIR
+    python benchmarks/quantization.py --checkpoints DIR
 
 Speed: greedy decode of GPT-2 124M (random weights), every contender in a process of its own, rounds alternating, as in
 `decode.py`. Quality: perplexity of SmolLM2-135M-Instruct on WikiText-2, and what whisper-tiny.en hears; DIR holds
@@ -21,35 +21,40 @@ from decode import Contender, commit, make_checkpoint
 
 HERE = pathlib.Path(__file__).parent
 WINDOW = 512  # tokens that perplexity sees at once
+KINDS = ("float32", "int8", "int4")
 
 
 def speed(rounds: int, batches: list[int]) -> list[str]:
     """Rows of a table."""
-    tf, jax = {"KERAS_BACKEND": "tensorflow"}, {"KERAS_BACKEND": "jax"}
     with tempfile.TemporaryDirectory() as folder:
         make_checkpoint(folder)
-        contenders = [
-            Contender("float32, TensorFlow", sys.executable, "ours", folder, **tf),
-            Contender("int8, TensorFlow", sys.executable, "ours-int8", folder, **tf),
-            Contender("float32, JAX", sys.executable, "ours", folder, **jax),
-            Contender("int8, JAX", sys.executable, "ours-int8", folder, **jax),
-        ]
-        for c in contenders:
+        contenders = {
+            (backend, kind): Contender(
+                f"{kind}, {label}",
+                sys.executable,
+                "ours" if kind == "float32" else f"ours-{kind}",
+                folder,
+                KERAS_BACKEND=backend,
+            )
+            for backend, label in (("tensorflow", "TensorFlow"), ("jax", "JAX"))
+            for kind in KINDS
+        }
+        for c in contenders.values():
             for batch in batches:
                 c.run(batch, decode.NEW)
                 c.run(batch, decode.SHORT)
         for _ in range(rounds):
             for batch in batches:
-                for c in contenders:
+                for c in contenders.values():
                     c.step(batch)
-        for c in contenders:
+        for c in contenders.values():
             c.process.stdin.close()
     rows = []
     for batch in batches:
-        for c, floats in zip(contenders, (contenders[0], contenders[0], contenders[2], contenders[2]), strict=True):
-            ms = c.ms[batch]
+        for (backend, _), c in contenders.items():
+            ms, floats = c.ms[batch], contenders[backend, "float32"].ms[batch]
             to_limit = statistics.median(a / b for a, b in zip(ms, c.limits[batch], strict=True))
-            to_float = statistics.median(a / b for a, b in zip(ms, floats.ms[batch], strict=True))
+            to_float = statistics.median(a / b for a, b in zip(ms, floats, strict=True))
             spread = f"{statistics.median(ms):.1f} ({min(ms):.1f} - {max(ms):.1f})"
             rows.append(f"| {c.label} | {batch} | {spread} | {to_limit:.2f} | {to_float:.2f} |")
     return rows
@@ -90,31 +95,35 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--windows", type=int, default=64)
-    parser.add_argument("--out", type=pathlib.Path, default=HERE / "results" / "int8.md")
+    parser.add_argument("--out", type=pathlib.Path, default=HERE / "results" / "quantization.md")
     args = parser.parse_args()
     rows = speed(args.rounds, args.batches)
-    kinds = (None, "int8")
-    perplexities = [perplexity(args.checkpoints, kind, args.windows) for kind in kinds]
-    transcripts = [heard(args.checkpoints, kind) for kind in kinds]
-    more = (perplexities[1] / perplexities[0] - 1) * 100
+    modes = [None if kind == "float32" else kind for kind in KINDS]
+    perplexities = [perplexity(args.checkpoints, mode, args.windows) for mode in modes]
+    transcripts = [heard(args.checkpoints, mode) for mode in modes]
     lines = [
-        "# Weights in int8",
+        "# Weights in int8 and int4",
         "",
-        f"`python benchmarks/int8.py`, {time.strftime('%Y-%m-%d')}, commit {commit(HERE)}: GPT-2 124M, random weights, "
-        f"{args.rounds} alternating rounds, medians; {os.cpu_count()} cores. Prompt of {decode.PROMPT} tokens, "
-        f"{decode.NEW} new ones. The limit is that of float32: all weights read once a step.",
+        f"`python benchmarks/quantization.py`, {time.strftime('%Y-%m-%d')}, commit {commit(HERE)}: GPT-2 124M, random "
+        f"weights, {args.rounds} alternating rounds, medians; {os.cpu_count()} cores. Prompt of {decode.PROMPT} "
+        f"tokens, {decode.NEW} new ones. The limit is that of float32: all weights read once a step.",
         "",
         "| | batch | ms a step (min - max) | times the float32 limit | times float32 |",
         "|---|---|---|---|---|",
         *rows,
         "",
         f"Perplexity of SmolLM2-135M-Instruct on the first {args.windows * WINDOW} tokens of WikiText-2's test set, "
-        f"{WINDOW} at a time: {perplexities[0]:.3f} in float32, {perplexities[1]:.3f} in int8 ({more:+.2f} %). The "
-        "checkpoint's weights were of 4 bits once, which int8 suits better than others.",
+        f"{WINDOW} at a time, and what whisper-tiny.en hears. SmolLM2's weights were of 4 bits once, in groups of 32, "
+        "which int8 and int4 suit better than others.",
         "",
-        f"Whisper tiny.en hears in float32: {transcripts[0]!r}; in int8 "
-        + ("the same." if transcripts[0] == transcripts[1] else f"{transcripts[1]!r}."),
+        "| weights | perplexity | beside float32 | whisper-tiny.en hears |",
+        "|---|---|---|---|",
     ]
+    for kind, value, text in zip(KINDS, perplexities, transcripts, strict=True):
+        more = f"{(value / perplexities[0] - 1) * 100:+.2f} %" if value != perplexities[0] else ""
+        lines.append(
+            f"| {kind} | {value:.3f} | {more} | {text if text != transcripts[0] or not more else 'the same'} |"
+        )
     text = "\n".join(lines) + "\n"
     print(text)
     args.out.write_text(text)
