@@ -100,7 +100,7 @@ class TestCompiledAgain:
         assert model.jit_compile is switch
 
 
-class TestCompiledAgain:
+class TestCompiledAgainInACall:
     """In a callback, while a call goes on: Keras asks the model for its function at every step."""
 
     @pytest.mark.parametrize("action", [Evaluate, Predict])
