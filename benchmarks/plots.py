@@ -29,15 +29,17 @@ def number(cell: str) -> float:
 
 def training(path: pathlib.Path) -> None:
     """How many times as fast as `model.compile(...)` a fit of about a minute is, for each model."""
-    rows = table((HERE / "results" / "fit_suite.md").read_text(), "## (b) Whole fit")
+    rows = table((HERE / "results" / "fit_suite.md").read_text(), "## Whole fit of about 60 s")
     rows.sort(key=lambda row: number(row["ours to default"]))
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
-    for shift, column, label, colour in (
-        (0.2, "ours to default", "keras_xla.compile(model, ...)", "ours"),
-        (-0.2, "forced to default", "model.compile(..., jit_compile=True)", "forced"),
+    ours = [number(row["ours to default"]) for row in rows]
+    best = [ratio / number(row["ours to that"]) for ratio, row in zip(ours, rows, strict=True)]
+    for shift, ratios, label, colour in (
+        (0.2, ours, "keras_xla.compile(model, ...)", "ours"),
+        (-0.2, best, "the best of four settings of model.compile", "forced"),
     ):
         places = [i + shift for i in range(len(rows))]
-        axes.barh(places, [number(row[column]) for row in rows], 0.38, label=label, color=COLOURS[colour])
+        axes.barh(places, ratios, 0.38, label=label, color=COLOURS[colour])
     axes.axvline(1, color=COLOURS["plain"], linestyle="--", label="model.compile(...)")
     axes.set_yticks(range(len(rows)), [row["model"] for row in rows])
     axes.set_xlabel("times as fast as model.compile(...), a fit of about a minute")
