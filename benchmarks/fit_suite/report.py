@@ -56,7 +56,7 @@ def head(results: Results, name: str) -> list[str]:
     commits = ", ".join(dict.fromkeys(line["commit"] for line in results.fits))
     listed = [f"- {each}: `{CONTENDERS[each].code}`" for each in CONTENDERS if _took_part(results, each)]
     return [
-        f"Made of [{name}]({name}) by `python benchmarks/fit_suite/report.py`. {days}, "
+        f"Made of `{name}` by `python benchmarks/fit_suite/report.py`. {days}, "
         f"commit {commits}, {', '.join(f'{each} {v}' for each, v in sorted(versions.items()))}.",
         "",
         *listed,

@@ -304,6 +304,7 @@ class Executables:
             compiled = _Stateless(read) if names is None else read
             try:
                 result = compiled(*args, weights=weights)
+                backend.wait_for(result)
             except Exception:
                 self.kept.refuse(key)
                 raise
@@ -319,7 +320,8 @@ class Executables:
 
         compiled = self._jit(traced, variables, names)
         start = time.perf_counter()
-        result = compiled(*args, weights=weights)
+        with backend.compiling_anew() if self.kept.keeps(key) else contextlib.nullcontext():
+            result = compiled(*args, weights=weights)
         self._compiled[key] = compiled
         assert len(traces) == 1, "one key is one trace"
         record(self.name, "generate", str(key), cause, time.perf_counter() - start)

@@ -89,6 +89,10 @@ class KeptExecutables:
             cache.drop(name)
         self._broken.add(key)
 
+    def keeps(self, key: Any) -> bool:
+        """Whether `keep` puts an executable of this key into the cache of executables."""
+        return executable_cache() is not None and self._name(key) is not None
+
     def keep(self, key: Any, compiled: Any) -> None:
         """Put what was compiled for a key into the cache of executables, if that is on."""
         cache = executable_cache()

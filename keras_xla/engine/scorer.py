@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_xla import backend
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part
 from keras_xla.engine.checks import check
@@ -137,7 +138,7 @@ class Scorer:
 
     def _run_nothing(self, laid: _Laid, state) -> None:
         ids = np.zeros((laid.name.batch, laid.name.chunk), np.int32)
-        arguments = map(ops.convert_to_tensor, (ids, ids, np.int32(0), laid.starts))
+        arguments = map(backend.to_device, (ids, ids, np.int32(0), laid.starts))
         self._generator.executables(laid.name, state, *arguments)
 
     def _parts(self, rows: Rows, reads: Rows | None, top: int) -> list[Part]:
@@ -178,12 +179,12 @@ class Scorer:
         runner.prefill(key, state, ids[:, : begin + 1], starts, weights=weights)
         logprobs = np.zeros((batch, length), np.float32)
         tokens, likely = np.zeros((batch, length, top), np.int32), np.zeros((batch, length, top), np.float32)
-        device_starts = ops.convert_to_tensor(starts)
+        device_starts = backend.to_device(starts)
         for inputs, slot in chunks(ids[:, :-1], chunk, key.cache, begin):
             targets = ids[:, slot + 1 : slot + 1 + chunk]
             behind = targets.shape[1]
             targets = np.pad(targets, ((0, 0), (0, chunk - behind)))
-            arguments = map(ops.convert_to_tensor, (inputs, targets, slot))
+            arguments = map(backend.to_device, (inputs, targets, slot))
             made = generator.executables(laid.name, state, *arguments, device_starts, weights=weights)
             made = [ops.convert_to_numpy(x)[:, :behind] for x in made]
             at = slice(slot + 1, slot + 1 + behind)

@@ -60,9 +60,10 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
             more than 64 or the largest batch bucket, run in several batches, those of like length together.
         on_recompile: `"log"` notes what compiles in `keras_xla.compile_log`. With `"raise"`, what would compile again
             after the first compilation is a `RecompileError`.
-        quantization: `"int8"` stores the matrices of the model's weights in whole numbers, in a quarter of the memory;
-            `"int4"` in numbers from 0 to 15 with a step for each 32, in a seventh, but those of the vocabulary in int8.
-            A product rounds its rows to 15 bits. By default weights are as they come.
+        quantization: `"int8"` stores the matrices of the model's weights in whole numbers, in a quarter of the memory.
+            `"int4"` stores numbers from 0 to 15, with a step and a start for each 32 of them, in a seventh; the
+            matrices of the vocabulary stay in int8. A product rounds its inputs to about 15 bits. By default weights
+            are as they come.
         name: The name of the layer (str), also in the compile log.
         dtype: The dtype policy of the layer itself. Its model computes in its own.
         trainable: As for any Keras layer.

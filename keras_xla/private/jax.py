@@ -18,6 +18,13 @@ COMPILED = Name(
     "compile_log and the reports do not show what JAX compiles for fit, evaluate and predict",
     "JAX 0.7 to 0.10.2",
 )
+CACHE_HIT = Name(
+    "jax.monitoring",
+    "/jax/compilation_cache/cache_hits",
+    "the event of each executable that JAX has read from its cache in place of a compilation",
+    "executables that JAX has read from a cache of the user's are written down again, and then cannot run",
+    "JAX 0.7 to 0.10.2",
+)
 FILE_CACHE = Name(
     "jax._src.compilation_cache",
     "get_file_cache",
@@ -55,6 +62,32 @@ def listening(listener: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _THREAD.listener = before
+
+
+@contextlib.contextmanager
+def compiling_anew() -> Iterator[None]:
+    """In this thread, JAX neither reads from a cache that `keep_in` has named nor writes into it."""
+    before = compiles_anew()
+    _THREAD.anew = True
+    try:
+        yield
+    finally:
+        _THREAD.anew = before
+
+
+def compiles_anew() -> bool:
+    """Whether this thread is inside of `compiling_anew`."""
+    return getattr(_THREAD, "anew", False)
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[list[str]]:
+    """Yields a list that grows with each executable that JAX, in this thread, reads from its cache."""
+    before, _THREAD.read = getattr(_THREAD, "read", None), []
+    try:
+        yield _THREAD.read
+    finally:
+        _THREAD.read = before
 
 
 @otherwise(False)
@@ -127,4 +160,11 @@ def _probe() -> int:
     return 0
 
 
+def _on_hit(event: str, **_details) -> None:
+    read = getattr(_THREAD, "read", None)
+    if event == CACHE_HIT.name and read is not None:
+        read.append(event)
+
+
 jax.monitoring.register_event_duration_secs_listener(_on_event)
+jax.monitoring.register_event_listener(_on_hit)

@@ -121,7 +121,61 @@ class TestCompiledAgainInACall:
     @pytest.mark.quick("plain")
     def test_at_the_beginning_of_a_call_whose_function_another_call_makes_anew(self, way):
         again = [At(hook="test_begin", action=action, turn=0) for action in (Compile(optimizer="adam"), Evaluate())]
-        equal(Compile(), Fit(), Evaluate(callbacks=tuple(again)), Evaluate(), way=way)
+        equal(Compile(), Fit(), Evaluate(), Evaluate(callbacks=tuple(again)), Evaluate(), way=way)
+
+    @pytest.mark.parametrize(
+        "how",
+        [
+            {"jit_compile": False},
+            {"run_eagerly": True},
+            {"steps_per_execution": 2},
+            {"jit_compile": False, "steps_per_execution": 2},
+        ],
+        ids=str,
+    )
+    @pytest.mark.parametrize("form", ["arrays", "dataset"])
+    def test_by_functions_of_keras_own(self, how, form):
+        """The first callback compiles in another way, and calls the model; the call that goes on has to go on so."""
+
+        class Doubled(keras.Sequential):
+            doubled = False
+
+            def predict_step(self, data):
+                return super().predict_step(data) * (2.0 if self.doubled else 1.0)
+
+        class Again(keras.callbacks.Callback):
+            def on_test_begin(self, logs=None):
+                if type(self.model.loss) is str and self.model.loss == "mse":
+                    self.model.compile("sgd", "mae", metrics=["mse"], **how)
+                    self.model.evaluate(x[:8], x[:8, :1], verbose=0)
+
+            def on_predict_begin(self, logs=None):
+                if not self.model.doubled:
+                    self.model.doubled = True
+                    self.model.compile("sgd", "mse", **how)
+                    self.model.predict(x[:8], verbose=0)
+
+        x = np.random.default_rng(0).normal(size=(22, 4)).astype("float32")
+        data = {"x": x, "batch_size": 8} if form == "arrays" else {"x": tf.data.Dataset.from_tensor_slices(x).batch(8)}
+        labelled = {**data, "y": x[:, :1]}
+        if form == "dataset":
+            labelled = {"x": tf.data.Dataset.from_tensor_slices((x, x[:, :1])).batch(8)}
+        found = []
+        for compiles in (keras.Model.compile, keras_xla.compile):
+            keras.utils.set_random_seed(0)
+            model = Doubled([keras.Input((4,)), keras.layers.Dense(3), keras.layers.Dense(1)])
+            compiles(model, optimizer="sgd", loss="mse")
+            more = {**labelled, "verbose": 0, "callbacks": [Again()]}
+            made = [
+                model.evaluate(**labelled, verbose=0),
+                model.evaluate(**more),
+                model.evaluate(**labelled, verbose=0),
+            ]
+            compiles(model, optimizer="sgd", loss="mse")
+            made += [model.predict(**data, verbose=0), model.predict(**data, verbose=0, callbacks=[Again()])]
+            found.append([*made, model.predict(**data, verbose=0)])
+        for plain, ours in zip(*found, strict=True):
+            np.testing.assert_allclose(ours, plain, rtol=1e-5)
 
 
 class TestBadData:

@@ -26,7 +26,12 @@ def computes(model, processors=PROCESSORS, processed=False):
 def test_weights_change_nothing_and_all_else_does(model, checkpoint):
     same = build(model.spec)  # with other weights, under another name
     assert computes(same) == computes(model) is not None
-    others = [build(model.spec, "bfloat16"), build(model.spec, "mixed_bfloat16"), quantize(model, "int8")]
+    others = [
+        build(model.spec, "bfloat16"),
+        build(model.spec, "mixed_bfloat16"),
+        quantize(model, "int8"),
+        quantize(model, "int4"),
+    ]
     others.append(load_model(open_checkpoint(checkpoint("opt-125m"))))
     made = [computes(other) for other in others]
     made += [computes(model, processed=True), computes(model, dict(list(PROCESSORS.items())[1:]))]

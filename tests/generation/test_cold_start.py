@@ -231,6 +231,47 @@ def test_jax_keeps_its_executables_in_the_folder(run, kept_on_jax):
     assert run(first=own)[0] == [first[0], 0]  # what needs no trace is ours all the same
 
 
+@on_jax
+def test_what_jax_has_read_from_a_cache_is_not_written_down_again(run, kept, tmp_path):
+    """Such a copy cannot run: "Function ... not found"."""
+    users = f'{ALL_OF_JAX}; jax.config.update("jax_compilation_cache_dir", {str(tmp_path / "users")!r})'
+    first, _ = run(first=users, cache="")
+    second, _ = run(first=users)
+    assert second == first and not kept()  # all was traced, and read
+    assert run(first=users)[0] == first
+
+
+@pytest.mark.slow
+@on_jax
+def test_what_is_kept_under_a_name_is_neither_read_from_jaxs_cache_nor_written_into_it(run, kept, kept_on_jax):
+    """Or another version of keras_xla would read there what it could not write down again under its own name."""
+    first, _ = run(before=ALL_OF_JAX)
+    named, found = kept(), kept_on_jax()
+    own = "def same(tokens, logits, step):\n    return logits"
+    run(before=f"{ALL_OF_JAX}\n{own}", options="logits_processors=[same]")
+    assert len(kept_on_jax()) >= len(found) + 2  # prefill and advance, which have no name
+    for path in named:
+        path.unlink()
+    assert run(before=ALL_OF_JAX)[0] == first and kept().keys() == named.keys()
+    assert run(before=ALL_OF_JAX)[0] == [first[0], 0]
+
+
+@pytest.mark.slow
+@on_jax
+def test_on_jax_an_executable_that_cannot_run_is_made_again(run, kept):
+    """What another executable's name leads to. JAX says so when its results are asked for."""
+    first, _ = run()
+    one, other = sorted(kept(), key=lambda path: path.stat().st_size)
+    one.write_bytes(other.read_bytes())
+    refused = """
+import keras_xla.engine.kept
+plain = keras_xla.engine.kept.KeptExecutables.refuse
+"""
+    code = "try: layer.generate([[5, 6, 7]])\nexcept Exception as error: print(type(error), error)"
+    made, _ = run(before=refused, warm=code)
+    assert made[0] == first[0] and run()[0] == [first[0], 0]
+
+
 @pytest.mark.slow
 @on_jax
 def test_on_jax_what_was_cut_off_is_made_again_and_others_are_kept(run, kept, kept_on_jax):

@@ -136,6 +136,11 @@ def test_of_all_matrices_none_stays_in_floats(layer):
     assert {name for name, kind in kinds.items() if kind == "int8"} >= {"embedding"}
 
 
+def test_a_head_of_its_own_stays_in_int8(checkpoint):
+    model = XLAGenerationLayer.from_pretrained(checkpoint("llama2"), quantization="int4").model
+    assert model.head.quantization == model.embedding.quantization == "int8"
+
+
 def test_what_cannot_be_quantized_says_so(folder, layer):
     with pytest.raises(ValueError, match="Received quantization='int3'; expected 'int8', 'int4', or None"):
         XLAGenerationLayer.from_pretrained(folder, quantization="int3")

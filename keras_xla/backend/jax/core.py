@@ -6,7 +6,9 @@ from typing import Any
 
 import jax
 import keras
+import numpy as np
 
+from keras_xla.private.jax import compiling_anew as compiling_anew
 from keras_xla.private.keras import as_stored
 
 xla = jax.jit  # compiles a function of arrays
@@ -39,6 +41,11 @@ def float_bits(x: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(x, jax.numpy.int32)
 
 
+def to_device(x: Any) -> jax.Array:
+    """The tensor of a NumPy value. Nothing is compiled for it, as `ops.convert_to_tensor` would for each shape."""
+    return x if isinstance(x, jax.Array) else jax.device_put(np.asarray(x), may_alias=False)
+
+
 def read_weights(variables: Sequence[keras.Variable]) -> list[jax.Array]:
     """The values that variables have in this thread, to be passed on to another: `predict` has a scope of its own."""
     with as_stored():
@@ -64,6 +71,11 @@ def with_thread_settings(settings: dict[str, Any]) -> Iterator[None]:
             if value != now[manager]:
                 stack.enter_context(getattr(jax, manager)(value))
         yield
+
+
+def wait_for(x: Any) -> None:
+    """Return when tensors have been computed; an error that this leads to is raised here."""
+    jax.block_until_ready(x)
 
 
 def share(variable: keras.Variable, source: Any) -> bool:

@@ -6,10 +6,12 @@ from typing import Any
 
 import jax
 import keras
+import numpy as np
 
 from keras_xla.backend.executable_cache import ExecutableCache
-from keras_xla.backend.jax.core import read_weights
+from keras_xla.backend.jax.core import read_weights, to_device
 from keras_xla.backend.jax.stored import get_executable, put_executable
+from keras_xla.private.jax import reading
 
 
 def output_spec(fn: Callable, *specs: Any) -> Any:
@@ -28,7 +30,8 @@ class DeviceState:
     """
 
     def __init__(self, specs: dict[str, Any]):
-        self.values = jax.tree.map(lambda spec: jax.numpy.zeros(spec.shape, spec.dtype), specs)
+        leaves, structure = jax.tree.flatten(specs)
+        self.values = structure.unflatten(_zeros(tuple((tuple(spec.shape), spec.dtype) for spec in leaves)))
 
     @property
     def nbytes(self) -> int:
@@ -42,7 +45,7 @@ class DeviceState:
     def assign(self, name: str, values: Any) -> None:
         """Set the arrays called `name` to values of the same structure and shapes."""
         self.values[name] = jax.tree.map(
-            lambda old, new: jax.numpy.array(new, old.dtype).reshape(old.shape), self.values[name], values
+            lambda old, new: to_device(np.asarray(new, old.dtype)).reshape(old.shape), self.values[name], values
         )
 
     def copy_from(self, other: "DeviceState") -> None:
@@ -73,6 +76,12 @@ class DeviceState:
         rows = jax.numpy.asarray(rows)
         made = [_put_rows(x, y, rows, groups=x.shape[0] // batch) for x, y in zip(mine, theirs, strict=True)]
         self.values[name] = structure.unflatten(made)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _zeros(specs: tuple[tuple[tuple[int, ...], str], ...]) -> list[jax.Array]:
+    """All at once: for each shape by itself, something would be compiled."""
+    return [jax.numpy.zeros(shape, dtype) for shape, dtype in specs]
 
 
 @functools.partial(jax.jit, static_argnames="groups", donate_argnums=0)
@@ -109,13 +118,18 @@ class OnState:
     ):
         self._variables, self._names, self._compiled, self._source = variables, names, compiled, source
         self._specs: Any = None
+        self._was_read = False  # by JAX, from a cache
 
     def __call__(self, state: DeviceState, *args: Any, weights: list[jax.Array] | None = None) -> Any:
         weights = read_weights(self._variables) if weights is None else weights
         values = {name: state.values.pop(name) for name in self._names}
         if self._specs is None:  # the values are given away in the call
             self._specs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (weights, values, args))
-        values, outputs = self._compiled(weights, values, args)
+            with reading() as read:
+                values, outputs = self._compiled(weights, values, args)
+            self._was_read = bool(read)
+        else:
+            values, outputs = self._compiled(weights, values, args)
         state.values |= values
         return outputs
 
@@ -124,6 +138,8 @@ class OnState:
         if self._source is not None:
             payload = self._source.get(name)
             return payload is not None and cache.put(name, payload)
+        if self._was_read:  # written down again it would lack functions (JAX 0.10, on CPU)
+            return False
         return put_executable(self._compiled, self._specs, name, cache)
 
 

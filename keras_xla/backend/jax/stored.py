@@ -21,7 +21,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from keras_xla.backend.executable_cache import ExecutableCache
 from keras_xla.backend.packing import pack, structure_from_json, structure_to_json, unpack
 from keras_xla.backend.xla_flags import flags_file
-from keras_xla.private.jax import executable_from_bytes, executable_to_bytes, keep_in
+from keras_xla.private.jax import compiles_anew, executable_from_bytes, executable_to_bytes, keep_in
 from keras_xla.private.names import Gone, otherwise
 
 _SETTINGS = (  # of JAX's that change what is traced or compiled
@@ -38,11 +38,12 @@ class Kept:
 
     def get(self, key: str) -> bytes | None:
         """What is kept under a key of JAX's; None if there is nothing."""
-        return self._cache.get(_name(key))
+        return None if compiles_anew() else self._cache.get(_name(key))
 
     def put(self, key: str, value: bytes) -> None:
         """Keep it."""
-        self._cache.put(_name(key), value)
+        if not compiles_anew():
+            self._cache.put(_name(key), value)
 
 
 def keep_executables(cache: ExecutableCache) -> None:

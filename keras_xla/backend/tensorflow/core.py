@@ -38,6 +38,11 @@ def float_bits(x: tf.Tensor) -> tf.Tensor:
     return tf.bitcast(x, tf.int32)
 
 
+def to_device(x: Any) -> tf.Tensor:
+    """The tensor of a NumPy value."""
+    return tf.convert_to_tensor(x)
+
+
 @otherwise(False)
 def share(variable: keras.Variable, source: Any) -> bool:
     """Let `variable` stand on the memory of the `tf.Variable` `source` from now on, if shape and dtype allow."""
@@ -72,6 +77,15 @@ def thread_settings() -> None:
 def with_thread_settings(settings: None) -> contextlib.AbstractContextManager:
     """Changes nothing."""
     return contextlib.nullcontext()
+
+
+def compiling_anew() -> contextlib.AbstractContextManager:
+    """Changes nothing: TensorFlow's executables are told apart by the names of their functions."""
+    return contextlib.nullcontext()
+
+
+def wait_for(x: Any) -> None:
+    """Nothing: a call returns when all is computed."""
 
 
 def run_eagerly(fn: Callable, *args):

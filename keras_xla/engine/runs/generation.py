@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_xla import backend
 from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
@@ -165,7 +166,7 @@ class Generation:
     def _run(self, key: Any, count: int) -> int:
         """Call the executable of a key, an `AdvanceKey`, for at most `count` runs of the model; how many it made."""
         before = self.step
-        limits = ops.convert_to_tensor(np.array([self.step, min(count, self._room - self.step)], np.int32))
+        limits = backend.to_device(np.array([self.step, min(count, self._room - self.step)], np.int32))
         step, more, self._progress = self._executables(key, self._state, self._request, limits, weights=self.weights)
         self.step, self._more = int(step), bool(more)
         return self.step - before
@@ -184,7 +185,7 @@ class Generation:
 
     def allow(self, tokens: np.ndarray) -> None:
         """Say what may come next: a bit for each token, `[B, V / 32]` int32; not for beams."""
-        extras = {**self._request.extras, "allowed": ops.convert_to_tensor(tokens)}
+        extras = {**self._request.extras, "allowed": backend.to_device(tokens)}
         self._request = self._request._replace(extras=extras)
 
     def stop(self, row: int, length: int) -> None:

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_xla import backend
 from keras_xla.backend import DeviceState
 from keras_xla.engine.executables import RefillKey
 from keras_xla.engine.runs.generation import Generation
@@ -83,7 +84,7 @@ class RefilledGeneration(Generation):
     def ask(self, request: Request) -> None:
         """Go on with what is asked for of the rows that there are now."""
         request = request._replace(extras={**request.extras, "cache_starts": self._cache_starts})
-        self._request = keras.tree.map_structure(ops.convert_to_tensor, request)
+        self._request = keras.tree.map_structure(backend.to_device, request)
 
     def completed(self, row: int, length: int | None = None) -> Completed:
         """What a row has made, or the first `length` tokens of it."""
@@ -107,7 +108,7 @@ class RefilledGeneration(Generation):
 
     def _run(self, key: RefillKey, count: int) -> int:
         count = min(count, self._key.cache - self._slot, self._room - self._longest)
-        inputs = ops.convert_to_tensor(np.array([self._slot, count, self.enough], np.int32))
+        inputs = backend.to_device(np.array([self._slot, count, self.enough], np.int32))
         told, self._progress = self._executables(key, self._state, self._request, inputs, weights=self.weights)
         runs = int(told)
         self._slot, self.step = self._slot + runs, self.step + runs
@@ -136,7 +137,7 @@ class RefilledGeneration(Generation):
             self._state.copy_rows("cache", self._state, self._slot_axes, rows, shifts, self.batch)
             starts = np.clip(self._cache_starts + shift, 0, slot)  # rows that nobody uses may begin anywhere
             self._cache_starts = starts.astype(np.int32)
-            self._request.extras["cache_starts"] = ops.convert_to_tensor(self._cache_starts)
+            self._request.extras["cache_starts"] = backend.to_device(self._cache_starts)
         self._slot = slot
 
     def _host(self, name: str):

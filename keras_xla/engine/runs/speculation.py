@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from keras import ops
 
+from keras_xla import backend
 from keras_xla.engine.executables import SpeculateKey
 from keras_xla.engine.runs.generation import Generation
 from keras_xla.engine.search.speculate import FREE_CHECKS, GAIN
@@ -104,7 +105,7 @@ class Speculation(Generation):
         stopped = [row in self._stopped for row in range(self.batch)]
         limits = np.array([self.step, count, *stopped], np.int32)
         budget = np.array([*(saved[:2] + (NEVER if wanting else 0)), saved[2], price, times.least], np.float32)
-        inputs = map(ops.convert_to_tensor, (limits, budget))
+        inputs = map(backend.to_device, (limits, budget))
         waits, start = self._executables.compiles(key), time.perf_counter()
         weights = [*self.weights, *self._draft_weights]
         outputs = self._executables(key, self._state, self._request, *inputs, weights=weights)

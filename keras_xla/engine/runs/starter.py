@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-from keras import ops
 
+from keras_xla import backend
 from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import slots_of
@@ -204,7 +204,7 @@ class Starter:
         request, rooms = request_of(self._programs, batch, starts[: batch.size], ids.shape[1])
         if guided:
             request = request._replace(extras={**request.extras, **guidance_tensors(ids, starts)})
-        request = keras.tree.map_structure(ops.convert_to_tensor, request)
+        request = keras.tree.map_structure(backend.to_device, request)
 
         def executable(key: StateKey) -> AdvanceKey:
             sizes = key.batch, key.cache, key.source, key.beams, *rooms, key.guided
@@ -221,11 +221,11 @@ class Starter:
             state.assign("parents", np.zeros((size, beams), np.int32))
 
     def _run_whole(self, asked: _Prepared, state: DeviceState) -> Any:
-        ids = ops.convert_to_tensor(asked.ids)
+        ids = backend.to_device(asked.ids)
         return self._executables(asked.whole, state, asked.request, ids, weights=asked.weights)
 
     def _let_assistant_read(self, asked: _Prepared, key: StateKey, state: DeviceState) -> None:
-        inputs = map(ops.convert_to_tensor, (asked.starts[: asked.batch.size], np.int32(asked.prompt_end)))
+        inputs = map(backend.to_device, (asked.starts[: asked.batch.size], np.int32(asked.prompt_end)))
         self._executables(_read_key(key), state, *inputs, weights=[*asked.weights, *asked.draft_weights])
 
     def _generation(self, asked: _Prepared, key: StateKey, state: DeviceState, progress: Any = None) -> Generation:

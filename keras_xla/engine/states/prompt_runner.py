@@ -61,7 +61,7 @@ class PromptRunner:
         filled = np.zeros((batch, *features.shape[1:]), np.float32)
         filled[: len(features)] = features
         self.refresh()
-        return self._executables(EncodeKey(batch, features.shape[1:]), ops.convert_to_tensor(filled))
+        return self._executables(EncodeKey(batch, features.shape[1:]), backend.to_device(filled))
 
     def first_encoding(self, shape: tuple[int, ...]) -> FirstCall:
         """Of what `encode` needs for features of this shape."""
@@ -100,7 +100,7 @@ class PromptRunner:
         return StateKey(hidden.shape[0], self._cache.fit(ids.shape[1] + 1), 1, hidden.shape[1])
 
     def _score(self, key: StateKey, ids: np.ndarray, starts: np.ndarray, weights: list | None, state) -> Any:
-        inputs = map(ops.convert_to_tensor, (ids[:, -1], np.int32(ids.shape[1] - 1), starts))
+        inputs = map(backend.to_device, (ids[:, -1], np.int32(ids.shape[1] - 1), starts))
         return self._executables(_score_key(key), state, *inputs, weights=weights)
 
     def source_length(self, reads: Rows | None, hidden: Any) -> int:
@@ -139,7 +139,7 @@ class PromptRunner:
         begun = None if reuse is None else reuse.take(key, chunk_size(key.cache), ids, starts)
         if begun is not None:
             return self._begun(key, begun)
-        sources = [ops.convert_to_tensor(x) for x in sources]
+        sources = [backend.to_device(x) for x in sources]
         if sources:
             self._programs.remember_specs(key, sources)
         state = self._pool.take(key)
@@ -149,7 +149,7 @@ class PromptRunner:
 
     def first_remember(self, key: StateKey, sources: list) -> FirstCall:
         """Of what puts into a state what the decoder needs of its source."""
-        sources = [ops.convert_to_tensor(x) for x in sources]
+        sources = [backend.to_device(x) for x in sources]
         self._programs.remember_specs(key, sources)
         run = functools.partial(self._remember, key, sources, None)
         return FirstCall(self._executables, _remember_key(key, sources), run, (key,))
@@ -173,9 +173,9 @@ class PromptRunner:
     ) -> None:
         """Run prompts `ids [B, L]` from the slot `known` on, but for their last tokens, which `advance` runs."""
         name = _prefill_key(key)
-        starts = ops.convert_to_tensor(starts)
+        starts = backend.to_device(starts)
         for chunk, slot in chunks(ids[:, :-1], name.chunk, key.cache, known):
-            inputs = ops.convert_to_tensor(chunk), starts, ops.convert_to_tensor(slot)
+            inputs = backend.to_device(chunk), starts, backend.to_device(slot)
             self._executables(name, state, *inputs, weights=weights)
 
     def first_prefill(self, key: StateKey) -> FirstCall:

@@ -140,7 +140,10 @@ class Int8Matrix(Matrix):
         return ops.cast(rows * ops.take(self.scales, ids)[..., None], self.compute_dtype)
 
     def _whole(self, x) -> Any:
-        """Its whole numbers, `[outputs, inputs]` int8, for a product with `x [N, inputs]`."""
+        """Its whole numbers, `[outputs, inputs]` int8 or with more of both, for a product with `x [N, inputs]`.
+
+        `x` is None outside of a product.
+        """
         return ops.convert_to_tensor(self.values)
 
     def _product(self, x):

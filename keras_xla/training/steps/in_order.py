@@ -11,11 +11,13 @@ from typing import Any
 
 import keras
 
+from keras_xla.backend.execution import Execution
 from keras_xla.private.keras import last_logs, logs_in_order
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
 from keras_xla.training.steps.array_rows import ArrayRows
 from keras_xla.training.steps.predict_groups import next_count
+from keras_xla.training.steps.run_ahead import run_batch
 
 
 class InOrder:
@@ -26,7 +28,7 @@ class InOrder:
     ):
         self._kind, self._rows, self._size = kind, rows, batch_size
         self._model, self._session, self._journal = model, session, journal
-        self._runner = self._function().runner
+        self._runner = self._own_runner()
         self.steps = session.steps = math.ceil(rows.rows / batch_size)
 
     def gathered(self) -> Any:
@@ -49,6 +51,10 @@ class InOrder:
                 self._journal.ran(self._kind, made.way, made.batches, seconds)
                 count = next_count(made.batches, seconds, made.outputs)
 
+    def _own_runner(self) -> Any:
+        """That of the model's function, which Keras asks for at every step: a callback may compile the model again."""
+        return getattr(self._function(), "runner", None)
+
     def _function(self) -> Any:
         return getattr(self._model, f"{self._kind}_function")
 
@@ -56,14 +62,13 @@ class InOrder:
         predicts = self._kind == "predict"
         getattr(shown, f"on_{self._kind}_batch_begin")(done)
         start = time.perf_counter()
-        function = self._function()  # as Keras asks the model at every step: a callback may compile it again
-        if function is None:
-            raise TypeError("'NoneType' object is not callable")
-        self._runner = getattr(function, "runner", self._runner)
-        # Plain Keras traces `predict` by the tensors of a batch, and the others by what the pipeline tells of them.
-        made = self._runner.run_rows(
-            self._rows.batch, size, done * self._size, count, known=predicts or alike, every=predicts
-        )
+        runner, first = self._own_runner(), done * self._size
+        if runner is None:
+            batch = keras.tree.map_structure(lambda x: x[first : first + size], self._rows.batch)
+            made = Execution(run_batch(self._model, self._kind, batch, self._function()), 1, "graph", settled=False)
+        else:
+            # Plain Keras traces `predict` by the tensors of a batch, and the others by what the pipeline tells of them.
+            made = runner.run_rows(self._rows.batch, size, first, count, known=predicts or alike, every=predicts)
         seconds = time.perf_counter() - start
         self._session.done = done + made.batches
         told = {"outputs": made.outputs} if predicts else made.outputs

@@ -7,13 +7,14 @@ Behind the last group its loop is told to stop; where other calls share that fla
 import math
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
-from keras_xla.training.steps.run_ahead import AHEAD_SECONDS, PredictFunction
+from keras_xla.training.steps.run_ahead import AHEAD_SECONDS, PredictFunction, run_batch
 
 GROUP_BATCHES = 1024  # most batches of a group
 LARGE_OUTPUTS = 2**18  # numbers in a batch's outputs from which on joining them costs more than a call for each
@@ -49,7 +50,7 @@ class Groups:
     """
 
     def __init__(self, runner: Any, batches: int | None, steps: int | None, session: Session, journal: Journal):
-        self._runner, self._session, self._journal = runner, session, journal
+        self._session, self._journal = session, journal
         total = steps or batches or -1  # as Keras understands it
         self._total = total if total > 0 else None
         self.done, self._count = 0, 1
@@ -61,16 +62,24 @@ class Groups:
         """Whether all batches that are wanted have run, as far as their number is known."""
         return self._total is not None and self.done >= self._total
 
-    def run(self) -> Any:
+    def run(self, runner: Any, function: Callable | None = None) -> Any:
         """Run the next group, unless all have run; returns a number, of which Keras may keep as many as it likes.
+
+        `runner` is that of the model's function now. With `function(batch) -> outputs`, that runs the next batch.
 
         Raises `StopIteration` if there is no batch left, and not all that are wanted have come.
         """
         if self.ended:
             return self._nothing
+        if function is not None:
+            outputs = function(next(self._session.iterator))
+            self.done += 1
+            self._session.done = self.done
+            self.made.add(outputs, 1)
+            return self._nothing
         count = self._count if self._total is None else min(self._count, self._total - self.done)
         start = time.perf_counter()
-        made = self._runner.run(self._session.iterator, count, every=True)
+        made = runner.run(self._session.iterator, count, every=True)
         seconds = time.perf_counter() - start
         self.done += made.batches
         self._session.done = self.done
@@ -82,6 +91,19 @@ class Groups:
         return self._nothing
 
 
+class OtherFunction:
+    """A function of Keras' own, which the model has since a callback compiled it again, as one that runs `groups`."""
+
+    def __init__(self, model: keras.Model, groups: Groups):
+        self._model, self._groups, self.function = model, groups, model.predict_function
+
+    def __call__(self, numbers: Any) -> Any:
+        return [self._groups.run(None, self._outputs) for _ in numbers][-1]
+
+    def _outputs(self, batch: Any) -> Any:
+        return run_batch(self._model, "predict", batch, self.function)
+
+
 class GroupCallbacks(keras.callbacks.CallbackList):
     """Callbacks that are told the numbers of batches where Keras counts groups; says when there are no more."""
 
@@ -91,6 +113,9 @@ class GroupCallbacks(keras.callbacks.CallbackList):
 
     def on_predict_batch_begin(self, batch, logs=None):
         super().on_predict_batch_begin(self._groups.done, logs)
+        # Keras is about to call the model's function, with a number of the counter.
+        if not isinstance(self.model.predict_function, (PredictFunction, OtherFunction, type(None))):
+            self.model.predict_function = OtherFunction(self.model, self._groups)
 
     def on_predict_batch_end(self, batch, logs=None):
         if self._told < self._groups.done:
@@ -136,6 +161,8 @@ def predict_groups(
         return groups.made.result()
     finally:
         session.group = None
+        if isinstance(model.predict_function, OtherFunction):
+            model.predict_function = model.predict_function.function
         if groups.ended:
             flag.set(model, False)
 

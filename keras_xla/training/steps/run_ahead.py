@@ -4,6 +4,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import keras
+
+from keras_xla.backend import keras2
 from keras_xla.backend.execution import Execution
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
@@ -81,6 +84,16 @@ class StepFunction:
         return self._ahead if left is None else max(1, min(self._ahead, left))
 
 
+def run_batch(model: keras.Model, kind: str, batch: Any, function: Any) -> Any:
+    """The outputs of a batch by a `function` of Keras' own, which the model has where it was compiled again meanwhile.
+
+    Raises:
+        TypeError: It is None, in plain Keras' words.
+    """
+    as_list = kind == "predict" and not keras2.is_keras2(model)
+    return function([batch] if as_list else iter([batch]))
+
+
 class PredictFunction:
     """Runs lists of batches of `predict`; their outputs are joined along the first axis."""
 
@@ -91,7 +104,8 @@ class PredictFunction:
         """The outputs for a list of batches, or for the next batch of an iterator (Keras 2)."""
         session = self._session()
         if session is not None and session.group is not None and session.answers_loop():
-            return session.group.run()
+            numbers = [batches] if hasattr(batches, "__next__") else batches
+            return [session.group.run(self.runner) for _ in numbers][-1]
         batches = [next(batches)] if hasattr(batches, "__next__") else list(batches)
         return self.runner.joined([self._run(batch) for batch in batches])
 
