@@ -21,7 +21,14 @@ from jax.experimental.compilation_cache import compilation_cache
 from keras_xla.backend.executable_cache import ExecutableCache
 from keras_xla.backend.packing import pack, structure_from_json, structure_to_json, unpack
 from keras_xla.backend.xla_flags import flags_file
-from keras_xla.private.jax import compiles_anew, executable_from_bytes, executable_to_bytes, keep_in
+from keras_xla.private.jax import (
+    compiles_anew,
+    compiling_anew,
+    executable_from_bytes,
+    executable_to_bytes,
+    keep_in,
+    reading,
+)
 from keras_xla.private.names import Gone, otherwise
 
 _SETTINGS = (  # of JAX's that change what is traced or compiled
@@ -99,7 +106,11 @@ def put_executable(compiled: Any, specs: tuple, name: str, cache: ExecutableCach
     if len(jax.devices()) > 1:  # its arguments may stand on several
         return False
     try:
-        payload, *trees = executable_to_bytes(compiled.lower(*specs).compile())
+        with compiling_anew(), reading() as read:
+            found = compiled.lower(*specs).compile()  # what has run, which JAX has in memory
+        if read:
+            return False
+        payload, *trees = executable_to_bytes(found)
         written = [structure_to_json(jax.tree.unflatten(tree, range(tree.num_leaves))) for tree in trees]
     except (ValueError, TypeError, jax.errors.JaxRuntimeError):
         return False
