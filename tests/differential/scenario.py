@@ -130,8 +130,8 @@ class _Draw:
                 validation = dataclasses.replace(validation, form="repeated")
         initial_epoch, steps = 1 if self._one_in(8) else 0, rng.choice((1, 2)) if self._one_in(6) else None
         shuffle = not self._one_in(4)
-        if data.form == "sequence" and steps is not None:
-            shuffle = False  # Keras' thread shuffles ahead, or not yet, when an epoch ends before the data
+        if data.form == "sequence":
+            steps = None  # Keras' thread reads and shuffles ahead, or not yet, when an epoch ends before the data
         return do.Fit(
             data=data,
             epochs=epochs,
