@@ -49,9 +49,9 @@ def process(root: pathlib.Path, backend: str, model: str, folder: str, how: str)
     cache, bundle = (os.path.join(folder, name) for name in ("other" if how == "bundle" else "cache", "bundle"))
     env = {**os.environ, "PYTHONPATH": str(root), "KERAS_BACKEND": backend, "KERAS_XLA_CACHE": cache}
     env |= {"TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, model, bundle, how], env=env, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", SCRIPT, model, bundle, how]
+    # What stands in the folder in which Python runs comes before PYTHONPATH.
+    done = subprocess.run(command, env=env, cwd=root, capture_output=True, text=True, check=True)
     *seconds, tokens = json.loads(done.stdout.splitlines()[-1])
     return seconds, tokens
 
