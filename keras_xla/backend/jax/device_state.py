@@ -44,9 +44,13 @@ class DeviceState:
 
     def assign(self, name: str, values: Any) -> None:
         """Set the arrays called `name` to values of the same structure and shapes."""
-        self.values[name] = jax.tree.map(
-            lambda old, new: to_device(np.asarray(new, old.dtype)).reshape(old.shape), self.values[name], values
-        )
+
+        def made(old, new):  # in memory of its own: it is given away in the next call
+            on_device = isinstance(new, jax.Array)
+            new = jax.numpy.array(new, old.dtype) if on_device else to_device(np.asarray(new, old.dtype))
+            return new.reshape(old.shape)
+
+        self.values[name] = jax.tree.map(made, self.values[name], values)
 
     def copy_from(self, other: "DeviceState") -> None:
         """Take over the values of another state of the same structure, none of whose axes is longer."""

@@ -28,7 +28,7 @@ class InOrder:
     ):
         self._kind, self._rows, self._size = kind, rows, batch_size
         self._model, self._session, self._journal = model, session, journal
-        self._runner = self._own_runner()
+        self._runner = self._function().runner
         self.steps = session.steps = math.ceil(rows.rows / batch_size)
 
     def gathered(self) -> Any:
@@ -51,21 +51,19 @@ class InOrder:
                 self._journal.ran(self._kind, made.way, made.batches, seconds)
                 count = next_count(made.batches, seconds, made.outputs)
 
-    def _own_runner(self) -> Any:
-        """That of the model's function, which Keras asks for at every step: a callback may compile the model again."""
-        return getattr(self._function(), "runner", None)
-
     def _function(self) -> Any:
+        """The model's, which Keras asks for at every step: a callback may compile the model again."""
         return getattr(self._model, f"{self._kind}_function")
 
     def _group(self, shown, size: int, done: int, count: int, alike: bool):
         predicts = self._kind == "predict"
         getattr(shown, f"on_{self._kind}_batch_begin")(done)
         start = time.perf_counter()
-        runner, first = self._own_runner(), done * self._size
+        function, first = self._function(), done * self._size
+        runner = getattr(function, "runner", None)
         if runner is None:
             batch = keras.tree.map_structure(lambda x: x[first : first + size], self._rows.batch)
-            made = Execution(run_batch(self._model, self._kind, batch, self._function()), 1, "graph", settled=False)
+            made = Execution(run_batch(self._model, self._kind, batch, function), 1, "graph", settled=False)
         else:
             # Plain Keras traces `predict` by the tensors of a batch, and the others by what the pipeline tells of them.
             made = runner.run_rows(self._rows.batch, size, first, count, known=predicts or alike, every=predicts)

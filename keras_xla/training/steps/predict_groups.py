@@ -62,20 +62,23 @@ class Groups:
         """Whether all batches that are wanted have run, as far as their number is known."""
         return self._total is not None and self.done >= self._total
 
-    def run(self, runner: Any, function: Callable | None = None) -> Any:
-        """Run the next group, unless all have run; returns a number, of which Keras may keep as many as it likes.
-
-        `runner` is that of the model's function now. With `function(batch) -> outputs`, that runs the next batch.
-
-        Raises `StopIteration` if there is no batch left, and not all that are wanted have come.
-        """
-        if self.ended:
-            return self._nothing
-        if function is not None:
+    def run_one(self, function: Callable) -> Any:
+        """Run the next batch by `function(batch) -> outputs`; otherwise as `run`."""
+        if not self.ended:
             outputs = function(next(self._session.iterator))
             self.done += 1
             self._session.done = self.done
             self.made.add(outputs, 1)
+        return self._nothing
+
+    def run(self, runner: Any) -> Any:
+        """Run the next group, unless all have run; returns a number, of which Keras may keep as many as it likes.
+
+        `runner` is that of the model's function now.
+
+        Raises `StopIteration` if there is no batch left, and not all that are wanted have come.
+        """
+        if self.ended:
             return self._nothing
         count = self._count if self._total is None else min(self._count, self._total - self.done)
         start = time.perf_counter()
@@ -98,7 +101,7 @@ class OtherFunction:
         self._model, self._groups, self.function = model, groups, model.predict_function
 
     def __call__(self, numbers: Any) -> Any:
-        return [self._groups.run(None, self._outputs) for _ in numbers][-1]
+        return [self._groups.run_one(self._outputs) for _ in numbers][-1]
 
     def _outputs(self, batch: Any) -> Any:
         return run_batch(self._model, "predict", batch, self.function)
