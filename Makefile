@@ -121,9 +121,11 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt ruff mypy
 	touch $@
 
+# llama.cpp is compiled here: for AVX-512, and without AMX, which few machines have.
 .venv-peer/.installed: benchmarks/peer-requirements.txt
 	$(PYTHON) -m venv .venv-peer
-	.venv-peer/bin/python -m pip install --quiet -r benchmarks/peer-requirements.txt
+	CMAKE_ARGS="-DGGML_NATIVE=OFF $(addprefix -DGGML_,$(addsuffix =ON,AVX AVX2 FMA F16C AVX512 AVX512_VNNI AVX512_VBMI AVX512_BF16))" \
+		.venv-peer/bin/python -m pip install --quiet -r benchmarks/peer-requirements.txt
 	touch $@
 
 .venv-oldest/.installed: .ci/oldest.txt pyproject.toml

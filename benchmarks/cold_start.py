@@ -18,7 +18,8 @@ import sys
 import tempfile
 import time
 
-from decode import commit, make_checkpoint
+from decode import make_checkpoint
+from facts import commit
 
 HERE = pathlib.Path(__file__).resolve().parent
 SCRIPT = """

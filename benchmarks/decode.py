@@ -1,9 +1,11 @@
-"""Steady greedy decode of GPT-2 124M (random weights), float32: us, our peers and the memory-bandwidth limit.
+"""Steady greedy decode: us, our peers and the memory-bandwidth limit, for GPT-2 124M and SmolLM2-135M.
 
     make bench
+    python benchmarks/decode.py --peer .venv-peer/bin/python --models gpt2 --batches 1
 
-Every contender runs in a process of its own; rounds alternate between them. Milliseconds a token are the
-difference of a 64-token and a 2-token run, divided by 62, so prompt, call and compile costs drop out.
+Every contender runs in a process of its own; rounds alternate between them. Milliseconds a step are the difference of
+a 64-token and a 2-token run, divided by 62, so prompt, call and compile costs drop out. GPT-2 has random weights,
+SmolLM2 real ones. The raw lines of a model are replaced when it is measured, and the table is made of all of them.
 """
 
 import argparse
@@ -17,118 +19,170 @@ import tempfile
 import time
 
 from bandwidth import read_bandwidth
+from contender import Contender
+from facts import commit
 
 HERE = pathlib.Path(__file__).parent
-PROMPT, SHORT, NEW = 8, 2, 64  # their TF XLA generate fails for one new token
-# Weights that a step reads: the blocks, the final norm, and the embedding as the head.
-STEP_BYTES = 4 * (12 * (12 * 768**2 + 13 * 768) + 2 * 768 + 50257 * 768)
+RAW = HERE / "results" / "decode.jsonl"
+PROMPT, SHORT, NEW = 8, 2, 64  # Hugging Face's TF XLA generate fails for one new token
+PAUSE = 0.5  # seconds: the threads of whoever ran before spin for a while
+
+# Weights that a step reads, in float32: the blocks, the final norm, and the embedding as the head.
+MODELS = {
+    "gpt2": ("GPT-2 124M", 4 * (12 * (12 * 768**2 + 13 * 768) + 2 * 768 + 50257 * 768)),
+    "smollm2": ("SmolLM2-135M", 4 * (30 * (2 * 576**2 + 2 * 576 * 192 + 3 * 576 * 1536 + 2 * 576) + 576 + 49152 * 576)),
+}
+# name: (label, kind of weights, worker, backend of Keras, only for this model, in the peers' environment)
+CONTENDERS = {
+    "tf": ("keras_xla, TensorFlow", "float32", "ours", "tensorflow", None, False),
+    "jax": ("keras_xla, JAX", "float32", "ours", "jax", None, False),
+    "hf-torch": ("HF transformers 5, PyTorch", "float32", "hf-torch", None, None, False),
+    "hf-torch-compiled": ("HF transformers 5, torch.compile", "float32", "hf-torch-compiled", None, None, False),
+    "hf-tf-xla": ("HF transformers 4.57, TF XLA", "float32", "hf-tf-xla", None, "gpt2", True),
+    "hub-tf": ("KerasHub, TensorFlow", "float32", "keras-hub", "tensorflow", None, False),
+    "hub-jax": ("KerasHub, JAX", "float32", "keras-hub", "jax", None, False),
+    "ctranslate2": ("CTranslate2", "float32", "ctranslate2", None, None, True),
+    "llama.cpp": ("llama.cpp", "float32", "llama.cpp", None, "smollm2", True),
+    "tf-int8": ("keras_xla int8, TensorFlow", "int8", "ours-int8", "tensorflow", None, False),
+    "jax-int8": ("keras_xla int8, JAX", "int8", "ours-int8", "jax", None, False),
+    "ctranslate2-int8": ("CTranslate2 int8", "int8", "ctranslate2-int8", None, None, True),
+    "llama.cpp-q8": ("llama.cpp Q8_0", "int8", "llama.cpp-q8", None, "smollm2", True),
+    "tf-int4": ("keras_xla int4, TensorFlow", "int4", "ours-int4", "tensorflow", None, False),
+    "jax-int4": ("keras_xla int4, JAX", "int4", "ours-int4", "jax", None, False),
+    "llama.cpp-q4": ("llama.cpp Q4_1", "int4", "llama.cpp-q4", None, "smollm2", True),
+}
+OURS = {"float32": "tf", "int8": "tf-int8", "int4": "tf-int4"}  # what the others are compared with
 
 
-class Contender:
-    def __init__(self, label, python, name, folder, root=HERE.parent, **env):
-        self.label, self.ms, self.limits = label, {}, {}
-        command = [python, str(root / "benchmarks" / "workers.py"), name, folder, str(PROMPT)]
-        env["PYTHONPATH"] = str(root)
-        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **env}
-        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.process = subprocess.Popen(command, env=env, **pipes)
-        if self.process.stdout.readline().strip() != "ready":
-            raise SystemExit(f"{label} did not start; run this to see why: {' '.join(command)}")
-
-    def run(self, batch, new_tokens):
-        print(json.dumps({"batch": batch, "new_tokens": new_tokens}), file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.label} died at batch {batch}, {new_tokens} new tokens")
-        answer = json.loads(line)
-        return answer["seconds"], answer["tokens"]
-
-    def step(self, batch):
-        """Milliseconds a step, and the tokens."""
-        time.sleep(0.5)  # the threads of whoever ran before spin for a while
-        limit = STEP_BYTES / read_bandwidth() * 1e3
-        short, _ = self.run(batch, SHORT)
-        long, tokens = self.run(batch, NEW)
-        self.ms.setdefault(batch, []).append((long - short) / (NEW - SHORT) * 1e3)
-        self.limits.setdefault(batch, []).append(limit)
-        return tokens
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", help="a Python with benchmarks/peer-requirements.txt installed")
-    parser.add_argument("--before", type=pathlib.Path, help="an older checkout of this repository, to run, too")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--out", type=pathlib.Path, default=HERE / "results" / "decode.md")
-    args = parser.parse_args()
+def measure(model, args):
+    """A line for each contender, batch size and round."""
+    bytes_a_step, lines = MODELS[model][1], []
     with tempfile.TemporaryDirectory() as folder:
-        make_checkpoint(folder)
-        contenders = [
-            Contender("keras_xla, TensorFlow", sys.executable, "ours", folder, KERAS_BACKEND="tensorflow"),
-            Contender("keras_xla, JAX", sys.executable, "ours", folder, KERAS_BACKEND="jax"),
-            Contender("HF transformers 5, PyTorch", sys.executable, "hf-torch", folder),
-        ]
-        if args.peer:
-            contenders.append(Contender("HF transformers 4.57, TF XLA", args.peer, "hf-tf-xla", folder))
+        make_checkpoint(folder, model, args.peer)
+        contenders = {}
+        for name, (label, _, worker, backend, only, peer) in CONTENDERS.items():
+            if only in (None, model) and (args.peer or not peer) and (not args.only or name in args.only):
+                python = args.peer if peer else sys.executable
+                contenders[name] = Contender(label, python, "workers.py", worker, folder, str(PROMPT), backend=backend)
         if args.before:
-            how = dict(root=args.before.resolve(), KERAS_BACKEND="tensorflow")
-            contenders.append(Contender(f"keras_xla at {commit(args.before)}", sys.executable, "ours", folder, **how))
-        firsts = {c.label: {b: c.run(b, NEW)[0] for b in args.batches} for c in contenders}
-        for c in contenders:
-            for b in args.batches:
-                c.run(b, SHORT)
-        for _ in range(args.rounds):
+            older = dict(root=args.before.resolve(), backend="tensorflow")
+            given = (sys.executable, "workers.py", "ours", folder, str(PROMPT))
+            contenders["before"] = Contender(f"keras_xla at {commit(args.before)}", *given, **older)
+        sizes = [(name, batch) for name in contenders for batch in args.batches]
+        first = {at: contenders[at[0]].ask(batch=at[1], new_tokens=NEW)["seconds"] for at in sizes}
+        for name, batch in sizes:
+            contenders[name].ask(batch=batch, new_tokens=SHORT)
+        for number in range(args.rounds):
             for batch in args.batches:
-                tokens = [c.step(batch) for c in contenders]
-                assert all(t == tokens[0] for t in tokens), "the contenders' tokens differ"
-        for c in contenders:
-            c.process.stdin.close()
-    report(args, contenders, firsts)
+                reference = None
+                for name, c in contenders.items():
+                    time.sleep(PAUSE)
+                    limit = bytes_a_step / read_bandwidth() * 1e3
+                    short, long = (c.ask(batch=batch, new_tokens=new) for new in (SHORT, NEW))
+                    reference = reference or long["tokens"]
+                    line = dict(model=model, contender=name, label=c.label, batch=batch, round=number, limit=limit)
+                    line |= dict(ms=(long["seconds"] - short["seconds"]) / (NEW - SHORT) * 1e3)
+                    lines.append({**line, "first": first[name, batch], "same": long["tokens"] == reference})
+        for c in contenders.values():
+            c.close()
+    return lines
 
 
-def report(args, contenders, firsts):
-    limits = [limit for c in contenders for batch in c.limits.values() for limit in batch]
-    limit, date = statistics.median(limits), time.strftime("%Y-%m-%d")
-    gigabytes = STEP_BYTES / limit / 1e6
-    lines = [
-        "# Steady greedy decode, GPT-2 124M, float32",
+def report(lines):
+    """The tables of raw lines."""
+    text = ["# Steady greedy decode", ""]
+    text += [f"`make bench`, {lines[0]['cores']} cores. Prompt of {PROMPT} tokens, {NEW} new ones; medians."]
+    for model in MODELS:
+        mine = [line for line in lines if line["model"] == model]
+        text += section(model, mine) if mine else []
+    return "\n".join(text) + "\n"
+
+
+def section(model, lines):
+    """A model's heading and tables."""
+    title, bytes_a_step = MODELS[model]
+    limit, rounds = statistics.median(line["limit"] for line in lines), 1 + max(line["round"] for line in lines)
+    differ = sorted({line["label"] for line in lines if weights(line) == "float32" and not line["same"]})
+    alike = f"all but {', '.join(differ)}" if differ else "all"
+    batches, made = sorted({line["batch"] for line in lines}), cells(lines)
+    labels = {line["contender"]: line["label"] for line in lines}
+    text = [
         "",
-        f"`make bench`, {date}, commit {commit(HERE)}: {args.rounds} alternating rounds, medians; "
-        f"{os.cpu_count()} cores. Prompt of {PROMPT} tokens, {NEW} new ones; all contenders' tokens are equal.",
-        f"Limit: {STEP_BYTES / 1e6:.0f} MB of weights a step at {gigabytes:.1f} GB/s, measured before every run: "
-        f"{limit:.1f} ms.",
+        f"### {title}",
         "",
-        "| | batch | ms a step (min - max) | times the limit | keras_xla (TF) is faster by | first call, s |",
-        "|---|---|---|---|---|---|",
+        f"{lines[0]['date']}, commit {lines[0]['commit']}, {rounds} alternating rounds. Limit: "
+        f"{bytes_a_step / 1e6:.0f} MB of float32 weights a step at {bytes_a_step / limit / 1e6:.1f} GB/s, measured "
+        f"before every run: {limit:.1f} ms. In float32, {alike} make the same tokens. In brackets: times keras_xla on "
+        "TensorFlow with weights of the same kind.",
+        "",
+        f"| ms a step | {' | '.join(f'batch {batch}' for batch in batches)} |",
+        f"|---|{'---|' * len(batches)}",
     ]
-    for batch in args.batches:
-        for c in contenders:
-            ms = c.ms[batch]
-            ratio = statistics.median(a / b for a, b in zip(ms, contenders[0].ms[batch], strict=True))
-            to_limit = statistics.median(a / b for a, b in zip(ms, c.limits[batch], strict=True))
-            spread = f"{statistics.median(ms):.1f} ({min(ms):.1f} - {max(ms):.1f})"
-            lines.append(
-                f"| {c.label} | {batch} | {spread} | {to_limit:.2f} | {ratio:.2f}x | {firsts[c.label][batch]:.1f} |"
-            )
-    text = "\n".join(lines) + "\n"
-    print(text)
-    args.out.parent.mkdir(exist_ok=True)
-    args.out.write_text(text)
+    for name, label in labels.items():
+        each = (made[name, batch] for batch in batches)
+        text.append(f"| {label} | {' | '.join(f'{ms:.1f} ({ratio:.2f}x)' for ms, ratio, _, _ in each)} |")
+    text += ["", "| | batch | min - max | times the float32 limit | first call, s |", "|---|---|---|---|---|"]
+    for (name, batch), (_, _, spread, to_limit) in made.items():
+        first = next(line["first"] for line in lines if (line["contender"], line["batch"]) == (name, batch))
+        text.append(f"| {labels[name]} | {batch} | {spread} | {to_limit:.2f} | {first:.1f} |")
+    return text
 
 
-def commit(folder):
-    command = ["git", "rev-parse", "--short=7", "HEAD"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+def cells(lines):
+    """For each contender and batch size: ms a step, its ratio to ours, its spread, and its ratio to the limit."""
+    of = {}
+    for line in lines:
+        of.setdefault((line["contender"], line["batch"]), []).append(line)
+    made = {}
+    for (name, batch), each in of.items():
+        ours = of.get((OURS[weights(each[0])], batch), each)
+        ms = [line["ms"] for line in each]
+        ratio = statistics.median(a["ms"] / b["ms"] for a, b in zip(each, ours, strict=True))
+        to_limit = statistics.median(line["ms"] / line["limit"] for line in each)
+        made[name, batch] = statistics.median(ms), ratio, f"{min(ms):.1f} - {max(ms):.1f}", to_limit
+    return made
 
 
-def make_checkpoint(folder):
-    """GPT-2 124M with random weights, as PyTorch transformers makes them."""
+def weights(line):
+    """The kind of weights of a raw line's contender; older checkouts run in float32."""
+    return CONTENDERS[line["contender"]][1] if line["contender"] in CONTENDERS else "float32"
+
+
+def make_checkpoint(folder, model="gpt2", peer=None):
+    """A checkpoint as PyTorch transformers saves it; GPT-2 has random weights."""
+    if model == "smollm2":  # PyTorch transformers needs two more packages for it
+        subprocess.run([peer, HERE / "smollm2_checkpoint.py", folder], check=True)
+        return
     import torch
+    from smollm2_checkpoint import save_vocabulary
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
     GPT2LMHeadModel(GPT2Config(initializer_range=0.1)).save_pretrained(folder)
+    save_vocabulary(folder, 50257)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", help="a Python with benchmarks/peer-requirements.txt installed")
+    parser.add_argument("--before", type=pathlib.Path, help="an older checkout of this repository, to run, too")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--only", nargs="+", choices=CONTENDERS, help="contenders; default: all")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--raw", type=pathlib.Path, default=RAW, help="the raw lines; the table stands beside them")
+    args = parser.parse_args()
+    if args.peer is None and "smollm2" in args.models:
+        raise SystemExit("SmolLM2's checkpoint is made by the peers' environment: give --peer, or --models gpt2.")
+    lines = [json.loads(line) for line in args.raw.read_text().splitlines()] if args.raw.exists() else []
+    for model in args.models:
+        when = dict(date=time.strftime("%Y-%m-%d"), commit=commit(HERE), cores=os.cpu_count())
+        measured = [{**line, **when} for line in measure(model, args)]
+        lines = [line for line in lines if line["model"] != model] + measured
+        args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = report(lines)
+    print(text)
+    args.raw.with_suffix(".md").write_text(text)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,22 @@
 
 import datetime
 import pathlib
+import subprocess
 
-import keras
-from decode import commit
+
+def commit(folder: pathlib.Path) -> str:
+    """The short name of the commit that is checked out."""
+    command = ["git", "rev-parse", "--short=7", "HEAD"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def facts() -> dict[str, str]:
     """Date, commit, version of Keras and backend."""
-    folder, date = pathlib.Path(__file__).parent, datetime.date.today().isoformat()
-    return dict(date=date, commit=commit(folder), keras=keras.__version__, backend=keras.backend.backend())
+    import keras  # others start processes that do, and need no Keras here
+
+    date = datetime.date.today().isoformat()
+    here = commit(pathlib.Path(__file__).parent)
+    return dict(date=date, commit=here, keras=keras.__version__, backend=keras.backend.backend())
 
 
 def said() -> str:

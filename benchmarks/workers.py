@@ -1,16 +1,19 @@
-"""One contender in a process of its own: reads `{"batch", "new_tokens"}` a line, answers seconds a line.
+"""One contender in a process of its own: reads `{"batch", "new_tokens"}` a line, answers seconds and tokens a line.
 
 python benchmarks/workers.py NAME FOLDER PROMPT_LENGTH
 """
 
 import functools
 import json
+import pathlib
 import sys
+import tempfile
 import time
 
 import numpy as np
 
-IDS = np.random.default_rng(0).integers(100, 50_000, (64, 64)).astype("int32")
+THREADS = 2
+IDS = np.random.default_rng(0).integers(100, 40_000, (64, 64)).astype("int32")
 
 
 def ours(folder, prompt, **options):
@@ -18,6 +21,23 @@ def ours(folder, prompt, **options):
 
     layer = keras_xla.XLAGenerationLayer.from_pretrained(folder, eos_token_id=None, **options)
     return lambda batch, new: layer.generate(IDS[:batch, :prompt], max_new_tokens=new)["sequences"]
+
+
+def keras_hub(folder, prompt):
+    import keras_hub
+
+    kinds = {"gpt2": keras_hub.models.GPT2CausalLM, "llama": keras_hub.models.LlamaCausalLM}
+    config = json.loads(pathlib.Path(folder, "config.json").read_text())
+    task = kinds[config["model_type"]].from_preset(folder, preprocessor=None, dtype="float32")
+    task.compile(sampler="greedy")
+
+    def run(batch, new):
+        ids = np.zeros((batch, prompt + new), "int32")
+        ids[:, :prompt] = IDS[:batch, :prompt]
+        given = dict(token_ids=ids, padding_mask=np.arange(prompt + new)[None] < np.full((batch, 1), prompt))
+        return np.asarray(task.generate(given, stop_token_ids=None)["token_ids"])[:, prompt:]
+
+    return run
 
 
 def hf_tf_xla(folder, prompt):
@@ -44,26 +64,114 @@ def hf_tf_xla(folder, prompt):
     return run
 
 
-def hf_torch(folder, prompt):
+def hf_torch(folder, prompt, compiled=False):
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, CompileConfig
 
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
+    options = {}
+    if compiled:
+        how = CompileConfig()
+        how._compile_all_devices = True  # by default only on GPUs
+        options = dict(cache_implementation="static", compile_config=how)
 
     def run(batch, new):
         ids = torch.tensor(IDS[:batch, :prompt])
         with torch.no_grad():
-            out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False)
+            given = dict(attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False)
+            out = model.generate(ids, **given, **options)
         return out.numpy()[:, prompt:]
 
     return run
 
 
+def ctranslate2(folder, prompt, kind):
+    """Ids are given as words: the checkpoint's vocabulary is "0", "1", "2" ..., see `decode.save_vocabulary`."""
+    import ctranslate2 as c
+
+    converted = tempfile.mkdtemp()
+    c.converters.TransformersConverter(folder).convert(converted, quantization=kind, force=True)
+    generator = c.Generator(converted, compute_type=kind, inter_threads=1, intra_threads=THREADS)
+
+    def run(batch, new):
+        words = [[str(i) for i in row] for row in IDS[:batch, :prompt]]
+        options = dict(sampling_topk=1, include_prompt_in_result=False, end_token=[], max_batch_size=64)
+        results = generator.generate_batch(words, max_length=new, min_length=new, **options)
+        return np.array([result.sequences_ids[0] for result in results])
+
+    return run
+
+
+def llama_cpp(folder, prompt, kind):
+    """Through the C functions: one call a step for all rows, greedy."""
+    import llama_cpp as c
+
+    source = next(pathlib.Path(folder).glob("*.gguf"))
+    if kind != "Q4_1":
+        made = pathlib.Path(tempfile.mkdtemp()) / f"{kind}.gguf"
+        how = c.llama_model_quantize_default_params()
+        how.ftype = {"F32": c.LLAMA_FTYPE_ALL_F32, "Q8_0": c.LLAMA_FTYPE_MOSTLY_Q8_0}[kind]
+        how.allow_requantize = True
+        if c.llama_model_quantize(str(source).encode(), str(made).encode(), how):
+            raise SystemExit(f"llama.cpp could not write {made}")
+        source = made
+    model = c.llama_model_load_from_file(str(source).encode(), c.llama_model_default_params())
+    vocabulary = c.llama_vocab_n_tokens(c.llama_model_get_vocab(model))
+
+    @functools.cache
+    def context(batch):
+        how = c.llama_context_default_params()
+        how.n_ctx, how.n_batch, how.n_ubatch, how.n_seq_max = 128 * batch, 512, 512, batch
+        how.n_threads = how.n_threads_batch = THREADS
+        return c.llama_init_from_model(model, how), c.llama_batch_init(batch * prompt, 0, 1)
+
+    def run(batch, new):
+        state, tokens = context(batch)
+        c.llama_memory_clear(c.llama_get_memory(state), True)
+
+        def decode(columns, first):
+            """Next ids of all rows, of columns of ids: [B, length] -> [B]."""
+            length = columns.shape[1]
+            tokens.n_tokens = columns.size
+            for row in range(batch):
+                for column in range(length):
+                    i = row * length + column
+                    tokens.token[i], tokens.pos[i] = int(columns[row, column]), first + column
+                    tokens.n_seq_id[i], tokens.seq_id[i][0] = 1, row
+                    tokens.logits[i] = column == length - 1
+            if c.llama_decode(state, tokens):
+                raise RuntimeError("llama_decode failed")
+            ends = [row * length + length - 1 for row in range(batch)]
+            rows = (np.ctypeslib.as_array(c.llama_get_logits_ith(state, i), (vocabulary,)) for i in ends)
+            return np.array([row.argmax() for row in rows])
+
+        made = [decode(IDS[:batch, :prompt], 0)]
+        for step in range(new - 1):
+            made.append(decode(made[-1][:, None], prompt + step))
+        return np.stack(made, axis=1)
+
+    return run
+
+
+CONTENDERS = {
+    "ours": ours,
+    "ours-int8": functools.partial(ours, quantization="int8"),
+    "ours-int4": functools.partial(ours, quantization="int4"),
+    "keras-hub": keras_hub,
+    "hf-tf-xla": hf_tf_xla,
+    "hf-torch": hf_torch,
+    "hf-torch-compiled": functools.partial(hf_torch, compiled=True),
+    "ctranslate2": functools.partial(ctranslate2, kind="float32"),
+    "ctranslate2-int8": functools.partial(ctranslate2, kind="int8"),
+    "llama.cpp": functools.partial(llama_cpp, kind="F32"),
+    "llama.cpp-q8": functools.partial(llama_cpp, kind="Q8_0"),
+    "llama.cpp-q4": functools.partial(llama_cpp, kind="Q4_1"),
+}
+
+
 def main(name, folder, prompt):
-    quantized = {f"ours-{kind}": functools.partial(ours, quantization=kind) for kind in ("int8", "int4")}
-    kinds = {"ours": ours, **quantized, "hf-tf-xla": hf_tf_xla, "hf-torch": hf_torch}
-    run = kinds[name](folder, int(prompt))
+    run = CONTENDERS[name](folder, int(prompt))
     print("ready", flush=True)
     for line in sys.stdin:
         job = json.loads(line)

@@ -1,10 +1,13 @@
 """What the README says of speed was measured: its tables are in the results, and those are made of raw lines."""
 
+import importlib
 import json
 import pathlib
 import re
 import subprocess
 import sys
+
+import pytest
 
 from tests.benchmarks.lines import block, rounds
 from tests.test_examples import ROOT
@@ -45,6 +48,14 @@ def not_made_of_their_lines(folder: pathlib.Path) -> list[str]:
 
 def test_results_are_what_the_report_makes_of_the_raw_lines_beside_them():
     assert not_made_of_their_lines(RESULTS) == []
+
+
+@pytest.mark.parametrize("name", ["decode", "speech", "quantization"])
+def test_so_are_those_of_generation(name, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    raw = RESULTS / f"{name}.jsonl"
+    lines = [json.loads(line) for line in raw.read_text().splitlines()]
+    assert importlib.import_module(name).report(lines) == raw.with_suffix(".md").read_text()
 
 
 def test_a_figure_changed_by_hand_is_found(tmp_path):
