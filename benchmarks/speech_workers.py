@@ -17,7 +17,7 @@ def ours(folder, **options):
     import keras_xla
 
     layer = keras_xla.XLAGenerationLayer.from_pretrained(folder, **options)
-    return lambda path, seconds: layer.generate(path)[0]
+    return lambda path, seconds: str(layer.generate(path)[0])
 
 
 def hf_torch(folder):
@@ -53,8 +53,10 @@ def faster_whisper(folder, kind):
     model = faster_whisper.WhisperModel(converted, device="cpu", compute_type=kind, cpu_threads=THREADS)
 
     def run(path, seconds):
-        how = dict(beam_size=1, condition_on_previous_text=False, without_timestamps=seconds <= WINDOW)
-        return "".join(segment.text for segment in model.transcribe(path, **how)[0])
+        how = dict(beam_size=1, temperature=0.0, condition_on_previous_text=False)  # none tries again, hotter
+        return "".join(
+            segment.text for segment in model.transcribe(path, without_timestamps=seconds <= WINDOW, **how)[0]
+        )
 
     return run
 
