@@ -3,7 +3,8 @@
     python benchmarks/speech.py --checkpoints DIR --peer .venv-peer/bin/python
 
 DIR holds `whisper-tiny.en` and `jfk.wav`, 11 seconds that are repeated for 30 seconds and for 3 minutes. Every
-contender runs in a process of its own; rounds alternate between them. Greedy, one file at a time, without a second try of a window that looks wrong.
+contender runs in a process of its own; rounds alternate between them. Greedy, one file at a time, without a second try
+of a window that looks wrong.
 """
 
 import argparse

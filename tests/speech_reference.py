@@ -105,7 +105,7 @@ class TorchSpeech:
     def logits(self, prompts, hidden):
         return np.stack([self._logits(prompt, hidden[i : i + 1])[0].numpy() for i, prompt in enumerate(prompts)])
 
-    def decode(self, prompts, hidden, options, timestamps):
+    def decode(self, prompts, hidden, options, timestamps, numbers=()):
         sequences = np.full((len(prompts), options.max_new_tokens), EOS, "int32")
         lengths, scores = np.zeros(len(prompts), "int32"), np.zeros(len(prompts), "float32")
         for i, prompt in enumerate(prompts):

@@ -194,6 +194,7 @@ class Executables:
         on_recompile: `"log"`, or `"raise"`: once one key of a kind is compiled, or being compiled, a new one is a
             `RecompileError`.
         computes: A function that returns what the functions compute, see `kept.what_is_computed`.
+        tracing: The lock that is held while a function is traced; by default one of its own.
 
     Attributes:
         kept: Those on disk, which are read instead of compiled.
@@ -207,6 +208,7 @@ class Executables:
         on_recompile: str = "log",
         more_variables: Callable[[Any], Sequence] = lambda key: (),
         computes: Callable[[], str | None] = lambda: None,
+        tracing: contextlib.AbstractContextManager | None = None,
     ):
         if on_recompile not in ("log", "raise"):
             raise ValueError(f'Received on_recompile={on_recompile!r}; expected "log" or "raise".')
@@ -214,7 +216,7 @@ class Executables:
         self._build, self._variables, self._more_variables = build, variables, more_variables
         self._compiled: dict[Any, _Stateless | backend.OnState] = {}
         self._begun: dict[Any, threading.Event] = {}  # what is being compiled; set when that has ended
-        self._lock, self._tracing = threading.Lock(), threading.Lock()  # of these two; of `trace_count`
+        self._lock, self._tracing = threading.Lock(), tracing or threading.Lock()  # of these two; of `trace_count`
         self.kept = KeptExecutables(computes, variables)
         self._warming = threading.local()
         self.trace_count = 0

@@ -15,7 +15,7 @@ from keras_xla.engine.executables import Executables
 from keras_xla.engine.padding import padded
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.runs.refill import Refill
-from keras_xla.engine.runs.run import Guide, Run, Stop, nothing
+from keras_xla.engine.runs.run import Guide, Run, Stop, nothing, refuse_broken
 from keras_xla.engine.runs.starter import Batch, Starter
 from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.search import processors as logits
@@ -67,7 +67,7 @@ class Generator:
         self._programs = programs = Programs(model, self.processors, processed_scores)
         self.has_encoder, self.chunked = programs.has_encoder, programs.chunked
         self.batch_buckets, self.cache_buckets, self._cache_bytes = batch, cache, cache_bytes
-        more = programs.more_variables, programs.computes
+        more = programs.more_variables, programs.computes, programs.tracing
         self.executables = Executables(name, programs.function, model.variables, on_recompile, *more)
         self.pool = StatePool(programs.new_state)
         self.prompt_runner = PromptRunner(model, programs, self.executables, self.pool, batch, cache, source, refresh)
@@ -86,6 +86,7 @@ class Generator:
         stops: Sequence[Stop] = (),
         guides: Sequence[Guide | None] = (),
         reuse: PromptCache | SavedPrompt | None = None,
+        numbers: np.ndarray | None = None,
         first_row: int = 0,
         report: Callable[[int], None] = lambda rows: None,
         assistant: "Generator | None" = None,
@@ -103,7 +104,8 @@ class Generator:
             stops: What ends each completion before.
             guides: What leads each completion.
             reuse: Where the prompts' beginnings may stand already, and where they are put.
-            first_row: The number of the first row, on which what is drawn for it depends.
+            numbers: With `hidden`, those of the rows, on which what is drawn for them depends; from 0 on by default.
+            first_row: The number of the first row otherwise.
             report: Called with how many rows have just been finished.
             assistant: Of a smaller model, which guesses tokens; a decoder with the same vocabulary.
             negative: For guidance, what completions are led away from; by default each row's last token.
@@ -120,7 +122,7 @@ class Generator:
         """
         watch = Watch(options.max_time) if watch is None else watch
         if hidden is not None:  # one batch already
-            return self._outputs(self.start(rows, options, prompts, hidden), watch)
+            return self._outputs(self.start(rows, options, prompts, hidden, numbers=numbers), watch)
         self.check(rows, options, prompts, negative=negative)  # all of them, before the first batch runs
         negative, made, order = negative_prompts(rows, options, negative), [], []
         alone = self.keeps_prompts and not any(guides) and reuse is None and assistant is None
@@ -342,7 +344,8 @@ class Generator:
         """Run prompts, and keep them.
 
         Raises:
-            ValueError: as `__call__` does, for more rows than one batch, and where prompts cannot stay.
+            ValueError: as `__call__` does, for more rows than one batch, where prompts cannot stay, and for values
+                that are NaN.
         """
         if not self.keeps_prompts:
             raise ValueError(f"Received a prompt to save for {self.kind}; expected {OUR_DECODER}.")
@@ -354,6 +357,7 @@ class Generator:
                 "fewer at a time."
             )
         kept = Kept.of(self.start(rows, options).generation)
+        refuse_broken(kept.broken())
         return SavedPrompt(kept, self.pool, self.model.variables)
 
     def encode(self, features: np.ndarray) -> Any:

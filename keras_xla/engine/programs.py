@@ -54,6 +54,7 @@ class Programs:
         processors: The logits processors there are, by name.
         vocab_size: Of the model.
         words: Of 32 tokens each, that the vocabulary has.
+        tracing: A lock for whoever runs the model's Python: it need not be safe to call from several threads.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Programs:
         self._memory_specs: dict[tuple[int, int], Any] = {}
         self._specs: dict[StateKey, dict[str, Any]] = {}
         self._assistants: list[ChunkDecoder] = []
-        self._lock = threading.Lock()
+        self._lock, self.tracing = threading.Lock(), threading.Lock()
 
     def function(self, key: Any) -> tuple[Callable, tuple[str, ...] | None]:
         """The function of a key, and the parts of a state that it works on; see `Executables`."""
@@ -114,7 +115,9 @@ class Programs:
 
     def remember_specs(self, key: StateKey, sources: list) -> None:
         """Note the shapes of what the decoder keeps of `sources`, the inputs of a `RememberKey`."""
-        if (key.batch, key.source) not in self._memory_specs:
+        with self.tracing:
+            if (key.batch, key.source) in self._memory_specs:
+                return
             specs = [keras.KerasTensor(tuple(x.shape), keras.backend.standardize_dtype(x.dtype)) for x in sources]
             self._memory_specs[key.batch, key.source] = backend.output_spec(self._memory, *specs)
 
@@ -127,9 +130,10 @@ class Programs:
         return _bytes_of(self._state_specs(key))
 
     def _state_specs(self, key: StateKey) -> dict[str, Any]:
-        if key not in self._specs:
-            self._specs[key] = self._new_specs(key)
-        return self._specs[key]
+        with self.tracing:
+            if key not in self._specs:
+                self._specs[key] = self._new_specs(key)
+            return self._specs[key]
 
     def _new_specs(self, key: StateKey) -> dict[str, Any]:
         model = self._model
@@ -175,7 +179,8 @@ class Programs:
 
     def _row_cache(self, slots: int) -> list:
         row = keras.KerasTensor((1,), "int32")
-        return keras.tree.flatten(backend.output_spec(lambda row: self._model.empty_cache(1, slots), row))
+        with self.tracing:
+            return keras.tree.flatten(backend.output_spec(lambda row: self._model.empty_cache(1, slots), row))
 
     def _memory(self, source, mask=None):
         """What the decoder needs of ids `[B, M]` int32 with a mask, or of hidden states `[B, M, E]` without one."""

@@ -1,5 +1,6 @@
 """Which options hold: those that a checkpoint or a live model brings along, and those that a user asked for."""
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Mapping
@@ -102,14 +103,27 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
         text = resolve(own, rest, False, False)
         stored = {name: value for name, value in stored.items() if name != "max_new_tokens"}  # transcripts take all
         return Asked(text.options, tokens, SpeechOptions.from_checkpoint(stored).replace(**wishes))
-    options, _ = config.checkpoint_defaults(stored)
+    checkpoint, _ = config.checkpoint_defaults(stored)
+    options = dict(checkpoint)
     if has_encoder and stored.get("max_length") and "max_new_tokens" not in {**options, **asked}:
         length = as_integer("max_length", stored["max_length"], 1)
         options["max_new_tokens"] = max(length - 1, 1)  # it counts the start token
     merged = config.without_idle({**options, **asked})
     # What is asked for comes instead of what is stored, even where that is no value an option can have.
     options = {name: value for name, value in options.items() if name in merged and name not in asked}
-    return Asked(GenerationOptions().replace(**options, **asked))
+    idle = {name: value for name, value in checkpoint.items() if name not in merged and name not in asked}
+    return Asked(_with_idle(GenerationOptions().replace(**options, **asked), idle))
+
+
+def _with_idle(options: GenerationOptions, idle: Mapping[str, Any]) -> GenerationOptions:
+    """The same with what the checkpoint has tuned for sampling or beams, which a call may still ask for.
+
+    Values that no option can have are left out: checkpoints without sampling have temperatures of 0.
+    """
+    for name, value in idle.items():
+        with contextlib.suppress(TypeError, ValueError):
+            options = dataclasses.replace(options, **{name: value})
+    return options
 
 
 def split_speech(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

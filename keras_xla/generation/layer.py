@@ -228,7 +228,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
             if named := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"Received {', '.join(named)} with speech; expected that with text or ids only.")
             if prompts.is_features(inputs):
-                return self._speech.complete(inputs["input_features"], self.options, **overrides)
+                return self._speech.complete(prompts.features(inputs), self.options, **overrides)
             overrides.setdefault("sampling_rate", self.sampling_rate)
             return self._speech.transcribe(inputs, self.tokenizer, self.options, **overrides)
         call = dict(reuse_prompt=reuse_prompt, cancel=cancel, verbose=verbose, assistant=self._assistant(assistant))
@@ -336,7 +336,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
     def _complete_ids(self, inputs, goes_on: bool = False) -> dict[str, np.ndarray]:
         if self._speech is None:
             return self._text.completion(inputs, self._tokenizer, self.options, goes_on=goes_on).outputs()
-        return self._speech.complete(inputs["input_features"], self.options)
+        return self._speech.complete(prompts.features(inputs), self.options)
 
     def _complete_text(self, inputs, goes_on: bool = False) -> list:
         if self._speech is not None:

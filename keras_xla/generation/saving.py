@@ -59,8 +59,10 @@ class SavedWithTokenizer(keras.layers.Layer):
                 "own making, which cannot be saved with it. Save that model, and make the layer of it again."
             )
         fields = set(config.GenerationOptions.__dataclass_fields__) - {"processor_options"}
-        options = {f: getattr(self.options, f) for f in fields}
-        options = config.without_idle(options)
+        values = {f: getattr(self.options, f) for f in fields}
+        options = config.without_idle(values)
+        plain = config.GenerationOptions()  # what a checkpoint has tuned for modes that are off goes back where it was
+        idle = {f: value for f, value in values.items() if f not in options and value != getattr(plain, f)}
         if self._speech is not None:
             speech = {name: getattr(self._speech.defaults, name) for name in SPEECH_FIELDS}
             # None, too: else transcripts would get the max_new_tokens of features, and thresholds that are off would be
@@ -71,7 +73,7 @@ class SavedWithTokenizer(keras.layers.Layer):
             **super().get_config(),
             **options,
             **buckets,
-            "generation_config": self._stored or {},
+            "generation_config": {**(self._stored or {}), **idle},
             "return_prompt": self._text.return_prompt,
             "sampling_rate": self.sampling_rate,
             "cache_bytes": self._cache_bytes,

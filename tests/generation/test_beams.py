@@ -6,6 +6,7 @@ import torch
 
 from keras_xla import XLAGenerationLayer
 from tests import reference
+from tests.engine.fake import Fixed
 
 PROMPTS = [[5], [7, 11, 13, 17, 19], [3, 4, 5, 6, 7, 8, 9, 10, 11], [90, 80, 70]]
 EOS = (2, 9, 50)  # several, so that beams end early in a random model
@@ -135,3 +136,20 @@ def test_what_passes_the_check_fits_into_the_largest_cache(checkpoint):
     assert layer.generate(rows, **options)["lengths"].tolist() == [5]
     with pytest.raises(ValueError, match="a cache of 33"):
         layer.generate([[5] * 24], **options)
+
+
+def test_a_search_whose_last_beams_may_make_no_token_returns_those_that_have_ended(checkpoint):
+    others = [token for token in range(reference.VOCAB) if token not in (2, 7)]
+    options = dict(num_beams=2, early_stopping="never", no_repeat_ngram_size=1, eos_token_id=[2], max_new_tokens=8)
+    options |= dict(begin_suppress_tokens=[2], suppress_tokens=others)
+    layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), tokenizer=None, pad_token_id=0, generation_config={})
+    out = layer.generate([[5]], **options)
+    assert out["sequences"][0, : out["lengths"][0]].tolist() == beams("gpt2", [5], **options)[0][0] == [7, 2]
+
+
+def test_beam_samples_with_several_ends_draw_no_more_than_the_reference():
+    """Four times two of ten tokens of nearly equal chances: one that is as good as any other may be missing."""
+    layer = XLAGenerationLayer(Fixed(np.linspace(0.1, 0, 10)), max_new_tokens=2, eos_token_id=[7, 8, 9], pad_token_id=0)
+    options = dict(num_beams=2, do_sample=True, top_k=0)
+    first = [int(layer.generate([[5]], seed=seed, **options)["sequences"][0, 0]) for seed in range(60)]
+    assert {2, 3} & set(first)

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.generation.text import prompts
 from keras_xla.generation.text.datasets import is_dataset, listed
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -48,12 +49,19 @@ def test_texts_come_in_the_order_of_the_dataset(dataset):
     ids=["vectors", "ragged", "ragged batches", "pairs", "ids and masks"],
 )
 def test_ids_lose_their_padding_only_by_a_mask(dataset):
-    assert [row.tolist() for row in listed(dataset)] == ROWS
+    assert [row.tolist() for row in prompts.rows(listed(dataset))] == ROWS
 
 
 def test_padded_ids_are_stripped_by_the_layer(layer):
     padded = slices(ragged.to_tensor()).batch(2)
     assert layer.generate(padded)["sequences"].tolist() == layer.generate(ROWS)["sequences"].tolist()
+
+
+def test_with_a_mask_the_padding_token_may_be_one_of_the_text(layer):
+    rows = {"input_ids": [[0, 5, 6], [7, 0, 0]], "attention_mask": [[1, 1, 1], [1, 1, 0]]}
+    assert [each.tokens.tolist() for each in layer.score(slices(rows).batch(1))] == [[5, 6], [0]]
+    made = layer.generate(slices(rows))["sequences"].tolist()
+    assert made == [layer.generate({k: v[i : i + 1] for k, v in rows.items()})["sequences"][0].tolist() for i in (0, 1)]
 
 
 @pytest.fixture(scope="module")

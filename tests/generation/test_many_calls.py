@@ -1,11 +1,14 @@
 """Many calls, from many threads: each has a state of its own, nothing compiles, memory stays flat."""
 
+import concurrent.futures
 import gc
 import resource
 import threading
+import time
 
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.models.registry import load_model
@@ -137,3 +140,32 @@ def test_ten_thousand_calls_with_any_options_compile_nothing_and_leave_no_memory
             sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
     assert layer.trace_count == before
     assert sizes[-1] - sizes[2] < 20, sizes  # MiB
+
+
+class Noting:
+    """Counts on from the last token, which it notes in itself while Python runs: no two threads may do so at once."""
+
+    vocab_size, max_positions, variables = 10, None, ()
+
+    def logits(self, tokens):
+        return ops.one_hot((tokens + 1) % self.vocab_size, self.vocab_size, dtype="float32")
+
+    def prefill(self, ids, starts, slots):
+        self.last = ids[:, -1]
+        time.sleep(0.1)
+        return self.logits(self.last), ops.cast(self.last, "float32")[:, None]
+
+    def step(self, tokens, slot, starts, cache):
+        return self.logits(tokens), cache
+
+
+def test_a_models_python_runs_in_one_thread_at_a_time():
+    layer, gate = XLAGenerationLayer(Noting(), max_new_tokens=3), threading.Barrier(2)
+
+    def call(rows):
+        gate.wait()
+        return layer.generate(rows)["sequences"].tolist()
+
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        one, two = threads.submit(call, [[3]]), threads.submit(call, [[3], [5]])
+        assert one.result() == [[4, 5, 6]] and two.result() == [[4, 5, 6], [6, 7, 8]]

@@ -128,6 +128,28 @@ def test_what_was_nan_reaches_no_later_call(layer, broken):
     assert np.isfinite(layer.score([[5, 6, 7]])[0].logprobs).all()
 
 
+def test_what_a_stream_that_was_closed_leaves_is_not_nan(layer):
+    good = made(layer.generate([[5]], max_new_tokens=20))
+    stream = layer.stream([[BROKEN, *[5] * 20]], max_new_tokens=20)
+    next(stream)
+    stream.close()
+    assert made(layer.generate([[5]], max_new_tokens=20)) == good
+
+
+def test_a_prompt_whose_values_are_nan_is_not_saved(layer):
+    with pytest.raises(ValueError, match=r"NaN for rows \[0\]"):
+        layer.save_prompt([[5, BROKEN, 6, 7]])
+    saved = layer.save_prompt([[5, 6, 7]])
+    assert made(layer.generate([[5, 6, 7, 8]], reuse_prompt=saved)) == made(layer.generate([[5, 6, 7, 8]]))
+
+
+@pytest.mark.parametrize("most", [[4, 500], [500, 4]])
+def test_an_option_of_one_prompt_costs_no_other_its_answer(layer, most):
+    with pytest.warns(UserWarning, match="1 of 2 prompts have no answer"):
+        out = layer.generate([[5], [6]], max_new_tokens=most, on_error="skip")
+    assert out["lengths"].tolist() == [n if n == 4 else 0 for n in most]
+
+
 @pytest.mark.filterwarnings("ignore:.* prompts have no answer")
 def test_each_prompt_keeps_what_is_its_own(layer):
     options = dict(guidance_scale=1.5, on_error="skip")

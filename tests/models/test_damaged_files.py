@@ -71,11 +71,12 @@ def opened(source, folder):
 
 
 def read_tokenizer(source):
-    """A checkpoint's tokenizer, or None where an error says that it cannot be read, and where it is."""
+    """A checkpoint's tokenizer; None if it has none, or an error says that it cannot be read, and where it is."""
     start = time.perf_counter()
     try:
         with warnings.catch_warnings(action="ignore"):
-            return open_checkpoint(source).read_tokenizer()
+            read = open_checkpoint(source).read_tokenizer
+            return None if read is None else read()
     except ValueError as error:
         assert str(source) in str(error) and len(str(error)) < 20_000, error
     finally:

@@ -145,7 +145,7 @@ def test_greedy_tokens_are_those_of_the_models_own_calls_for_prompts_of_mixed_le
 def test_after_more_training_the_new_weights_count_and_nothing_compiles_again():
     model = gpt()
     layer = XLAGenerationLayer(Recompute(model), max_new_tokens=8)
-    before = layer.generate(PROMPTS)["sequences"].tolist()
+    before, traces = layer.generate(PROMPTS)["sequences"].tolist(), layer.trace_count
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss=[loss, None])
     data = (np.arange(LENGTH + 1)[None] + np.arange(32)[:, None]) % VOCAB  # counting
@@ -153,7 +153,7 @@ def test_after_more_training_the_new_weights_count_and_nothing_compiles_again():
     after = layer.generate(PROMPTS)["sequences"].tolist()
     assert after == [by_hand(model, prompt) for prompt in PROMPTS] != before
     assert after[2] == list(range(12, 20))
-    assert layer.trace_count == 1
+    assert layer.trace_count == traces
 
 
 @pytest.mark.slow

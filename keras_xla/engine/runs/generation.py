@@ -272,6 +272,8 @@ def _best_beams(state: Any, new: slice, step: int, length_penalty: float, cut_of
         compete = (cut_off | ~finished.any(axis=1))[:, None] & (logprobs > _NO_BEAM)
         rank = np.concatenate([np.where(finished, scores, -np.inf), np.where(compete, ended, -np.inf)], axis=1)
     best = np.argsort(-rank, axis=1, kind="stable")[:, :width]
+    # All tokens may be forbidden behind a beam: that ends the search, where another one has finished.
+    dead = (logprobs[:, 0] < _NO_LOGITS) & ~finished.any(axis=1)
 
     def taken(done, going_on):
         both = np.concatenate([done, going_on], axis=1)
@@ -281,5 +283,5 @@ def _best_beams(state: Any, new: slice, step: int, length_penalty: float, cut_of
         taken(tokens, running)[..., new],
         taken(lengths, np.full_like(lengths, step)),
         taken(scores, ended),
-        np.isnan(logprobs).any(axis=1) | np.isnan(scores[:, 0]) | (logprobs[:, 0] < _NO_LOGITS),
+        np.isnan(logprobs).any(axis=1) | np.isnan(scores[:, 0]) | dead,
     )

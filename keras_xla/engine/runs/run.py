@@ -53,7 +53,8 @@ class Run:
         close: Callable[[Generation], None] = Generation.close,
     ):
         self.generation, self._options, self._busy, self._close = generation, options, busy, close
-        self._numbers, self._words, self._spoiled = numbers, words, False
+        self._numbers, self._words = numbers, words
+        self._spoiled: bool | None = None  # unknown before `outputs`
 
     def advance(
         self,
@@ -111,6 +112,8 @@ class Run:
 
     def close(self) -> None:
         """Let go of the generation; nothing else may be asked. A state with NaN in it serves nobody else."""
+        if self._spoiled is None:  # a stream that nobody reads any further
+            self._spoiled = self.generation.found().broken.any()
         if not self._spoiled:
             self._close(self.generation)
 

@@ -126,10 +126,12 @@ class BeamSearch:
             ends = ops.sum(ops.cast(r.eos >= 0, "int32"))
             least = ops.maximum(ends, 1) + 1
             kept = samplers.filter_logits(flat, r.filters(self.width), least, r.eos.shape[0] + 1)
+            kept = ops.where(ops.isnan(flat), flat, kept)  # broken weights are no forbidden tokens
             sums = total(normal(kept))
             uniform = random.uniform_each(r.seeds, r.rows, sums.shape[1], step)
             index = ops.cast(ops.top_k(sums - ops.log(-ops.log(uniform)), self._candidates)[1], "int32")
-            return ops.take_along_axis(sums, index, axis=1), index
+            wanted = ops.arange(self._candidates, dtype="int32")[None] < least * self.width  # there is room for more
+            return ops.where(wanted, ops.take_along_axis(sums, index, axis=1), samplers.OFF), index
 
         def best():
             logprobs, index = ops.top_k(total(normal(flat)), self._candidates)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_xla import backend
 from keras_xla.backend import DeviceState
@@ -40,6 +41,15 @@ class Kept:
         real = starts < generation.prompt_end  # the others only fill the bucket
         key, state, tokens = generation.release()
         return cls(key, state, np.where(real[:, None], tokens, -1), starts, weights)
+
+    def broken(self) -> np.ndarray:
+        """The numbers of the rows in whose cache a value is NaN."""
+        rows = np.zeros((self.key.batch,), bool)
+        for leaf in keras.tree.flatten(self.state["cache"]):
+            if keras.backend.is_float_dtype(keras.backend.standardize_dtype(leaf.dtype)):
+                values = ops.convert_to_numpy(leaf)
+                rows |= np.isnan(values).reshape(self.key.batch, -1).any(axis=1)
+        return np.flatnonzero(rows)
 
     def begins(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray, free: bool) -> "Beginning | None":
         """How much of these prompts is here; None for nothing of use.

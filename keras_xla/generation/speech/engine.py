@@ -31,8 +31,13 @@ class EngineSpeech:
         return self._generator.score(prompts, hidden)
 
     def decode(
-        self, prompts: Sequence[np.ndarray], hidden: Any, options: GenerationOptions, timestamps: bool
+        self,
+        prompts: Sequence[np.ndarray],
+        hidden: Any,
+        options: GenerationOptions,
+        timestamps: bool,
+        numbers: Sequence[int],
     ) -> Mapping[str, np.ndarray]:
         values = {field.name: getattr(options, field.name) for field in dataclasses.fields(GenerationOptions)}
         timed = TimestampOptions(**values, timestamps=timestamps)
-        return self._generator([], timed, prompts=prompts, hidden=hidden)
+        return self._generator([], timed, prompts=prompts, hidden=hidden, numbers=np.array(numbers))

@@ -47,7 +47,12 @@ class SpeechModel(Protocol):
         """`(R, vocab_size)` float32, of the token after each of R prompts (1-D int32)."""
 
     def decode(
-        self, prompts: Sequence[np.ndarray], hidden: Any, options: GenerationOptions, timestamps: bool
+        self,
+        prompts: Sequence[np.ndarray],
+        hidden: Any,
+        options: GenerationOptions,
+        timestamps: bool,
+        numbers: Sequence[int],
     ) -> Mapping[str, np.ndarray]:
         """Complete R prompts.
 
@@ -56,6 +61,7 @@ class SpeechModel(Protocol):
             hidden: What `encode` returned.
             options: What to generate; `num_return_sequences` is 1.
             timestamps: Whether `timestamp_rules.timestamp_rules` apply.
+            numbers: R numbers, on which what is drawn for each row depends.
 
         Returns:
             `sequences (R, options.max_new_tokens)` int32, right-padded; `lengths (R,)`, an end-of-sequence token
@@ -198,7 +204,8 @@ class Transcriber:
             self._detect(rows, hidden)
             prompts = [_IDLE if track is None else self._prompt(track, plan) for track in rows]
             silence = self._silence(rows, prompts, hidden, plan)
-            attempts: list[Any] = self._attempt(prompts, hidden, silence, plan)
+            numbers = [0 if track is None else track.clip for track in rows]
+            attempts: list[Any] = self._attempt(prompts, hidden, silence, plan, numbers)
             for track, attempt in zip(rows, attempts, strict=True):
                 if track is not None:
                     yield track, self._advance(track, attempt, plan)
@@ -252,13 +259,13 @@ class Transcriber:
         logits = self.model.logits([p[:n] for p, n in zip(prompts, last, strict=True)], hidden)
         return np.array([_softmax(row)[self.tokens.no_speech] for row in logits])
 
-    def _attempt(self, prompts, hidden, silence, plan: Plan) -> list[_Attempt | None]:
+    def _attempt(self, prompts, hidden, silence, plan: Plan, numbers: list[int]) -> list[_Attempt | None]:
         """Decode; again, and warmer, the rows that the thresholds reject."""
         made: list[_Attempt | None] = [None] * len(prompts)
         open_rows = [i for i, prompt in enumerate(prompts) if len(prompt)]
         for options in plan.attempts:
             asked = [prompt if i in open_rows else _IDLE for i, prompt in enumerate(prompts)]
-            out = self.model.decode(asked, hidden, options, plan.timestamps)
+            out = self.model.decode(asked, hidden, options, plan.timestamps, numbers)
             rejected = []
             for i in open_rows:
                 tokens = tuple(out["sequences"][i, : out["lengths"][i]].tolist())

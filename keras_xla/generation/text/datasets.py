@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from keras_xla.generation.text import prompts
 
 _ENDLESS = -1  # what such a dataset says of its length
@@ -13,8 +15,8 @@ def is_dataset(inputs: Any) -> bool:
     return hasattr(inputs, "element_spec") and hasattr(inputs, "as_numpy_iterator")
 
 
-def listed(dataset: Any) -> list:
-    """All prompts of a dataset in its order: bytes, or 1-D int32 arrays of ids.
+def listed(dataset: Any) -> list | dict[str, np.ndarray]:
+    """All prompts of a dataset in its order: bytes, or 1-D int32 arrays of ids; with masks, a dict of ids and mask.
 
     Elements are prompts or batches of them; pairs with a label, of which the first part counts; or dicts with one
     feature of strings. Ids are vectors, batches or ragged batches of ints.
@@ -25,13 +27,24 @@ def listed(dataset: Any) -> list:
     if int(dataset.cardinality()) == _ENDLESS:
         raise ValueError("Received a dataset that never ends; expected one with an end. Pass dataset.take(number).")
     made: list = []
+    masked = False
     for element in dataset:
         part = _prompts_of(element)
         if prompts.is_text(part):
             made += prompts.strings(part)
         else:
+            masked = masked or (isinstance(part, Mapping) and part.get("attention_mask") is not None)
             made += prompts.rows(part if isinstance(part, Mapping) or len(part.shape) != 1 else part[None])
-    return made
+    return _with_mask(made) if masked else made
+
+
+def _with_mask(rows: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows without padding as ids and mask, both `(rows, longest)`: all of each are tokens, whatever their ids."""
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.zeros(mask.shape, np.int32)
+    ids[mask] = np.concatenate(rows)
+    return {"input_ids": ids, "attention_mask": mask.astype(np.int32)}
 
 
 def _prompts_of(element: Any) -> Any:
@@ -41,7 +54,8 @@ def _prompts_of(element: Any) -> Any:
     if not isinstance(element, Mapping):
         return element
     if "input_ids" in element:
-        return element
+        one = len(element["input_ids"].shape) == 1  # a prompt, and no batch of them
+        return {name: x[None] for name, x in element.items()} if one else element
     features = [name for name, value in element.items() if prompts.is_text(value)]
     if len(features) != 1:
         raise ValueError(

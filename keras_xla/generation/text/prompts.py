@@ -27,6 +27,20 @@ def is_features(inputs: Any) -> bool:
     return isinstance(inputs, Mapping) and "input_features" in inputs
 
 
+def features(inputs: Mapping[str, Any]) -> Any:
+    """The features of speech among the inputs.
+
+    Raises:
+        ValueError: for others beside them; the mask that feature extractors make has nothing to say.
+    """
+    if unknown := sorted(set(inputs) - {"input_features", "attention_mask"}):
+        raise ValueError(
+            f"Received a dict with {', '.join(map(repr, unknown))} beside 'input_features'; expected that alone. What "
+            "a transcript begins with follows from the options language and task."
+        )
+    return inputs["input_features"]
+
+
 def leaf(inputs: Any) -> Any:
     """The tensor whose kind and batch size speak for all of the inputs."""
     if isinstance(inputs, Mapping):

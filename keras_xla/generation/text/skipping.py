@@ -92,8 +92,7 @@ class Sifted:
         numbers = np.array([i for i in range(self._count) if i not in self.bad], int)
         if not len(numbers) or not self._problem(numbers):
             return
-        one = [np.zeros((1,), np.int32)]  # which any model can run, if the options are right
-        self._generator.check(one, self._asked.options.of_rows([0]), None if self._decoder is None else one)
+        self._check_options(numbers)
 
         def search(numbers: np.ndarray) -> None:
             if (problem := self._problem(numbers)) and len(numbers) == 1:
@@ -103,6 +102,20 @@ class Sifted:
                     search(half)
 
         search(numbers)
+
+    def _check_options(self, numbers: np.ndarray) -> None:
+        """Raise if not even a prompt that any model can run would run with one of the prompts' options."""
+        one, problem = [np.zeros((1,), np.int32)], None
+        for number in numbers:
+            try:
+                self._generator.check(
+                    one, self._asked.options.of_rows([number]), None if self._decoder is None else one
+                )
+                return
+            except ValueError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
 
     def _problem(self, numbers: np.ndarray) -> str:
         rows, decoder, negative = (_taken(x, numbers) for x in (self._rows, self._decoder, self._negative))

@@ -87,6 +87,15 @@ def test_a_temperature_of_a_call_comes_before_those_of_the_layer(folder):
     assert len({str(greedy.generate(sound(0.9), seed=i, **call)[0]) for i in range(4)}) > 1
 
 
+def test_what_is_drawn_for_a_clip_does_not_depend_on_the_batch_size(layer):
+    clips, options = [sound(0.9), sound(0.5, 1), sound(0.9)], dict(do_sample=True, temperature=2.0, top_k=0, seed=1)
+    whole, *parts = (
+        [str(each) for each in layer.generate(clips, sampling_rate=RATE, batch_size=size, **options)]
+        for size in (4, 1, 2)
+    )
+    assert parts == [whole, whole] and whole[0] != whole[2]  # each clip has draws of its own
+
+
 def test_a_layer_with_small_batch_buckets_transcribes(folder):
     small = XLAGenerationLayer.from_pretrained(
         folder, tokenizer=Numbers(), max_new_tokens=8, language="en", batch_buckets=[1]
@@ -166,6 +175,12 @@ def test_a_layer_made_of_its_config_transcribes_with_the_same_options(folder):
         ("missing.wav", {}, FileNotFoundError, "missing.wav"),
         (__file__, {}, ValueError, "no audio"),
         ({"input_features": np.zeros((1, 80, 3), "float32")}, {}, ValueError, "expected (batch, 80, 100)"),
+        (
+            {"input_features": np.zeros((1, 80, 100), "float32"), "decoder_input_ids": [[1]]},
+            {},
+            ValueError,
+            "'decoder_input_ids' beside 'input_features'",
+        ),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, language="xx"), ValueError, "knows de, en, fr"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, batch_size=0), ValueError, "batch_size=0"),
         ({"input_features": np.zeros((1, 80, 100), "float32")}, dict(initial_prompt="a"), ValueError, "initial_prompt"),

@@ -40,13 +40,12 @@ class Spy(TorchSpeech):
         self.heard.append([p.tolist() for p in prompts])
         return super().logits(prompts, hidden)
 
-    def decode(self, prompts, hidden, options, timestamps):
+    def decode(self, prompts, hidden, options, timestamps, numbers):
         self.asked.append([p.tolist() for p in prompts])
         self.decoded.append((options, timestamps))
         call = len(self.asked) - 1
-        out = (
-            super().decode(prompts, hidden, options, timestamps) if self.script is None else self.script(call, prompts)
-        )
+        made = super().decode if self.script is None else lambda prompts, *_: self.script(call, prompts)
+        out = made(prompts, hidden, options, timestamps, numbers)
         self.outcomes.append(out)
         return out
 
