@@ -48,19 +48,19 @@ def training(path: pathlib.Path) -> None:
 
 
 def decoding(path: pathlib.Path) -> None:
-    """Milliseconds that a step takes, for one row and for eight, with the memory's limit."""
+    """Milliseconds that a step of GPT-2 takes, for several batch sizes, with the memory's limit."""
     text = (HERE / "results" / "decode.md").read_text()
-    rows = table(text, "# Steady greedy decode")
-    limit = number(re.search(r"GB/s, measured before every run: (\S+) ms", text)[1])
-    figure, several = plt.subplots(1, 2, figsize=(8, 3), layout="constrained", sharey=True)
-    for axes, batch in zip(several, ("1", "8"), strict=True):
-        mine = [row for row in rows if row["batch"] == batch][::-1]
-        names = [row[""] for row in mine]
-        kinds = ["ours" if "TensorFlow" in n else "jax" if "JAX" in n else "forced" for n in names]
-        step = next(name for name in mine[0] if name.startswith("ms a step"))
-        axes.barh(names, [number(row[step]) for row in mine], 0.6, color=[COLOURS[kind] for kind in kinds])
-        axes.axvline(limit, color=COLOURS["plain"], linestyle="--", label="limit of the memory")
-        axes.set_xlabel(f"ms a step, batch {batch}")
+    text = text[text.index("### GPT-2") :]
+    rows = table(text, "### GPT-2")[::-1]
+    limit = number(re.search(r"measured before every run: (\S+) ms", text)[1])
+    batches = [name for name in rows[0] if name.startswith("batch")]
+    names = [row["ms a step"] for row in rows]
+    colours = [COLOURS["forced" if "keras_xla" not in n else "jax" if "JAX" in n else "ours"] for n in names]
+    figure, several = plt.subplots(1, len(batches), figsize=(9, 4), layout="constrained", sharey=True)
+    for axes, batch in zip(several, batches, strict=True):
+        axes.barh(names, [number(row[batch]) for row in rows], 0.6, color=colours)
+        axes.axvline(limit, color=COLOURS["plain"], linestyle="--", label="limit of the memory in float32")
+        axes.set_xlabel(f"ms a step, {batch}")
     figure.legend(*several[0].get_legend_handles_labels(), loc="outside upper right", frameon=False)
     save(figure, path)
 

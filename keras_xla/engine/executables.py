@@ -64,7 +64,8 @@ class LogprobKey(PrefillKey):
     top: int = 0
 
     def __str__(self):
-        return ", ".join([f"log-probabilities{f' and top {self.top}' if self.top else ''}", *_shown(self)])
+        what = f"log-probabilities{f' and top {self.top}' if self.top else ''}, {self.chunk} at once"
+        return ", ".join([what, *_shown(self)])
 
 
 @dataclass(frozen=True)

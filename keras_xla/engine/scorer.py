@@ -1,5 +1,6 @@
 """Log-probabilities of tokens that are given, not made."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -126,15 +127,35 @@ class Scorer:
     def first_calls(
         self, rows: Rows, first: Sequence[int], reads: Rows | None = None, top: int = 0
     ) -> Iterator[FirstCall]:
-        """Of what such rows need; arguments and errors as for a call."""
+        """Of what such rows need, and those that end sooner; arguments and errors as for a call."""
         runner, executables = self._generator.prompt_runner, self._generator.executables
         for part in self._parts(rows, reads, top):
             laid = self._lay_out(part, rows, first, reads, top)
             if laid.sources:
                 yield runner.first_remember(laid.key, laid.sources)
-            if laid.begin:
-                yield runner.first_prefill(laid.key)
-            yield FirstCall(executables, laid.name, functools.partial(self._run_nothing, laid), (laid.key,))
+            for name in self._names(laid):
+                key = dataclasses.replace(laid.key, cache=name.cache)
+                if laid.begin:
+                    yield runner.first_prefill(key)
+                run = functools.partial(self._run_nothing, dataclasses.replace(laid, name=name))
+                yield FirstCall(executables, name, run, (key,))
+
+    def _names(self, laid: _Laid) -> list[LogprobKey]:
+        """Of the executables of rows that end anywhere behind their beginnings, the smallest first."""
+        caches, made = self._generator.cache_buckets, []
+        cache = caches.fit(laid.begin + 2)
+        while True:
+            most = min(self._chunk(laid.key.batch, cache), laid.name.chunk)
+            for chunk in sorted({min(most, FEW), most}):
+                made.append(dataclasses.replace(laid.name, cache=cache, chunk=chunk))
+            if cache >= laid.key.cache:
+                return made
+            cache = caches.fit(cache + 1)
+
+    def _chunk(self, batch: int, cache: int) -> int:
+        """How many tokens' logits are made at once."""
+        room = max(LOGITS // (batch * self._generator.model.vocab_size), 1)
+        return min(1 << (room.bit_length() - 1), chunk_size(cache))
 
     def _run_nothing(self, laid: _Laid, state) -> None:
         ids = np.zeros((laid.name.batch, laid.name.chunk), np.int32)
@@ -161,8 +182,7 @@ class Scorer:
         length = ids.shape[1]
         key = StateKey(batch, generator.cache_buckets.fit(length), 1, runner.source_length(reads, None))
         begin = max(int(min(start + n for start, n in zip(starts, part.of(first), strict=False))) - 1, 0)
-        room = max(LOGITS // (batch * vocab), 1)
-        chunk = min(1 << (room.bit_length() - 1), chunk_size(key.cache))
+        chunk = self._chunk(batch, key.cache)
         if length - 1 - begin <= FEW:  # short answers to long prompts
             chunk = min(chunk, FEW)
         name = LogprobKey(batch, key.cache, chunk, key.source, min(MOST_TOP, vocab) if top else 0)

@@ -244,6 +244,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
     ) -> int:
         """Compile ahead what calls will need, for every pair of a batch size and a prompt length.
 
+        It covers calls with these options that make `max_new_tokens` tokens or fewer.
+
         It compiles as many executables side by side as this process may use cores, 8 at most. Each needs a cache of its
         size meanwhile; what runs at once holds at most `cache_bytes`, or else one runs alone.
 

@@ -159,24 +159,35 @@ class Starter:
         return Run(generation, batch.options, busy, batch.numbers, self._programs.words, close)
 
     def first_calls(self, batch: Batch) -> Iterator[FirstCall]:
-        """Of what a batch of this size needs for all its tokens, at each size of the cache on the way."""
+        """Of what a batch of this size needs, however many of its tokens are made, at each size of the cache."""
         asked, chunked = self._prepared(batch), self._programs.chunked
         if batch.sources:
             yield self._prompt_runner.first_remember(asked.key, batch.sources)
         sizes = asked.key, self._cache if chunked else None, asked.prompt_end, batch.options.most_new_tokens
         smaller: tuple[StateKey, ...] = ()
         for key in keys_on_the_way(*sizes):
-            run = functools.partial(self._first_advance, asked, key)
-            yield FirstCall(self._executables, asked.executable(key), run, (key, *smaller))
-            if not chunked:
-                yield FirstCall(self._executables, asked.whole, functools.partial(self._run_whole, asked), (key,))
-            # A prompt that is reused may find a cache that has grown.
-            elif not self._programs.has_encoder if smaller else asked.prompt_end > 1:
-                yield self._prompt_runner.first_prefill(key)
-            if batch.assistant is not None:
-                run = functools.partial(self._let_assistant_read, asked, key)
-                yield FirstCall(self._executables, _read_key(key), run, (key,))
+            yield from self._first_calls_at(asked, key, smaller)
             smaller = (key,)
+        if chunked:  # what is to make fewer tokens begins with less
+            size = self._cache.fit(slots_of(asked.prompt_end, 1, asked.key.beams))
+            while size < asked.key.cache:
+                yield from self._first_calls_at(asked, dataclasses.replace(asked.key, cache=size))
+                size = self._cache.fit(size + 1)
+
+    def _first_calls_at(
+        self, asked: _Prepared, key: StateKey, smaller: tuple[StateKey, ...] = ()
+    ) -> Iterator[FirstCall]:
+        """With the state of a key, which may have been a smaller one."""
+        run: Callable = functools.partial(self._first_advance, asked, key)
+        yield FirstCall(self._executables, asked.executable(key), run, (key, *smaller))
+        if not self._programs.chunked:
+            yield FirstCall(self._executables, asked.whole, functools.partial(self._run_whole, asked), (key,))
+        # A prompt that is reused may find a cache that has grown.
+        elif not self._programs.has_encoder if smaller else asked.prompt_end > 1:
+            yield self._prompt_runner.first_prefill(key)
+        if asked.batch.assistant is not None:
+            run = functools.partial(self._let_assistant_read, asked, key)
+            yield FirstCall(self._executables, _read_key(key), run, (key,))
 
     def _first_advance(self, asked: _Prepared, key: StateKey, state: DeviceState, *smaller: DeviceState) -> None:
         for each in smaller:

@@ -170,7 +170,7 @@ def seed_words(options: GenerationOptions, batch: int) -> np.ndarray:
 def eos_room(options: GenerationOptions) -> int:
     """Room for end-of-sequence ids: a beam search pays for each with candidates, others do not."""
     count = max(len(options.eos_token_id), 1)
-    return 1 << (count - 1).bit_length() if options.num_beams > 1 else max(8, 1 << (count - 1).bit_length())
+    return max(4 if options.num_beams > 1 else 8, 1 << (count - 1).bit_length())
 
 
 def _filled(value: Any, batch: int) -> list:
