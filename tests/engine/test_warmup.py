@@ -149,6 +149,7 @@ NEEDS = {
 }
 
 
+@pytest.mark.quick("one token", "grows", "guesses")
 @pytest.mark.parametrize("case", NEEDS)
 def test_a_warmup_compiles_what_calls_of_so_many_tokens_or_fewer_need(case):
     count, length, options, names, caches = NEEDS[case]

@@ -50,7 +50,8 @@ def bucket_lengths(
     Args:
         data: What `fit`, `evaluate` and `predict` take as batches: a batched `tf.data.Dataset` (of `padded_batch`, of
             ragged tensors, of `tensorflow_datasets`; on every backend), a `keras.utils.PyDataset`, or a generator or
-            another iterable of batches. Each batch is `x`, `(x, y)` or `(x, y, sample_weight)`, of any structure.
+            another iterable of batches, which is gone through once: for several epochs make a `PyDataset` of it. Each
+            batch is `x`, `(x, y)` or `(x, y, sample_weight)`, of any structure.
         buckets: The sizes (ints), or `"pow2"`, the default: 16, 32, 64 and so on, `budget` of them (up to 2048 with the
             default of 8).
         axis: The axis that varies (int), 1 or more, as 0 is that of the rows; 1 by default.
