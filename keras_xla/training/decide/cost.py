@@ -6,7 +6,7 @@ from keras_xla.backend.new_shapes import StepProfile
 # recurrent, transformers, convolutions; TensorFlow 2.21 on two cores). Off by a third, at most.
 SECONDS_AT_LEAST = 1.0
 SECONDS_AN_OPERATION = 0.001
-SECONDS_A_LOOP = 0.25  # its gradient is traced again for XLA
+SECONDS_A_LOOP = 0.12  # its gradient is traced again for XLA
 SECONDS_A_CONVOLUTION = 0.1  # each cuts the step into parts, which are compiled one by one
 SECONDS_A_FINGERPRINTED_OPERATION = 26e-6  # on the same machine with nobody else at work: the scale of those above
 
