@@ -54,6 +54,7 @@ _SUMS = {"sum", "mean_with_sample_weight"}
 _MIX: tuple[str, ...] = ("BatchNormalization", "ActivityRegularization", "Random", "Gaussian", "Alpha", "MixUp")
 _MIX += ("CutMix", "AugMix", "RandAugment", "AutoContrast", "Masking")
 _COUNT_ROWS = ("R2Score", "PearsonCorrelation", "ConcordanceCorrelation")  # metrics that do so whatever the weights
+_IOU = ("IoU", "BinaryIoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU")  # they want a weight for each number of a row
 
 
 @otherwise(False)
@@ -109,10 +110,20 @@ def _metrics_count(model: keras.Model) -> bool:
         return False
     return all(
         is_keras_own(metric, keras.metrics)
+        and "update_state" not in vars(metric)  # the user's own
         and not type(metric).__name__.startswith(_COUNT_ROWS)
+        and type(metric).__name__ not in _IOU
         and ((function := metric_function(metric)) is None or is_of_keras(function))
         for metric in compiled.metrics
     )
+
+
+def _metrics_take(model: keras.Model, batch: Any) -> bool:
+    """Whether a weight for each row is what all metrics expect: of the others, Keras' means alone take any targets."""
+    _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    ranks = [len(leaf.shape) for leaf in keras.tree.flatten(y) if leaf is not None]
+    metrics = getattr(compiled_metrics(model), "metrics", [])
+    return max(ranks, default=0) <= 2 or all(isinstance(metric, keras.metrics.Mean) for metric in metrics)
 
 
 def _targets_fit(model: keras.Model, batch: Any) -> bool:
@@ -139,7 +150,9 @@ class Fill:
         if not all(hasattr(x, "__array__") for x in leaves):  # sparse ones of JAX have none
             return batch
         sizes = {np.shape(x)[:1] for x in leaves}
-        if len(sizes) != 1 or () in sizes or (0,) in sizes or not _targets_fit(self._model, batch):
+        if len(sizes) != 1 or () in sizes or (0,) in sizes:
+            return batch
+        if not _targets_fit(self._model, batch) or not _metrics_take(self._model, batch):
             return batch
         (rows,) = sizes.pop()
         self._size = max(self._size, rows)
@@ -190,7 +203,7 @@ def filled_step(model: keras.Model, kind: str) -> Callable:
                 symbolic_build(model, keras.tree.map_structure(_symbolic, spec), optimizer=kind == "train")
             except Exception:  # tracing the usual step tells what is wrong, in Keras' words
                 return None
-        return _step(model, kind) if fills(model, kind) else None
+        return _step(model, kind) if fills(model, kind) and _metrics_take(model, spec) else None
 
     return answer
 
@@ -209,7 +222,9 @@ def stop_filling(model: keras.Model) -> None:
 def _step(model: keras.Model, kind: str) -> Callable:
     step = getattr(type(model), f"{kind}_step")
 
-    def run(*arguments):
+    def run(*arguments, **named):
+        if named:  # a loop of the user's own
+            return step(model, *arguments, **named)
         *state, batch = arguments
         if not isinstance(batch, FilledBatch):
             return step(model, *arguments)

@@ -32,6 +32,12 @@ def is_keras_own(thing: object, module: ModuleType) -> bool:
     return getattr(module, type(thing).__name__, None) is type(thing)
 
 
+def _axes(layer: keras.layers.Layer) -> list[int]:
+    """The axes that a layer works along; 0 is that of the rows, and so may be what counts from behind."""
+    axis = getattr(layer, "axis", None)
+    return [] if axis is None else list(axis) if isinstance(axis, (list, tuple)) else [axis]
+
+
 def _known(layer: keras.layers.Layer) -> bool:
     kind, activation = type(layer), getattr(layer, "activation", None)
     functional = kind.__name__ == "Functional" and is_of_keras(kind)  # not exported
@@ -39,6 +45,8 @@ def _known(layer: keras.layers.Layer) -> bool:
     return (
         (functional or kind is keras.Sequential or is_keras_own(layer, keras.layers))
         and kind.__name__ not in _OF_USERS
+        and not getattr(layer, "stateful", False)  # one row is another's past
+        and all(axis == -1 or axis > 0 for axis in _axes(layer))
         and (activation is None or is_of_keras(activation))
         and all(isinstance(op, keras.layers.Layer) or type(op).__name__ in _ELEMENTWISE for op in operations)
     )

@@ -367,3 +367,49 @@ def test_what_is_wrong_is_said_in_keras_words():
         compile_(model, "sgd", "mse", metrics=["accuracy"])
         with pytest.raises(ValueError, match="incompatible with the layer"):
             model.fit(X[:, :7], Y, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("last", "metric"),
+    [
+        ("sigmoid", lambda: keras.metrics.Precision()),
+        ("sigmoid", lambda: keras.metrics.AUC()),
+        ("sigmoid", lambda: keras.metrics.BinaryIoU()),
+        ("sigmoid", lambda: keras.metrics.BinaryAccuracy()),
+    ],
+    ids=["precision", "auc", "iou", "accuracy"],
+)
+def test_metrics_of_outputs_with_more_axes_are_those_of_plain_keras(last, metric):
+    """With as many positions as rows in a batch, a weight for each row would be taken for one of each position."""
+    rng = np.random.default_rng(0)
+    x, y = rng.random((14, 10, 4)).astype("float32"), rng.integers(0, 2, (14, 10, 1))
+    shown = []
+    for made in (compile, keras.Model.compile):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((10, 4)), keras.layers.Dense(1, last)])
+        how = {"jit_compile": True} if made is compile else {}
+        made(model, "sgd", "binary_crossentropy", metrics=[metric()], **how)
+        model.fit(x, y, batch_size=10, verbose=0)
+        shown.append(model.evaluate(x, y, batch_size=10, verbose=0))
+    np.testing.assert_allclose(*shown, rtol=1e-5)
+
+
+def test_an_update_of_a_metric_that_the_user_has_put_there_stays():
+    metric = keras.metrics.MeanAbsoluteError(name="a")
+    update = metric.update_state
+    metric.update_state = own = lambda y, p, sample_weight=None: update(y * 10, p * 10, sample_weight)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    compile(model, keras.optimizers.SGD(0.0), "mse", metrics=[metric], jit_compile=True)
+    ones = np.ones((40, 1))
+    model.fit(ones, ones, verbose=0)
+    assert model.evaluate(ones, ones, verbose=0)[1] == 10 and metric.update_state is own
+
+
+@on_jax
+def test_a_step_takes_keywords_as_before():
+    model = compile(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), "sgd", "mse")
+    ones = np.ones((40, 1), "float32")
+    model.fit(ones, ones, verbose=0)
+    kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables
+    state = tuple([variable.value for variable in variables] for variables in kinds)
+    assert set(model.train_step(state=state, data=(ones, ones))[0]) == {"loss"}

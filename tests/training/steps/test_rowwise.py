@@ -51,6 +51,9 @@ MIXED = {
     "operation": lambda: functional(centered),
     "operation inside": lambda: keras.Sequential([keras.Input((4,)), functional(centered)]),
     "lambda": lambda: keras.Sequential([keras.Input((4,)), keras.layers.Lambda(centered, output_shape=(4,))]),
+    "axis of the rows": lambda: functional(keras.layers.Softmax(axis=0)),
+    "axis of the rows from behind": lambda: functional(keras.layers.UnitNormalization(axis=-2)),
+    "twice as many rows": lambda: functional(lambda x: keras.layers.Concatenate(axis=0)([x, x])),
     "activation": lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, activation=centered)]),
 }
 
@@ -63,6 +66,14 @@ def test_others_may_mix_rows_and_predict_gives_what_plain_keras_gives(name):
     expected = model.predict(x, batch_size=8, verbose=0)
     compile(model, "sgd", "mse", jit_compile=True)
     np.testing.assert_allclose(model.predict(x, batch_size=8, verbose=0), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_stateful_layer_refuses_a_smaller_batch_as_in_plain_keras():
+    model = keras.Sequential([keras.Input(batch_shape=(8, 5, 3)), keras.layers.LSTM(4, stateful=True)])
+    assert not rowwise_in_inference(model)
+    compile(model, "sgd", "mse", jit_compile=True)
+    with pytest.raises(Exception, match=r"stateful|[Ii]ncompatible shapes"):
+        model.predict(np.ones((11, 5, 3), "float32"), batch_size=8, verbose=0)
 
 
 @pytest.mark.parametrize("jit_compile", ["auto", True])
