@@ -7,6 +7,7 @@ from keras_xla.backend import name as _name
 _module = importlib.import_module(f"keras_xla.backend.{_name}.steps")
 _functions = importlib.import_module(f"keras_xla.backend.{_name}.functions.compile_function")
 make_runner = _module.make_runner
+TakingRows = _module.TakingRows
 make_state_runner = _module.make_state_runner
 predict_data = _module.predict_data
 is_distributed = _module.is_distributed
@@ -16,7 +17,6 @@ require_private = _module.require_private
 restore_functions = _module.restore_functions
 runs_eagerly = _module.runs_eagerly
 state_maker = _module.state_maker
-taking_rows = _module.taking_rows
 watched_step = _module.watched_step
 forward_blockers = _functions.forward_blockers
 compile_function = _functions.compile_function

@@ -1,7 +1,7 @@
 """Shape buckets: the few sizes that inputs are padded to, so that XLA compiles few times."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -53,6 +53,14 @@ class Buckets:
             f"This needs a {self.name} of {size}; the largest of {self.name}_buckets={self.sizes} is smaller. Add a "
             "larger one, or pass less at once."
         )
+
+    def between(self, first: int, last: int) -> Iterator[int]:
+        """The buckets from the one that holds `first` to the one that holds `last`."""
+        bucket = self.fit(first)
+        yield bucket
+        while bucket < last:
+            bucket = self.fit(bucket + 1)
+            yield bucket
 
 
 def make(name: str, sizes: Sequence[int] | None, smallest: int) -> Buckets:

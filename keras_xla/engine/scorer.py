@@ -142,15 +142,12 @@ class Scorer:
 
     def _names(self, laid: _Laid) -> list[LogprobKey]:
         """Of the executables of rows that end anywhere behind their beginnings, the smallest first."""
-        caches, made = self._generator.cache_buckets, []
-        cache = caches.fit(laid.begin + 2)
-        while True:
+        made = []
+        for cache in self._generator.cache_buckets.between(laid.begin + 2, laid.key.cache):
             most = min(self._chunk(laid.key.batch, cache), laid.name.chunk)
-            for chunk in sorted({min(most, FEW), most}):
-                made.append(dataclasses.replace(laid.name, cache=cache, chunk=chunk))
-            if cache >= laid.key.cache:
-                return made
-            cache = caches.fit(cache + 1)
+            sizes = sorted({min(most, FEW), most})
+            made += [dataclasses.replace(laid.name, cache=cache, chunk=chunk) for chunk in sizes]
+        return made
 
     def _chunk(self, batch: int, cache: int) -> int:
         """How many tokens' logits are made at once."""

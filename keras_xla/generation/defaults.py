@@ -103,15 +103,14 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
         text = resolve(own, rest, False, False)
         stored = {name: value for name, value in stored.items() if name != "max_new_tokens"}  # transcripts take all
         return Asked(text.options, tokens, SpeechOptions.from_checkpoint(stored).replace(**wishes))
-    checkpoint, _ = config.checkpoint_defaults(stored)
-    options = dict(checkpoint)
+    options, _ = config.checkpoint_defaults(stored)
     if has_encoder and stored.get("max_length") and "max_new_tokens" not in {**options, **asked}:
         length = as_integer("max_length", stored["max_length"], 1)
         options["max_new_tokens"] = max(length - 1, 1)  # it counts the start token
     merged = config.without_idle({**options, **asked})
+    idle = {name: value for name, value in options.items() if name not in merged and name not in asked}
     # What is asked for comes instead of what is stored, even where that is no value an option can have.
     options = {name: value for name, value in options.items() if name in merged and name not in asked}
-    idle = {name: value for name, value in checkpoint.items() if name not in merged and name not in asked}
     return Asked(_with_idle(GenerationOptions().replace(**options, **asked), idle))
 
 

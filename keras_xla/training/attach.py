@@ -14,6 +14,7 @@ from keras_xla import backend
 from keras_xla.backend import keras2
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
 from keras_xla.backend.steps import (
+    TakingRows,
     is_distributed,
     make_runner,
     predict_data,
@@ -21,7 +22,6 @@ from keras_xla.backend.steps import (
     require_private,
     runs_eagerly,
     state_maker,
-    taking_rows,
     watched_step,
 )
 from keras_xla.private.keras import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER, require_step_functions, step_function
@@ -131,7 +131,10 @@ class Attachment:
             return method(*args, **kwargs)
         with self._begun(self._session(kind, bound.arguments)) as session:
             known = all(hasattr(each, "set_model") for each in flat(callbacks))  # else Keras says what is wrong
-            if known and not is_list(callbacks):  # a CallbackList calls its own callbacks, maybe a session among them
+            told = known and not is_list(
+                callbacks
+            )  # a CallbackList calls its own callbacks, maybe a session among them
+            if told:
                 bound.arguments["callbacks"] = [*flat(callbacks), session]
             if old:
                 return method(*bound.args, **bound.kwargs)
@@ -142,7 +145,7 @@ class Attachment:
                 return self._predict(session, given)
             if kind == "test":
                 return self._evaluate(session, given, extra)
-            return method(**self._with_rows(session, given))
+            return method(**(self._with_rows(session, given) if told else given))
 
     def _switch(self, callbacks: Any) -> None:
         """Switch XLA as callbacks of a call want it: Keras gives them the model when we have made something already."""
@@ -154,12 +157,21 @@ class Attachment:
 
     def _session(self, kind: str, given: dict[str, Any]) -> Session:
         """A session for a call of Keras' own method."""
-        ahead = (self.jit_compile == "auto" or backend.name == "jax") and not watched(given.get("callbacks"), kind)
+        model, attribute = self._model, f"{kind}_function"
+        ahead = self.jit_compile == "auto" or backend.name == "jax"
         ahead &= reads_ahead(given.get("x")) and not capped()  # which only Keras' loop knows in a validation
         epochs = self._sessions.epochs(kind, {**given, **given.get("kwargs", {})})
-        session = Session(kind, self._sessions, ahead, given.get("steps"), epochs)
-        session.stopped = lambda: getattr(self._model, _STOPS[kind], False)
+        session = Session(kind, self._sessions, ahead, given.get("steps"), epochs, given.get("callbacks"))
+        session.stopped = lambda: getattr(model, _STOPS[kind], False)
+        session.wrapped = lambda function: getattr(model, attribute, None) is not function
+        session.batch_begins = functools.partial(self._hand_out_rows, attribute)
         return session
+
+    def _hand_out_rows(self, attribute: str) -> None:
+        """Have the function of the next step see batches if it is not ours: there may be row numbers for it."""
+        function = getattr(self._model, attribute, None)
+        if self._arrays and function is not None and not getattr(function, "takes_rows", False):
+            setattr(self._model, attribute, TakingRows(function, self._arrays))
 
     @contextlib.contextmanager
     def _begun(self, session: Session) -> Iterator[Session]:
@@ -180,6 +192,9 @@ class Attachment:
                 current[kind] = before
             for owner in session.owners:
                 self._arrays.pop(owner, None)
+            for attribute in (f"{kind}_function" for kind in KINDS):
+                if isinstance(function := getattr(self._model, attribute, None), TakingRows):
+                    setattr(self._model, attribute, function.function)
             if self.jit_compile is False and attachment_of(self._model) is self:
                 detach(self._model)
 
@@ -311,8 +326,8 @@ class Attachment:
 
         if self._is_plain():
             function = keras_make()
-            setattr(model, attribute, taking_rows(function, self._arrays) if self._arrays else function)
-            return getattr(model, attribute)
+            setattr(model, attribute, function)
+            return function
         ledger = Ledger(f"{model.name}.{kind}_step", kind, self.journal)
         policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, lambda: self._sessions.pace(kind))
         runner = None

@@ -51,6 +51,8 @@ def _batch_hook(kind: str, begins: bool) -> Callable:
         session = self if kind == self.kind else self.sessions.current.get(kind)
         if session is not None:
             session.called = begins
+            if begins:
+                session.batch_begins()
 
     return hook
 
@@ -59,7 +61,7 @@ class Session(AnyKeras):
     """One call of `fit`, `evaluate` or `predict`; as a callback, it counts the steps.
 
     There are `steps` in an epoch, None if only Keras knows, or nobody, and so many `epochs`. `ahead` tells whether
-    several steps may run before the callbacks of the first of them are called.
+    several steps may run before the `callbacks` of the first of them are called, unless those look at batches.
 
     Attributes:
         sessions: Those of the thread, which this one is among.
@@ -72,6 +74,8 @@ class Session(AnyKeras):
         group: What runs groups of batches of `predict` in place of single ones; None if nothing does.
         owners: Numbers of the arrays that are kept in memory for it.
         stopped: Whether a callback has told Keras' loop to end behind the next step.
+        wrapped: Whether the loop calls another function than the one given, which may call that one.
+        batch_begins: Called before each step that the loop asks for.
     """
 
     def __init__(
@@ -81,20 +85,29 @@ class Session(AnyKeras):
         ahead: bool = False,
         steps: int | None = None,
         epochs: int = 1,
+        callbacks: Any = None,
     ):
         super().__init__()
-        self.kind, self.ahead, self.epochs = kind, ahead, epochs
+        self.kind, self.epochs = kind, epochs
         self.sessions = sessions or Sessions()
-        self._steps, self._epoch = steps, 0
+        self._ahead, self._callbacks = ahead, callbacks
+        self._steps, self._epoch, self.done = steps, 0, 0
         self.begin_epoch()
         self.iterator: Any = None
         self.group: Any = None
         self.owners: list[int] = []
         self.stopped: Callable[[], bool] = lambda: False
+        self.wrapped: Callable[[Any], bool] = lambda function: False
+        self.batch_begins: Callable[[], None] = lambda: None
+
+    @property
+    def ahead(self) -> bool:
+        """Whether several steps may run before the callbacks of the first; those may get other hooks at any time."""
+        return self._ahead and not watched(self._callbacks, self.kind)
 
     @property
     def steps(self) -> int | None:
-        """Steps of an epoch, if that is known."""
+        """Steps of an epoch, if that is known; at most, after one that nobody knew the steps of."""
         return self._steps or (self.params or {}).get("steps")
 
     @steps.setter
@@ -110,7 +123,9 @@ class Session(AnyKeras):
         return None if self.steps is None else (self.epochs - self._epoch) * self.steps - self.done
 
     def begin_epoch(self) -> None:
-        """A pass over the data begins."""
+        """A pass over the data begins. Of one that nobody knew the steps of, Keras asks for one more in the next."""
+        if self.done and self.steps is None:
+            self._steps = self.done + 1
         self.done, self.called, self.ahead_steps, self.logs = 0, False, 0, None
 
     def answers_loop(self) -> bool:

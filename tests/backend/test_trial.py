@@ -1,4 +1,4 @@
-"""Trials: undone, timed up to when the work is done, and never the reason for an error."""
+"""Trials: unseen, timed up to when the work is done, and never the reason for an error."""
 
 import keras
 import numpy as np
@@ -11,28 +11,77 @@ import tensorflow as tf
 from keras_xla.backend.new_shapes import TrialImpossible
 from keras_xla.backend.tensorflow.machine import free_memory, machine
 from keras_xla.backend.tensorflow.runner import trial
+from keras_xla.backend.tensorflow.runner.executable import Executable
+from keras_xla.backend.tensorflow.runner.sources import Batches
+from keras_xla.backend.tensorflow.runner.trace import Trace
 from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from tests.training.helpers import LOSS, Log, X, Y, classifier
 
 
-def test_variables_get_their_values_back_also_after_an_error():
-    held = [tf.Variable([1.0, 2.0]), tf.Variable(3)]
-    with pytest.raises(KeyboardInterrupt), trial.undone(held):
-        held[0].assign_add([1.0, 1.0])
-        held[1].assign(7)
+def executable_of(way):
+    """A step that doubles a weight and counts, in one way; with its two variables, and a batch for it."""
+    weight, count, batch = tf.Variable([1.0, 2.0]), tf.Variable(0), tf.ones((3, 2))
+
+    def step(x):
+        weight.assign(2 * weight)
+        count.assign_add(1)
+        if way == "partial":
+            tf.print("a batch", output_stream="file:///dev/null")
+        return x * weight
+
+    trace = Trace(step, tf.TensorSpec((3, 2)))
+    return Executable(trace, way, ((3, 2),) if way != "graph" else None, lambda seconds: None), weight, count, batch
+
+
+@pytest.mark.parametrize("way", ["graph", "xla", "partial"])
+@pytest.mark.parametrize("feeds", ["run", "rows", "feed"])
+def test_nobody_sees_a_trial_and_nothing_done_meanwhile_is_lost(way, feeds):
+    executable, weight, count, batch = executable_of(way)
+    seen, outputs = [], []
+
+    def run():
+        if feeds == "run":
+            made = executable.run(batch)
+        elif feeds == "rows":
+            made = executable.rows([batch], 3, 0, 1, False)[0][0]
+        else:
+            iterator = iter(tf.data.Dataset.from_tensors(batch))
+            pending = iterator.get_next_as_optional()
+            made = executable.feed(Batches(iterator.element_spec), iterator, 1, pending)[0][0]
+        outputs.append(made.numpy()[0].tolist())
+        seen.append(weight.numpy().tolist())  # as another thread would
+        if len(seen) == 2:
+            weight.assign([5.0, 6.0])
+
+    assert len(executable.trial(run, 2, 10.0).steps) == 2
+    assert outputs == [[2.0, 4.0], [4.0, 8.0], [8.0, 16.0]]  # it goes on from what it found when it began
+    assert seen == [[1.0, 2.0], [1.0, 2.0], [5.0, 6.0]] and weight.numpy().tolist() == [5.0, 6.0] and int(count) == 0
+    run()
+    assert outputs[-1] == [10.0, 12.0] and weight.numpy().tolist() == [10.0, 12.0] and int(count) == 1
+
+
+def test_an_interrupted_trial_leaves_all_as_it_was():
+    executable, weight, count, batch = executable_of("graph")
+
+    def run():
+        executable.run(batch)
         raise KeyboardInterrupt
-    assert held[0].numpy().tolist() == [1.0, 2.0] and int(held[1]) == 3
+
+    with pytest.raises(KeyboardInterrupt):
+        executable.trial(run, 1, 1.0)
+    assert weight.numpy().tolist() == [1.0, 2.0] and int(count) == 0
+    assert executable.run(batch)[0].numpy().tolist() == [2.0, 4.0] and int(count) == 1
 
 
 def test_a_copy_that_would_not_fit_is_not_made(monkeypatch):
     held = [tf.Variable(tf.zeros((1024, 1024)))]
     monkeypatch.setattr(trial, "free_memory", lambda: 2**22)
-    with pytest.raises(TrialImpossible, match=r"a copy of what the step changes, 0\.0 GiB"), trial.undone(held):
-        raise AssertionError("the step must not run")
+    with pytest.raises(TrialImpossible, match=r"a copy of what the step changes, 0\.0 GiB"):
+        trial.copies_of(held)
     monkeypatch.setattr(trial, "free_memory", lambda: None)  # nobody knows
-    with trial.undone(held):
-        pass
+    (copy,) = trial.copies_of(held).values()
+    assert copy.shape == held[0].shape and copy.handle is not held[0].handle
 
 
 def test_a_fit_whose_state_does_not_fit_twice_runs_plainly_and_says_so(monkeypatch):
@@ -42,7 +91,7 @@ def test_a_fit_whose_state_does_not_fit_twice_runs_plainly_and_says_so(monkeypat
     histories = [each.fit(X, Y, epochs=2, batch_size=24, verbose=0).history["loss"] for each in (model, plain)]
     assert histories[0] == histories[1] and log.new() == []
     (decision,) = attachment_of(model).journal.decisions
-    assert decision.reason.startswith("no trial: a trial keeps a copy of what the step changes")
+    assert decision.reason.startswith("no trial: a trial runs on a copy of what the step changes")
 
 
 def test_the_free_memory_of_this_machine_is_known():

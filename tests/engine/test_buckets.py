@@ -25,3 +25,10 @@ def test_own_sizes_are_used_in_order():
 def test_bad_sizes_are_refused(sizes):
     with pytest.raises(ValueError, match="increasing sizes above 0"):
         make("batch", sizes, 1)
+
+
+@given(st.integers(1, 200), st.integers(0, 200))
+def test_those_between_two_sizes_are_the_ones_that_hold_any_size_between_them(first, more):
+    for buckets in (Buckets("cache", None, 32), make("cache", [10, 50, 400], 1)):
+        held = sorted({buckets.fit(n) for n in range(first, first + more + 1)})
+        assert list(buckets.between(first, first + more)) == held

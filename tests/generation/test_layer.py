@@ -329,7 +329,7 @@ def test_more_rows_than_run_at_once_are_batches_with_the_same_results(model):
     assert (few.generate(rows)["sequences"] == XLAGenerationLayer(model, **options).generate(rows)["sequences"]).all()
 
 
-def test_what_a_checkpoint_tunes_for_sampling_and_beams_holds_once_they_are_asked_for(model, tmp_path):
+def test_what_a_checkpoint_tunes_for_sampling_and_beams_holds_once_they_are_asked_for(model):
     stored = {"top_k": 1, "temperature": 0.0, "length_penalty": 2.0}  # a temperature that no option can have
     layer = XLAGenerationLayer(model, max_new_tokens=6, generation_config=stored, pad_token_id=0)
     greedy = layer.generate([[5, 6, 7]])["sequences"].tolist()

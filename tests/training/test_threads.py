@@ -62,21 +62,3 @@ def test_threads_train_a_model_each_as_one_after_the_other(jit_compile):
     jobs = [lambda i=i: together.update({i: losses(models[i])}) for i in range(2)]
     in_threads(*jobs)
     np.testing.assert_allclose([together[0], together[1]], [alone, alone], rtol=1e-5)
-
-
-@on_tensorflow
-def test_a_trial_undoes_only_what_its_own_step_does():
-    """Else what another thread trains while this one tries how to predict would be lost."""
-    import tensorflow as tf
-
-    from keras_xla.backend.tensorflow.runner.executable import Executable
-    from keras_xla.backend.tensorflow.runner.trace import Trace
-
-    model = compile(classifier(), **{**OPTIONS, "jit_compile": "auto"})
-    model.fit(X, Y, verbose=0)
-    kernel, x, y = model.weights[0], tf.TensorSpec((None, *X.shape[1:])), tf.TensorSpec((None,), "int32")
-    before = np.array(kernel)
-    for step, spec, kept in ((model.train_step, (x, y), before), (model.predict_step, x, np.ones_like(before))):
-        executable = Executable(Trace(step, spec), "graph", None, print)
-        executable.trial(lambda: kernel.assign(np.ones_like(before)), 1, 1.0)
-        np.testing.assert_array_equal(np.asarray(kernel), kept)

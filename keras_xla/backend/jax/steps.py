@@ -25,11 +25,14 @@ def _never(*_) -> bool:
 
 make_state_runner = Runner
 make_runner = require_private = _nothing  # Keras' own functions run, which compile every step, or that runner does
-taking_rows = _nothing  # which is never asked for: no arrays are kept
 is_distributed = _never  # how JAX distributes is in the arrays, and the functions are the same
 state_maker = _nothing  # Keras makes all state before it traces
 runs_eagerly = _never  # not all functions
 replace_functions = restore_functions = _nothing  # `jax.jit`, which scripts write themselves, is XLA
+
+
+class TakingRows:
+    """Nothing is one: no arrays are kept, so there are no row numbers."""
 
 
 def reads_ahead(x: Any) -> bool:

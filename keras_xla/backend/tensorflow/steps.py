@@ -1,7 +1,8 @@
 """Step functions on TensorFlow: our own runner, and Keras' functions seen from outside where those have to run."""
 
+import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -63,20 +64,36 @@ def watched_step(kind: str, keras_make: Callable, own: bool, saw: Callable) -> C
     return run
 
 
-def taking_rows(function: Callable, arrays: Mapping[int, Any]) -> Callable:
-    """A function of Keras' own as one that row numbers may be given to, by a call that began with ours.
+class TakingRows:
+    """A function that is not ours as one that may be given row numbers: it gets the batches.
 
     `arrays` are, by the number that their row numbers carry, objects whose `batch` has all rows as tensors.
     """
 
-    def run(batches):
-        if isinstance(batches, tf.data.Iterator) and are_numbers(batches.element_spec):
-            return function(iter([gathered(next(batches), arrays)]))
-        if isinstance(batches, list):
-            batches = [gathered(batch, arrays) for batch in batches]
-        return function(batches)
+    takes_rows = True
 
-    return run
+    def __init__(self, function: Callable, arrays: Mapping[int, Any]):
+        self.function, self._arrays = function, arrays
+
+    def __call__(self, batches):
+        if isinstance(batches, tf.data.Iterator) and are_numbers(batches.element_spec):
+            return self.function(_Batches(batches, self._arrays))
+        return self.function(batches)
+
+
+class _Batches:
+    """The batches that an iterator has the row numbers of; raises `StopIteration` at once if there are none left."""
+
+    def __init__(self, numbers: Iterator, arrays: Mapping[int, Any]):
+        self._numbers, self._arrays = itertools.chain([next(numbers)], numbers), arrays
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return gathered(next(self._numbers), self._arrays)
+
+    get_next = __next__  # as iterators of `tf.data` have it
 
 
 def _outside_view(data: Any) -> Signature:

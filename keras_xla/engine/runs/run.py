@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.runs.generation import CALL_SECONDS, Generation
+from keras_xla.engine.runs.generation import CALL_SECONDS, Found, Generation
 from keras_xla.engine.runs.watch import Watch
 
 
@@ -95,7 +95,7 @@ class Run:
             ValueError: if logits are NaN; with `skip_broken` such rows have no tokens, and NaN as their score.
         """
         options, count, found = self._options, len(self._busy), self.generation.found()
-        broken = self._busy & found.broken[:count]  # idle rows find nothing
+        broken = self._broken(found)
         self._spoiled = broken.any()
         if skip_broken:
             found.lengths[:count][broken], found.scores[:count][broken] = 0, np.nan
@@ -113,9 +113,13 @@ class Run:
     def close(self) -> None:
         """Let go of the generation; nothing else may be asked. A state with NaN in it serves nobody else."""
         if self._spoiled is None:  # a stream that nobody reads any further
-            self._spoiled = self.generation.found().broken.any()
+            self._spoiled = self._broken(self.generation.found()).any()
         if not self._spoiled:
             self._close(self.generation)
+
+    def _broken(self, found: Found) -> np.ndarray:
+        """Whether the logits of each row were NaN; idle rows find nothing."""
+        return self._busy & found.broken[: len(self._busy)]
 
     def _look(self, stops: Sequence[Stop]) -> None:
         if not stops:

@@ -169,10 +169,9 @@ class Starter:
             yield from self._first_calls_at(asked, key, smaller)
             smaller = (key,)
         if chunked:  # what is to make fewer tokens begins with less
-            size = self._cache.fit(slots_of(asked.prompt_end, 1, asked.key.beams))
-            while size < asked.key.cache:
-                yield from self._first_calls_at(asked, dataclasses.replace(asked.key, cache=size))
-                size = self._cache.fit(size + 1)
+            for size in self._cache.between(slots_of(asked.prompt_end, 1, asked.key.beams), asked.key.cache):
+                if size < asked.key.cache:
+                    yield from self._first_calls_at(asked, dataclasses.replace(asked.key, cache=size))
 
     def _first_calls_at(
         self, asked: _Prepared, key: StateKey, smaller: tuple[StateKey, ...] = ()

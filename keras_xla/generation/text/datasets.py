@@ -32,9 +32,11 @@ def listed(dataset: Any) -> list | dict[str, np.ndarray]:
         part = _prompts_of(element)
         if prompts.is_text(part):
             made += prompts.strings(part)
+        elif isinstance(part, Mapping):
+            masked = masked or part.get("attention_mask") is not None
+            made += prompts.rows(part)
         else:
-            masked = masked or (isinstance(part, Mapping) and part.get("attention_mask") is not None)
-            made += prompts.rows(part if isinstance(part, Mapping) or len(part.shape) != 1 else part[None])
+            made += prompts.rows(part[None] if len(part.shape) == 1 else part)
     return _with_mask(made) if masked else made
 
 

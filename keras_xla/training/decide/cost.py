@@ -3,7 +3,8 @@
 from keras_xla.backend.new_shapes import StepProfile
 
 # Processor seconds of the first step through XLA, fitted to 22 train steps of 370 to 12,000 operations (dense,
-# recurrent, transformers, convolutions; TensorFlow 2.21 on two cores). Off by a third, at most.
+# recurrent, transformers, convolutions; TensorFlow 2.21 on two cores). Off by a third, at most, on that machine; on a
+# faster one they have been twice too high.
 SECONDS_AT_LEAST = 1.0
 SECONDS_AN_OPERATION = 0.001
 SECONDS_A_LOOP = 0.12  # its gradient is traced again for XLA

@@ -54,7 +54,7 @@ _SUMS = {"sum", "mean_with_sample_weight"}
 _MIX: tuple[str, ...] = ("BatchNormalization", "ActivityRegularization", "Random", "Gaussian", "Alpha", "MixUp")
 _MIX += ("CutMix", "AugMix", "RandAugment", "AutoContrast", "Masking")
 _COUNT_ROWS = ("R2Score", "PearsonCorrelation", "ConcordanceCorrelation")  # metrics that do so whatever the weights
-_IOU = ("IoU", "BinaryIoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU")  # they want a weight for each number of a row
+_IOU = "IoU"  # metrics whose names end so want a weight for each number of a row
 
 
 @otherwise(False)
@@ -83,7 +83,6 @@ def _alone(layer: keras.layers.Layer) -> bool:
         not kind.__name__.startswith(_MIX)
         and getattr(layer, "activity_regularizer", None) is None
         and not getattr(layer, "mask_zero", False)
-        and not getattr(layer, "stateful", False)
     )
 
 
@@ -112,7 +111,7 @@ def _metrics_count(model: keras.Model) -> bool:
         is_keras_own(metric, keras.metrics)
         and "update_state" not in vars(metric)  # the user's own
         and not type(metric).__name__.startswith(_COUNT_ROWS)
-        and type(metric).__name__ not in _IOU
+        and not type(metric).__name__.endswith(_IOU)
         and ((function := metric_function(metric)) is None or is_of_keras(function))
         for metric in compiled.metrics
     )
@@ -122,8 +121,9 @@ def _metrics_take(model: keras.Model, batch: Any) -> bool:
     """Whether a weight for each row is what all metrics expect: of the others, Keras' means alone take any targets."""
     _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
     ranks = [len(leaf.shape) for leaf in keras.tree.flatten(y) if leaf is not None]
-    metrics = getattr(compiled_metrics(model), "metrics", [])
-    return max(ranks, default=0) <= 2 or all(isinstance(metric, keras.metrics.Mean) for metric in metrics)
+    if max(ranks, default=0) <= 2:
+        return True
+    return all(isinstance(metric, keras.metrics.Mean) for metric in getattr(compiled_metrics(model), "metrics", []))
 
 
 def _targets_fit(model: keras.Model, batch: Any) -> bool:

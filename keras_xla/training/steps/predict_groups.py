@@ -51,6 +51,7 @@ class Groups:
 
     def __init__(self, runner: Any, batches: int | None, steps: int | None, session: Session, journal: Journal):
         self._session, self._journal = session, journal
+        self._watched = False
         total = steps or batches or -1  # as Keras understands it
         self._total = total if total > 0 else None
         self.done, self._count = 0, 1
@@ -62,6 +63,10 @@ class Groups:
         """Whether all batches that are wanted have run, as far as their number is known."""
         return self._total is not None and self.done >= self._total
 
+    def begin(self) -> None:
+        """The first batch is next; callbacks that look at batches by now get one by one, with its outputs."""
+        self._watched = not self._session.ahead
+
     def run_one(self, function: Callable) -> Any:
         """Run the next batch by `function(batch) -> outputs`; otherwise as `run`."""
         if not self.ended:
@@ -69,10 +74,13 @@ class Groups:
             self.done += 1
             self._session.done = self.done
             self.made.add(outputs, 1)
+            return outputs if self._watched else self._nothing
         return self._nothing
 
     def run(self, runner: Any) -> Any:
-        """Run the next group, unless all have run; returns a number, of which Keras may keep as many as it likes.
+        """Run the next group, unless all have run.
+
+        Returns a number, of which Keras may keep as many as it likes; the outputs where callbacks look at batches.
 
         `runner` is that of the model's function now.
 
@@ -80,7 +88,8 @@ class Groups:
         """
         if self.ended:
             return self._nothing
-        count = self._count if self._total is None else min(self._count, self._total - self.done)
+        count = 1 if self._watched else self._count
+        count = count if self._total is None else min(count, self._total - self.done)
         start = time.perf_counter()
         made = runner.run(self._session.iterator, count, every=True)
         seconds = time.perf_counter() - start
@@ -91,7 +100,7 @@ class Groups:
             # Twice as many at most: batches that were read beforehand tell little about how fast the others come.
             self._count = min(2 * count, next_count(made.batches, seconds, made.outputs))
         self.made.add(made.outputs, made.batches)
-        return self._nothing
+        return made.outputs if self._watched else self._nothing
 
 
 class OtherFunction:
@@ -113,6 +122,10 @@ class GroupCallbacks(keras.callbacks.CallbackList):
     def __init__(self, groups: Groups, flag: StopFlag, *args, **kwargs):
         self._groups, self._flag, self._told = groups, flag, 0
         super().__init__(*args, **kwargs)
+
+    def on_predict_begin(self, logs=None):
+        super().on_predict_begin(logs)
+        self._groups.begin()
 
     def on_predict_batch_begin(self, batch, logs=None):
         super().on_predict_batch_begin(self._groups.done, logs)

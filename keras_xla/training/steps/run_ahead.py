@@ -20,11 +20,14 @@ class StepFunction:
     """Runs the batches of train or test steps, several at once where nobody watches them one by one.
 
     Keras calls once for every batch. Where callbacks only look at epochs, one call runs many batches in one graph, and
-    the calls for those return at once. Whoever else calls, with an iterator of their own, gets one step at a time.
+    the calls for those return at once. Whoever else calls, with an iterator of their own, gets one step at a time; a
+    function that somebody has put around this one does, too.
 
     `steps` is what `steps_per_execution` asks for: each call is for so many batches. `session()` is the call of `fit`
     or `evaluate` that is going on, or None.
     """
+
+    takes_rows = True  # numbers of rows, in place of batches
 
     def __init__(self, runner, kind: str, steps: int, session: Callable[[], Session | None], journal: Journal):
         self.runner, self._kind, self.steps, self._session, self._journal = runner, kind, steps, session, journal
@@ -78,7 +81,7 @@ class StepFunction:
             self._journal.ran(self._kind, made.way, made.batches, seconds)
 
     def _count(self, session: Session) -> int:
-        if self.steps > 1 or not session.ahead or session.stopped():
+        if self.steps > 1 or session.stopped() or session.wrapped(self) or not session.ahead:
             return self.steps
         left = session.left_in_epoch()
         return self._ahead if left is None else max(1, min(self._ahead, left))

@@ -1,4 +1,4 @@
-"""One way to run one trace: timed, undone after a trial, and known to have compiled."""
+"""One way to run one trace: timed in a trial that changes no variable, and known to have compiled."""
 
 import contextlib
 import functools
@@ -17,8 +17,9 @@ from keras_xla.backend.tensorflow.partial.split import NotSplittable
 from keras_xla.backend.tensorflow.runner.loops import loop, rows_loop
 from keras_xla.backend.tensorflow.runner.sources import Batches
 from keras_xla.backend.tensorflow.runner.trace import Trace
-from keras_xla.backend.tensorflow.runner.trial import lacks_memory, timed_runs, undone
+from keras_xla.backend.tensorflow.runner.trial import copies_of, lacks_memory, timed_runs
 from keras_xla.backend.tensorflow.runner.ways import make
+from keras_xla.private.tensorflow import call_with
 
 _NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
 _NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}|node `([^`]+)`")
@@ -28,6 +29,12 @@ _OF_XLA = (
     tf.errors.InternalError,
     tf.errors.ResourceExhaustedError,
 )
+
+
+class _Trial(threading.local):
+    """Handles of copies, by the ids of the handles that they stand for; None outside of a trial."""
+
+    copies: dict[int, tf.Tensor] | None = None
 
 
 class Executable:
@@ -40,6 +47,7 @@ class Executable:
         self.trace, self.way, self.shapes = trace, way, shapes
         self._told = compiled if way != "graph" else None
         self._lock = threading.RLock()
+        self._trial = _Trial()
         self._loops: dict[tuple[bool, bool, str], Callable] = {}
         self._row_loops: dict[bool, Callable] = {}
         self.instead: Any = None  # `Callable[[WayFailed, Callable], Executable]`, once it was decided on
@@ -121,7 +129,12 @@ class Executable:
 
     def run(self, batch) -> Any:
         """Run one batch."""
-        return self._run(lambda: self._one(batch))
+
+        def run():
+            traced = self._trial.copies is not None and not hasattr(self._one, "captured_inputs")
+            return self._call(self._one.get_concrete_function(batch) if traced else self._one, batch)
+
+        return self._run(run)
 
     def rows(self, tensors: Sequence[tf.Tensor], size: int, first: int, count: int, joined: bool) -> tuple[list, int]:
         """Run `count` batches of `size` rows of arrays, from row `first` on; see `loops.rows_loop`."""
@@ -134,20 +147,20 @@ class Executable:
                 number = tf.TensorSpec([], tf.int32)
                 rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in tensors]
                 self._row_loops[joined] = made.get_concrete_function(rows, number, number, number)
-            return self._row_loops[joined](list(tensors), *map(tf.constant, (size, first, count)))
+            return self._call(self._row_loops[joined], list(tensors), *map(tf.constant, (size, first, count)))
 
         outputs, ran = self._run(run, lambda made: int(made[1]) > 0)
         return outputs, int(ran)
 
     def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
-        """Time `run`, which runs a batch through `feed` or `run`, and undo what it did to variables; see `timed_runs`.
+        """Time `run`, which runs a batch through `feed`, `run` or `rows`, on copies of variables; see `timed_runs`.
 
         Raises `WayFailed` if XLA cannot compile it, or it failed; `TrialImpossible` if there is no memory for a trial,
         or the plain graph failed. The step is to be run plainly then: it raises what it raises in plain Keras, or
         nothing, as a trial runs the batch several times.
         """
         try:
-            with undone(self.trace.changed):
+            with self.on_copies():
                 return timed_runs(run, repeats, limit)
         except TrialImpossible:
             raise
@@ -158,6 +171,25 @@ class Executable:
             failed.lasting &= not lacks_memory(error.__cause__ or error)
             raise failed from error.__cause__ or error
 
+    @contextlib.contextmanager
+    def on_copies(self) -> Iterator[None]:
+        """Within it, what this thread runs reads and writes copies of the variables that the step may write.
+
+        So a trial is seen by nobody, and nothing that another thread or Ctrl-C does meanwhile gets lost. Raises
+        `TrialImpossible` if there is no memory for them.
+        """
+        copies = copies_of(self.trace.changed)
+        self._trial.copies = {key: copy.handle for key, copy in copies.items()}
+        try:
+            yield
+        finally:
+            self._trial.copies = None
+            del copies  # their handles are good for as long as these live
+
+    def _call(self, function: Callable, *args: Any) -> Any:
+        copies = self._trial.copies
+        return function(*args) if copies is None else call_with(function, args, copies)
+
     def _feed(self, source: Batches, iterator, count: int, pending, joined: bool) -> tuple[list, int, Any]:
         def run():
             kind = source.gathers, joined, repr(iterator.element_spec)
@@ -166,7 +198,7 @@ class Executable:
                 # One trace for arrays of any number of rows.
                 rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in source.tensors]
                 self._loops[kind] = made.get_concrete_function(iterator, tf.TensorSpec([], tf.int32), pending, rows)
-            return self._loops[kind](iterator, tf.constant(count), pending, source.tensors)
+            return self._call(self._loops[kind], iterator, tf.constant(count), pending, source.tensors)
 
         outputs, ran, pending = self._run(run, lambda made: int(made[1]) > 0)
         return outputs, int(ran), pending

@@ -23,7 +23,6 @@ from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, joined
 from keras_xla.backend.tensorflow.runner.sources import Batches, gathered, shapes_of, source_of
 from keras_xla.backend.tensorflow.runner.specs import alike, common, leaves_with_names, opened, spec_of
 from keras_xla.backend.tensorflow.runner.trace import Trace, tensors_of
-from keras_xla.backend.tensorflow.runner.trial import undone
 
 MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good
 
@@ -180,7 +179,9 @@ class Runner:
 
     def reconsider(self) -> None:
         """Ask again about what runs as the plain graph."""
-        self._chosen = {name: chosen for name, chosen in self._chosen.items() if chosen.way != "graph"}
+        for name, chosen in list(self._chosen.items()):
+            if chosen.way == "graph":
+                self._chosen.pop(name, None)
         with self._lock:
             passes = list(self._passes.values())
         for this in passes:
@@ -339,7 +340,7 @@ class Runner:
             if isinstance(error, ShapesRefused):
                 return graph
             if chosen.stops:  # what failed may be a check in the step, and not XLA: then the plain graph raises it
-                with contextlib.suppress(TrialImpossible), undone(graph.trace.changed):
+                with contextlib.suppress(TrialImpossible), graph.on_copies():
                     once(graph)()
             return executable(self._failed(answered, chosen.way, str(error), error.node))
 
@@ -362,7 +363,9 @@ class Runner:
 
     def _instead_of(self, executable: Executable, error: WayFailed, once: Callable) -> Executable:
         other = executable.instead(error, once)
-        self._chosen = {name: other if chosen is executable else chosen for name, chosen in self._chosen.items()}
+        for name, chosen in list(self._chosen.items()):  # others may decide meanwhile
+            if chosen is executable:
+                self._chosen[name] = other
         return other
 
 

@@ -1,14 +1,13 @@
-"""Runs of a step that leave no trace: timed, and what they did to variables undone."""
+"""Runs of a step that leave no trace: timed, and with copies of the variables that it writes."""
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from keras_xla.backend.new_shapes import Timing, TrialImpossible
-from keras_xla.backend.tensorflow.machine import free_memory, on_gpu, wait_for_devices
+from keras_xla.backend.tensorflow.machine import free_memory, wait_for_devices
 
 LARGEST_SHARE = 0.5  # of the free memory, that the copies of a trial may take
 
@@ -37,27 +36,25 @@ def clocked(run: Callable[[], Any], wait: bool = True) -> tuple[float, Any]:
     return time.perf_counter() - start, outputs
 
 
-@contextlib.contextmanager
-def undone(variables: Sequence[tf.Variable]) -> Iterator[None]:
-    """Give variables back the values that they have now.
+def copies_of(variables: Sequence[tf.Variable]) -> dict[int, tf.Variable]:
+    """A copy of each variable, by the id of the handle that traced functions have captured of it.
 
-    The values of a GPU wait in the computer's memory, since the GPU's is the scarce one. Raises `TrialImpossible` if
-    there is no memory for a copy of them.
+    Raises `TrialImpossible` if there is no memory for them.
     """
     needed = sum(variable.dtype.size * (variable.shape.num_elements() or 0) for variable in variables)
     free = free_memory()
+    told = f"a trial runs on a copy of what the step changes, {needed / 2**30:.1f} GiB"
     if free is not None and needed > LARGEST_SHARE * free:
-        raise TrialImpossible(
-            f"a trial keeps a copy of what the step changes, {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of "
-            "memory are free"
-        )
-    with tf.device("CPU") if on_gpu() else contextlib.nullcontext():
-        kept = [tf.identity(variable.read_value()) for variable in variables]
+        raise TrialImpossible(f"{told}, and {free / 2**30:.1f} GiB of memory are free")
     try:
-        yield
-    finally:
-        for variable, value in zip(variables, kept, strict=True):
-            variable.assign(value)
+        return {id(variable.handle): _copy(variable) for variable in variables}
+    except tf.errors.ResourceExhaustedError as error:
+        raise TrialImpossible(f"{told}, for which there is no memory") from error
+
+
+def _copy(variable: tf.Variable) -> tf.Variable:
+    with tf.device(variable.device):
+        return tf.Variable(variable.read_value(), trainable=False, shape=variable.shape)
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -1,0 +1,166 @@
+"""What a script puts on a model or a callback while a call goes on, and data that grow: as in plain Keras."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_xla
+
+on_tensorflow = pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="on JAX Keras' loop holds the state, which no callback can change"
+)
+X, Y = np.ones((8, 1), "float32"), np.zeros((8, 1), "float32")
+
+
+def trained(ours, callback, batch_size=1, jit_compile="auto", **how):
+    """The weight of a model whose loss is its output, after an epoch in plain Keras or in ours; and what is left."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+    given = {"optimizer": keras.optimizers.SGD(1.0), "loss": lambda y, p: keras.ops.mean(p)}
+    if ours:
+        keras_xla.compile(model, **given, jit_compile=jit_compile)
+    else:
+        model.compile(**given)
+    data = {"x": X, "y": Y, "batch_size": batch_size, **how}
+    model.fit(**data, shuffle=False, verbose=0, callbacks=[callback])
+    model.evaluate(X, Y, batch_size=batch_size or 1, verbose=0, callbacks=[callback])
+    return float(np.asarray(model.weights[0])[0, 0]), callback.seen, model
+
+
+class Wraps(keras.callbacks.Callback):
+    """Puts a function of its own in front of the step function, which halves the learning rate behind each step."""
+
+    def __init__(self, kind="train", looks=False):
+        super().__init__()
+        self.kind, self.looks, self.seen, self.wrapper = kind, looks, [], None
+
+    def _wrap(self):
+        attribute, lr, looks, seen = f"{self.kind}_function", self.model.optimizer.learning_rate, self.looks, self.seen
+        inner = getattr(self.model, attribute)
+
+        def function(*arguments):
+            if looks:
+                batch = next(arguments[-1])
+                seen.append([np.asarray(leaf).tolist() for leaf in keras.tree.flatten(batch)])
+                arguments = (*arguments[:-1], iter([batch]))
+            outputs = inner(*arguments)
+            lr.assign(lr / 2)
+            seen.append("step")
+            return outputs
+
+        self.wrapper = function
+        setattr(self.model, attribute, function)
+
+    def on_train_begin(self, logs=None):
+        if self.kind == "train":
+            self._wrap()
+
+    def on_test_begin(self, logs=None):
+        if self.kind == "test":
+            self._wrap()
+
+
+@on_tensorflow
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("looks", [False, True], ids=["calls", "looks"])
+@pytest.mark.parametrize("kind", ["train", "test"])
+def test_a_function_around_the_step_function_is_called_for_each_batch(kind, looks, batch_size, jit_compile):
+    plain, seen, _ = trained(False, Wraps(kind, looks), batch_size)
+    callback = Wraps(kind, looks)
+    ours, seen_ours, model = trained(True, callback, batch_size, jit_compile)
+    assert ours == pytest.approx(plain) and seen_ours == seen and "step" in seen
+    assert getattr(model, f"{kind}_function") is callback.wrapper  # where it was put
+
+
+@on_tensorflow
+def test_a_function_around_one_for_several_steps_gets_as_many():
+    def steps_of_two(ours):
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
+        given = {"optimizer": keras.optimizers.SGD(1.0), "loss": lambda y, p: keras.ops.mean(p)}
+        (keras_xla.compile if ours else keras.Model.compile)(model, **given, steps_per_execution=2)
+        callback = Wraps()
+        model.fit(X, Y, batch_size=1, verbose=0, shuffle=False, callbacks=[callback])
+        return float(np.asarray(model.weights[0])[0, 0]), callback.seen
+
+    assert steps_of_two(True) == steps_of_two(False) == (-3.75, ["step"] * 4)
+
+
+class Hooks(keras.callbacks.Callback):
+    """Looks at batches from when it is told something on."""
+
+    def __init__(self, when):
+        super().__init__()
+        self.when, self.seen = when, []
+
+    def _hook(self):
+        def end(batch, logs=None):
+            self.seen.append((batch, {name: np.asarray(value).tolist() for name, value in (logs or {}).items()}))
+            if self.when != "on_predict_begin":  # where plain Keras calls hooks in other threads
+                self.model.optimizer.learning_rate = 0.5 ** (batch + 1)
+
+        self.on_train_batch_end = self.on_test_batch_end = self.on_predict_batch_end = end
+
+    def set_model(self, model):
+        super().set_model(model)
+        if self.when == "set_model":
+            self._hook()
+
+    def on_train_begin(self, logs=None):
+        if self.when == "on_train_begin":
+            self._hook()
+
+    def on_test_begin(self, logs=None):
+        if self.when == "on_test_begin":
+            self._hook()
+
+    def on_predict_begin(self, logs=None):
+        if self.when == "on_predict_begin":
+            self._hook()
+
+
+@on_tensorflow
+@pytest.mark.parametrize("when", ["set_model", "on_train_begin", "on_test_begin"])
+def test_hooks_that_a_callback_gets_while_a_call_begins_are_called_for_each_batch(when):
+    (plain, seen, _), (ours, seen_ours, _) = trained(False, Hooks(when)), trained(True, Hooks(when))
+    assert ours == pytest.approx(plain) and [batch for batch, _ in seen_ours] == [batch for batch, _ in seen]
+    for (_, logs), (_, expected) in zip(seen_ours, seen, strict=True):
+        assert logs == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_so_are_those_of_predict(kind):
+    seen = []
+    for ours in (False, True):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        (keras_xla.compile if ours else keras.Model.compile)(model, "sgd", "mse")
+        callback, data = Hooks("on_predict_begin"), X
+        if kind == "dataset":
+            tf = pytest.importorskip("tensorflow")
+            data = tf.data.Dataset.from_tensor_slices(X).batch(1)
+        outputs = model.predict(data, batch_size=1 if kind == "arrays" else None, verbose=0, callbacks=[callback])
+        told = sorted(callback.seen, key=lambda each: each[0])  # plain Keras calls them in several threads
+        seen.append((outputs.tolist(), told))
+    assert seen[0] == seen[1] and len(seen[0][1]) == 8
+
+
+@pytest.mark.parametrize("lengths", [(40, 200, 300), (40, 10, 200), (3, 4, 5)])
+def test_data_of_a_length_that_nobody_knows_may_grow(lengths):
+    """Keras asks for one batch more than there were in the first epoch."""
+    tf = pytest.importorskip("tensorflow")
+
+    def weight(ours):
+        epochs = iter(lengths)
+
+        def batches():
+            for _ in range(next(epochs, 0)):
+                yield np.ones((1, 1), "float32"), np.zeros((1, 1), "float32")
+
+        kinds = (tf.TensorSpec((1, 1)), tf.TensorSpec((1, 1)))
+        data = tf.data.Dataset.from_generator(batches, output_signature=kinds)
+        callback = keras.callbacks.Callback()
+        callback.seen = []
+        return trained(ours, callback, x=data, y=None, batch_size=None, epochs=3)[0]
+
+    assert weight(True) == weight(False) < 0
