@@ -113,6 +113,13 @@ MASK = Name(
     "masks are lost; the tests find that, nothing else can",
     _SEEN,
 )
+LOGITS = Name(
+    "keras.KerasTensor",
+    "_keras_logits",
+    "what a softmax or a sigmoid was made of, from which Keras computes crossentropies on TensorFlow",
+    "losses of batches that are filled up are less exact; the tests find that, nothing else can",
+    _SEEN,
+)
 HISTORY = Name(
     "keras.KerasTensor",
     "_keras_history",
@@ -244,6 +251,14 @@ def logs_in_order(model: keras.Model, logs: dict) -> Any:
 def mask_of(x: Any) -> Any:
     """The mask on a tensor; None without."""
     return getattr(x, MASK.name, None)
+
+
+def with_logits(x: Any, change: Callable) -> Any:
+    """`change(x)`, with `change` of its logits in place of those that Keras has put on `x`."""
+    made, logits = change(x), getattr(x, LOGITS.name, None)
+    if logits is not None:
+        setattr(made, LOGITS.name, change(logits))
+    return made
 
 
 def maker_of(x: keras.KerasTensor) -> Any:

@@ -291,6 +291,8 @@ class Attachment:
         model, size = self._model, given["batch_size"] or 32
         if given["steps"] is not None or capped() or is_distributed(model):  # replicas may differ in moving statistics
             return None
+        if "predict_step" in vars(model):  # the user's own, which may mix rows
+            return None
         if not isinstance(size, _SIZES):  # Keras says what is wrong with it
             return None
         if self._is_plain() or not model.jit_compile or watched(given["callbacks"], "predict"):

@@ -4,12 +4,14 @@ import inspect
 import os
 import subprocess
 import sys
+from collections import OrderedDict
 
 import keras
 import numpy as np
 import pytest
 
 from keras_xla.diagnosis.errors import XLAUnsupportedError
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
 from tests.training.helpers import FORCED, LOSS, OPTIONS, SIZE, Log, X, Y, classifier
@@ -179,3 +181,85 @@ def test_xla_itself_says_how_often_it_compiled(tmp_path):
     assert done.returncode == 0, done.stderr
     counts = [tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines() if line.startswith("RESULT")]
     assert counts == [(4, 4), (8, 8)]  # modules that XLA dumped, events in the log
+
+
+def two_inputs():
+    a, b = keras.Input((1,), name="a"), keras.Input((1,), name="b")
+    return keras.Model({"a": a, "b": b}, keras.layers.Subtract()([a, b]))
+
+
+A = np.arange(40, dtype="float32").reshape(40, 1) / 40
+MAPPINGS = {
+    "dict": {"a": A + 5, "b": A},
+    "ab": OrderedDict(a=A + 5, b=A),
+    "ba": OrderedDict(b=A, a=A + 5),
+}
+
+
+@pytest.mark.parametrize("order", [("dict", "ba", "dict"), ("ab", "ba"), ("ba", "dict"), ("ba", "ab", "dict")])
+def test_mappings_with_the_same_keys_are_one_kind_of_batch(order):
+    """`tf.function` takes them for one, whatever their class and order: Keras goes on as with the first."""
+    y, shown = np.full((40, 1), 5.0, "float32"), []
+    for made in (keras.Model.compile, compile):
+        model, log = two_inputs(), Log()
+        made(model, "sgd", "mse")
+        for name in order:
+            x = MAPPINGS[name]
+            logs = model.fit(x, y, verbose=0, shuffle=False).history["loss"]
+            shown.append((name, logs, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0)[:, 0].tolist()))
+    assert shown[: len(order)] == shown[len(order) :] and log.new() == []
+
+
+class Draws(keras.layers.Layer):
+    """Adds random numbers that it draws somehow to enough work that XLA is faster."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw, self.seed = draw, keras.random.SeedGenerator(7)
+        self.dense = [keras.layers.Dense(4, "gelu") for _ in range(30)]
+
+    def build(self, shape):
+        for layer in self.dense:
+            layer.build(shape)
+
+    def call(self, x):
+        for layer in self.dense:
+            x = x + 0.01 * layer(x)
+        return x + keras.ops.cast(self.draw(x, self.seed), "float32")
+
+
+def categorical(x, seed):
+    return keras.random.categorical(keras.ops.zeros((32, 4)), 4, seed=seed)
+
+
+def categorical_of_outputs(x, seed):
+    return keras.random.categorical(x @ keras.ops.ones((4, 4)), 4, seed=seed)
+
+
+def in_a_function(x, seed):
+    return tf.function(lambda: keras.random.normal((32, 4), seed=seed))()
+
+
+def in_a_loop(x, seed):
+    return keras.ops.fori_loop(0, 3, lambda i, y: y + keras.random.uniform((32, 4), seed=seed), 0 * x)
+
+
+@pytest.mark.parametrize(
+    ("draw", "way"),
+    [(categorical, None), (categorical_of_outputs, None), (in_a_function, "graph"), (in_a_loop, "graph")],
+)
+def test_what_a_model_draws_does_not_depend_on_the_way_that_was_faster(draw, way, monkeypatch):
+    monkeypatch.setattr("keras_xla.training.decide.policy.MARGIN", 1e6)  # whatever was measured
+    monkeypatch.setattr("keras_xla.training.decide.cost.SECONDS_AT_LEAST", -1e6)
+    x, y, shown = np.ones((32, 4), "float32"), np.ones((32, 1), "float32"), []
+    for made in (keras.Model.compile, compile):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((4,)), Draws(draw), keras.layers.Dense(1)])
+        made(model, keras.optimizers.SGD(1e-4), "mse")
+        shown.append(model.fit(x, y, epochs=4, verbose=0).history["loss"])
+    np.testing.assert_allclose(*shown, rtol=1e-4)
+    (decision,) = [each for each in attachment_of(model).journal.decisions if each.kind == "train"]
+    if way == "graph":
+        assert decision.way == "graph" and "XLA would draw other random numbers: Stateless" in decision.reason
+    else:
+        assert decision.way in ("xla", "partial")

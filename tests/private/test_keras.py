@@ -68,6 +68,7 @@ def owners(model):
         private.LAST_LOGS: model,
         private.LOGS_IN_ORDER: model,
         private.MASK: keras.layers.Masking()(np.ones((1, 2, 3), "float32")),
+        private.LOGITS: keras.activations.softmax(keras.ops.ones((1, 2))) if TENSORFLOW else None,
         private.HISTORY: x,
         private.CALLS: model.layers[-1],
         private.NODES: keras.Function(model.inputs, model.outputs),
@@ -137,6 +138,15 @@ def test_evaluate_returns_logs_as_it_does(model):
 def test_masks():
     x = keras.layers.Masking()(np.zeros((1, 2, 3), "float32"))
     assert private.mask_of(x) is not None and private.mask_of(X) is None
+
+
+def test_logits_stay_with_what_was_made_of_them():
+    x = keras.ops.convert_to_tensor(np.array([[1.0, 2.0]], "float32"))
+    made = private.with_logits(keras.activations.softmax(x), lambda x: x + 1)
+    if TENSORFLOW:
+        assert np.asarray(getattr(made, private.LOGITS.name)).tolist() == [[2.0, 3.0]]
+    assert not hasattr(private.with_logits(x, lambda x: x + 1), private.LOGITS.name)
+    assert private.with_logits(None, lambda x: x) is None
 
 
 def test_nodes_in_order(model):

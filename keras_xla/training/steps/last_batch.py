@@ -23,6 +23,7 @@ from keras_xla.private.keras import (
     metric_function,
     symbolic_build,
     users_losses,
+    with_logits,
 )
 from keras_xla.private.names import otherwise
 from keras_xla.training.steps.rowwise import is_keras_own, rowwise_in_inference
@@ -256,7 +257,8 @@ def _weighed(model: keras.Model, filled: FilledBatch):
             return lambda x: None if x is None else keras.ops.where(as_rank_of(real, x), x, other(x))
 
         zeros, ones = only_real(keras.ops.zeros_like), only_real(keras.ops.ones_like)
-        return keras.tree.map_structure(zeros, targets), keras.tree.map_structure(ones, outputs)
+        outputs = keras.tree.map_structure(lambda x: with_logits(x, ones), outputs)
+        return keras.tree.map_structure(zeros, targets), outputs
 
     def weights(given, of=counts):
         return of if given is None else keras.ops.cast(given, of.dtype) * as_rank_of(of, given)

@@ -404,3 +404,55 @@ def test_a_step_takes_keywords_as_before():
     kinds = model.trainable_variables, model.non_trainable_variables, model.optimizer.variables, model.metrics_variables
     state = tuple([variable.value for variable in variables] for variables in kinds)
     assert set(model.train_step(state=state, data=(ones, ones))[0]) == {"loss"}
+
+
+@pytest.mark.parametrize(
+    ("last", "loss", "options"),
+    [
+        ("softmax", "sparse_categorical_crossentropy", {}),
+        ("softmax", "categorical_crossentropy", {"label_smoothing": 0.1}),
+        ("sigmoid", "binary_crossentropy", {}),
+        ("sigmoid", "binary_crossentropy", {"label_smoothing": 0.1, "from_logits": True}),
+        ("sigmoid", "categorical_crossentropy", {}),  # not a good idea; Keras takes the logits all the same
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*received `from_logits=True`")
+def test_sure_predictions_have_the_losses_and_gradients_of_plain_keras(last, loss, options):
+    """Keras computes crossentropies from logits, also where an activation is behind them: nothing is clipped."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 4)).astype("float32"), np.arange(40) % 3
+    if not loss.startswith("sparse"):
+        y = np.eye(3, dtype="float32")[y]
+    shown, weights = [], []
+    for made in (compile, keras.Model.compile):
+        keras.utils.set_random_seed(0)
+        wide = keras.initializers.RandomNormal(stddev=30, seed=1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, last, kernel_initializer=wide)])
+        kind = "".join(part.title() for part in loss.split("_"))
+        metrics = [getattr(keras.metrics, kind)(name="m", **options)]
+        given = getattr(keras.losses, kind)(**options)
+        made(model, keras.optimizers.SGD(0.01), given, metrics=metrics, jit_compile=True)
+        told = model.evaluate(x, y, verbose=0)
+        history = model.fit(x, y, epochs=3, shuffle=False, verbose=0).history
+        shown.append([*told, *history["loss"], *history["m"]])
+        weights.append(model.get_weights()[0])
+    np.testing.assert_allclose(shown[0], shown[1], rtol=1e-4)
+    np.testing.assert_allclose(weights[0], weights[1], rtol=1e-4, atol=1e-4)
+
+
+def test_predict_of_a_model_with_a_predict_step_of_its_own_sees_no_added_rows():
+    x, shown = np.random.default_rng(0).normal(size=(40, 4)).astype("float32"), []
+    for made in (compile, keras.Model.compile):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        made(model, "sgd", "mse", jit_compile=True)
+        own = model.predict_step
+
+        def centered(*arguments, own=own):
+            outputs, *state = own(*arguments) if keras.backend.backend() == "jax" else (own(*arguments),)
+            outputs = outputs - keras.ops.mean(outputs, axis=0)
+            return (outputs, *state) if state else outputs
+
+        model.predict_step = centered
+        shown.append(model.predict(x, verbose=0))
+    np.testing.assert_allclose(*shown, rtol=1e-4, atol=1e-5)

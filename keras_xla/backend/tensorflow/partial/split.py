@@ -34,6 +34,7 @@ RANDOM = frozenset(  # whose first operand is the shape
         "TruncatedNormal",
     }
 )
+DRAWN_FROM_VALUES = frozenset({"StatelessMultinomial"})  # whose first operand is the weights of the numbers
 CONVOLUTIONS = ("Conv", "DepthwiseConv", "_FusedConv")
 HEAVY = ("MatMul", "BatchMatMul", "Einsum", "While", "StatelessWhile", *CONVOLUTIONS)
 _TOWER = (*CONVOLUTIONS, "MaxPool", "AvgPool")
@@ -79,6 +80,14 @@ def split(checks: Checks, towers: bool = False) -> Callable:
     return run
 
 
+def redrawn(checks: Checks, towers: bool = False) -> list[str]:
+    """Types of the operations whose random numbers are others than the plain graph's in a step that is `split`.
+
+    Their shape depends on values, or they are in a loop or another function.
+    """
+    return _Sorts(checks.graph, towers, checks).redrawn
+
+
 class _Sorts:
     """What the operations of a graph are, as far as it matters for where they run.
 
@@ -100,6 +109,7 @@ class _Sorts:
         self.late = self._names.intersection(checks.late)
         changing = {name for name in self._names if self.late and any(map(_changes, self._operations(name)))}
         self.waiting = changing - graph.upstream(self.late)
+        blocked |= {name for name in self._names if graph.nodes[name].op in DRAWN_FROM_VALUES}
         blocked |= self.late | self._names.intersection(checks.beside)
         self.constant = self._constants(blocked | slow | drawn)
         drawn = {name for name in drawn if node_of(graph.nodes[name].input[0]) in self.constant}  # the shape is known
@@ -107,6 +117,12 @@ class _Sorts:
         cheap = {name for name, front in fronts.items() if not any(self._is(each, HEAVY) for each in front)}
         plain = blocked | slow | (drawn & cheap)
         self._plain = plain.union(*(fronts[name] for name in cheap)) - self.constant
+
+    @property
+    def redrawn(self) -> list[str]:
+        """Types of the operations that XLA would draw other random numbers for."""
+        compiled = (op.type for name in self._names - self._plain for op in self._operations(name))
+        return sorted((RANDOM | DRAWN_FROM_VALUES).intersection(compiled))
 
     def cut(self) -> dict[str, int]:
         """The part that each runs in."""

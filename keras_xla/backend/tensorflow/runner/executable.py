@@ -18,7 +18,7 @@ from keras_xla.backend.tensorflow.runner.loops import loop, rows_loop
 from keras_xla.backend.tensorflow.runner.sources import Batches
 from keras_xla.backend.tensorflow.runner.trace import Trace
 from keras_xla.backend.tensorflow.runner.trial import copies_of, lacks_memory, timed_runs
-from keras_xla.backend.tensorflow.runner.ways import make
+from keras_xla.backend.tensorflow.runner.ways import make, redrawn_in
 from keras_xla.private.tensorflow import call_with
 
 _NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
@@ -155,11 +155,13 @@ class Executable:
     def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
         """Time `run`, which runs a batch through `feed`, `run` or `rows`, on copies of variables; see `timed_runs`.
 
-        Raises `WayFailed` if XLA cannot compile it, or it failed; `TrialImpossible` if there is no memory for a trial,
-        or the plain graph failed. The step is to be run plainly then: it raises what it raises in plain Keras, or
-        nothing, as a trial runs the batch several times.
+        Raises `WayFailed` if XLA cannot compile it, fails, or would draw other random numbers; `TrialImpossible` if
+        there is no memory for a trial, or the plain graph failed. The step is to be run plainly then: it raises what it
+        raises in plain Keras, or nothing, as a trial runs the batch several times.
         """
         try:
+            if others := redrawn_in(self.trace, self.way, self._taken):
+                raise WayFailed(f"XLA would draw other random numbers: {', '.join(others)}")
             with self.on_copies():
                 return timed_runs(run, repeats, limit)
         except TrialImpossible:

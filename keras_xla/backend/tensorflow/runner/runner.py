@@ -21,7 +21,7 @@ from keras_xla.backend.tensorflow.runner.executable import Executable
 from keras_xla.backend.tensorflow.runner.loops import collectable
 from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, joined
 from keras_xla.backend.tensorflow.runner.sources import Batches, gathered, shapes_of, source_of
-from keras_xla.backend.tensorflow.runner.specs import alike, common, leaves_with_names, opened, spec_of
+from keras_xla.backend.tensorflow.runner.specs import alike, common, leaves_with_names, name_of, opened, spec_of
 from keras_xla.backend.tensorflow.runner.trace import Trace, tensors_of
 
 MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good
@@ -264,8 +264,8 @@ class Runner:
         whatever differs between this structure and those of the same kind before it.
         """
         with self._lock:
-            if repr(spec) in self._specs:
-                return repr(spec)
+            if name_of(spec) in self._specs:
+                return name_of(spec)
             for key, known in self._specs.items():
                 pairs = zip(leaves_of(spec), leaves_of(known), strict=True)
                 if alike(known, spec) and all(x.shape.is_subtype_of(y.shape) for x, y in pairs):
@@ -273,9 +273,9 @@ class Runner:
             for known in list(self._specs.values()):
                 if alike(known, spec):
                     spec = repack(spec, map(common, leaves_of(spec), leaves_of(known)))
-            key = repr(spec)
+            key = name_of(spec)
             if key not in self._specs:
-                self._opened[key] = repr(keras.tree.map_structure(opened, spec))
+                self._opened[key] = name_of(spec, lambda x: repr(opened(x)))
                 self._specs[key] = spec
             return key
 

@@ -1,5 +1,6 @@
 """Structures of `tf.TypeSpec` of batches: which of them one trace can serve."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -14,16 +15,25 @@ def spec_of(x: Any) -> Any:
     return None if x is None else tf.type_spec_from_value(x)
 
 
+def name_of(structure: Any, leaf: Callable[[Any], str] = repr) -> str:
+    """Names a structure as `tf.function` tells structures apart: a mapping's class and order do not matter."""
+    if isinstance(structure, Mapping):
+        return f"{{{', '.join(f'{key!r}: {name_of(structure[key], leaf)}' for key in sorted(structure, key=repr))}}}"
+    if isinstance(structure, (list, tuple)):
+        return f"{type(structure).__name__}({', '.join(name_of(part, leaf) for part in structure)})"
+    return leaf(structure)
+
+
 def alike(a: Any, b: Any) -> bool:
     """Whether two structures of `tf.TypeSpec` are of dense tensors that differ in nothing but sizes of axes."""
-    if repr(keras.tree.map_structure(_kind_of, a)) != repr(keras.tree.map_structure(_kind_of, b)):
+    if name_of(a, _kind_of) != name_of(b, _kind_of):
         return False
     return all(isinstance(x, tf.TensorSpec) and x.shape.rank is not None for x in leaves_of(a))
 
 
-def _kind_of(spec: Any) -> Any:
+def _kind_of(spec: Any) -> str:
     dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
-    return (spec.shape.rank, spec.dtype.name) if dense else repr(spec)
+    return repr((spec.shape.rank, spec.dtype.name) if dense else spec)
 
 
 def common(a: tf.TensorSpec, b: tf.TensorSpec) -> tf.TensorSpec:

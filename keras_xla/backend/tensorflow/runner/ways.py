@@ -12,7 +12,7 @@ from keras_xla.backend.new_shapes import WayFailed
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
-from keras_xla.backend.tensorflow.partial.split import NotSplittable, split
+from keras_xla.backend.tensorflow.partial.split import NotSplittable, redrawn, split
 from keras_xla.backend.tensorflow.runner.trace import Trace, Traced
 
 
@@ -25,7 +25,7 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
     """
     if way == "graph" or shapes is None:
         return trace.concrete  # as it is, also for batches of which more is known
-    facts, towers = trace.facts, way == "partial" and trace.facts.tower > 0
+    facts, towers = trace.facts, _towers(trace, way)
     specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, leaves_of(trace.spec), strict=True)]
     parts = facts.random or facts.blocked or towers or trace.checks(shapes).late
     try:
@@ -42,6 +42,17 @@ def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
         return trace.concrete(batch)
 
     return again or tf.function(one_step, jit_compile=True, autograph=False)
+
+
+def redrawn_in(trace: Trace, way: str, shapes: Shapes | None) -> list[str]:
+    """Types of the operations that draw other random numbers in that way than in the plain graph."""
+    if way == "graph" or shapes is None or not trace.facts.random:
+        return []
+    return redrawn(trace.checks(shapes), _towers(trace, way))
+
+
+def _towers(trace: Trace, way: str) -> bool:
+    return way == "partial" and trace.facts.tower > 0
 
 
 def _for_xla(trace: Trace, specs: Sequence[tf.TensorSpec]):
