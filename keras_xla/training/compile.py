@@ -16,8 +16,8 @@ def compile(model: keras.Model, *args: Any, jit_compile: bool | str = "auto", **
 
     It takes the place of `model.compile`. XLA is a compiler that turns a whole training step into one program. To
     compile takes seconds, and often makes each step faster, but not always. With `"auto"` the first batches are timed,
-    and XLA is tried where the steps to come can repay it; then the faster way is chosen. Trials are undone: losses and
-    weights are those of a run without them. The answer is kept on disk, so that the next run starts decided.
+    and XLA is tried where the steps to come can repay it; then the faster way is chosen. Trials run on copies: losses
+    and weights are those of a run without them. The answer is kept on disk, so that the next run starts decided.
 
     Where no callback looks at every batch, several steps run at a time. The class, the configuration and saved files of
     the model stay plain Keras. `print(keras_xla.model_report(model))` tells what was measured and chosen. On the JAX

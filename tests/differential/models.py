@@ -98,7 +98,7 @@ def _head(*middle, shape=(FEATURES,), dtype=None):
 
 
 def mlp():
-    return _head(layers.Dense(6, "tanh"))
+    return _head(layers.Dense(6, "tanh"), layers.Rescaling(30.0))  # sure of its classes: losses are of logits
 
 
 def dropout():

@@ -1,8 +1,8 @@
 """`jit_compile="auto"`: XLA, part of it, or the plain graph, whichever is faster, found out without wasting time.
 
 The plain graph's time is measured first. XLA is tried where the kind of model promises a gain, the steps still to come
-can repay the trial, and no earlier one has answered already. Trials are undone, so that the data, the weights and the
-seeds are those of a run that tried nothing.
+can repay the trial, and no earlier one has answered already. Trials run on copies of the weights and the seeds, so that
+these and the data are those of a run that tried nothing.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """What a traced step does beside computing: which variables it writes, and what nobody could undo.
 
-A step may be run for a trial only if everything that it does can be undone. What can is listed here, so that an
-operation that nobody has thought about is not run more often than the script asked for.
+A step may be run for a trial only if all that it changes is variables, of which the trial gets copies. What else does
+no harm is listed here, so that an operation that nobody has thought about is not run more often than the script asks.
 """
 
 import functools
