@@ -43,7 +43,7 @@ def check_lists(options: GenerationOptions, prompts: int) -> None:
 
 
 def check_options(model: Any, options: GenerationOptions) -> None:
-    """Raise for options that name tokens outside of the vocabulary, or more beams than there are tokens."""
+    """Raise for options that name tokens outside of the vocabulary, contradict each other, or want too many beams."""
     vocab = model.vocab_size
     named = {name: getattr(options, name) for name in _TOKEN_OPTIONS}
     named["pad_token_id"] = options.fill
@@ -59,6 +59,14 @@ def check_options(model: Any, options: GenerationOptions) -> None:
         )
     if set(range(vocab)) <= set(options.suppress_tokens):
         raise ValueError("Received suppress_tokens with the whole vocabulary; expected some token to be left.")
+    for name in ("forced_bos_token_id", "forced_eos_token_id"):
+        forced = getattr(options, name)
+        forced = [forced] if isinstance(forced, int) else list(forced or ())
+        if forced and set(forced) <= set(options.suppress_tokens):
+            raise ValueError(
+                f"Received {name} with {forced}, and suppress_tokens with the same; expected a token that may come. "
+                "Leave it out of one of them."
+            )
 
 
 def check_speech(options: GenerationOptions) -> None:

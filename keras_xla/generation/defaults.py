@@ -14,6 +14,7 @@ from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.tokens import SpeechTokens
 
 _TOKENS = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
+_VOCABULARIES = ("vocab_size", "decoder_vocab_size")
 _FIELDS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
 SPEECH_FIELDS = tuple(field.name for field in dataclasses.fields(SpeechOptions))
 _SPEECH_TOKENS = (  # what SpeechTokens reads, and what serves features we do not have: times of words
@@ -55,10 +56,19 @@ def stored_options(checkpoint: Any, model_config: Any) -> dict[str, Any]:
     """
     stored = dict(checkpoint.generation_config)
     if not stored:
-        stored = {name: checkpoint.config.get(name, getattr(model_config, name, None)) for name in _FIELDS}
+        stored = {name: checkpoint.config.get(name) for name in _FIELDS}  # as transformers 5, without its defaults
         stored["max_length"] = checkpoint.config.get("max_length")
         stored = {name: value for name, value in stored.items() if value is not None}
-    return {**{name: getattr(model_config, name, None) for name in _TOKENS}, **stored}
+    options = {**{name: getattr(model_config, name, None) for name in _TOKENS}, **stored}
+    vocab = max((getattr(model_config, name, None) or 0 for name in _VOCABULARIES), default=0)
+    return {name: _that_exist(value, vocab) if name in _TOKENS else value for name, value in options.items()}
+
+
+def _that_exist(ids: Any, vocab: int) -> Any:
+    """A token or several, without those that no model can make: checkpoints have -1 for none, or ids of another one."""
+    if isinstance(ids, (list, tuple)):
+        return [each for each in ids if not isinstance(each, int) or 0 <= each < (vocab or each + 1)]
+    return None if isinstance(ids, int) and ids < 0 else ids
 
 
 def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[str, Any]:

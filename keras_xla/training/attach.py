@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_xla import backend
 from keras_xla.backend import keras2
@@ -31,19 +30,18 @@ from keras_xla.training.decide.policy import Policy
 from keras_xla.training.methods import Methods
 from keras_xla.training.reports.journal import KINDS, Decision, Journal
 from keras_xla.training.reports.ledger import Ledger
-from keras_xla.training.session import Session, Sessions, capped, flat, is_list, watched
-from keras_xla.training.steps.array_rows import ArrayRows, array_rows, with_validation_cut_off
+from keras_xla.training.session import Session, Sessions, capped, flat, is_list
+from keras_xla.training.steps.array_rows import SIZES, ArrayRows, array_rows, with_validation_cut_off
+from keras_xla.training.steps.fill_predict import fill_last_batch
 from keras_xla.training.steps.handed_state import hands_over_state, state_runner
 from keras_xla.training.steps.in_order import InOrder, evaluate_in_order, predict_in_order
-from keras_xla.training.steps.last_batch import filled_step, filled_up, stop_filling
+from keras_xla.training.steps.last_batch import filled_step, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
-from keras_xla.training.steps.rowwise import rowwise_in_inference
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
 
 METHODS = {"train": "fit", "test": "evaluate", "predict": "predict"}
 _STOPS = {"train": "stop_training", "test": "stop_evaluating", "predict": "stop_predicting"}
 _ATTRIBUTE = "keras_xla_attachment"  # of a model
-_SIZES = int, np.int32, np.int64  # types of numbers of rows that Keras takes for a batch
 
 
 class Attachment:
@@ -240,7 +238,7 @@ class Attachment:
         if given["steps"] is not None or not session.ahead:
             return None
         size = given["batch_size"] or 32
-        if not isinstance(size, _SIZES) or size < 0:  # Keras says what is wrong with it
+        if not isinstance(size, SIZES) or size < 0:  # Keras says what is wrong with it
             return None
         inside = CACHED_EVALUATION in extra  # of fit, which has made row numbers of its validation data
         if extra and not inside:
@@ -279,30 +277,9 @@ class Attachment:
         if isinstance(function, PredictFunction):
             counter = predict_data.counter()
             return predict_groups(model, function, session, self._predicting, counter, given, self.journal)
-        rows = self._filled_up(session, given)
+        rows = None if self._is_plain() else fill_last_batch(model, given)
         outputs = method(model, **given)
         return outputs if rows is None else keras.tree.map_structure(lambda array: array[:rows], outputs)
-
-    def _filled_up(self, session: Session, given: dict[str, Any]) -> int | None:
-        """Repeat the last row of arrays until the last batch is a full one, so that `predict` compiles once.
-
-        Returns how many rows of the outputs count; None where the arrays are left as they are.
-        """
-        model, size = self._model, given["batch_size"] or 32
-        if given["steps"] is not None or capped() or is_distributed(model):  # replicas may differ in moving statistics
-            return None
-        if "predict_step" in vars(model):  # the user's own, which may mix rows
-            return None
-        if not isinstance(size, _SIZES):  # Keras says what is wrong with it
-            return None
-        if self._is_plain() or not model.jit_compile or watched(given["callbacks"], "predict"):
-            return None
-        rows = array_rows(given)
-        if rows is None or rows.rows <= size or rows.rows % size == 0 or not rowwise_in_inference(model):
-            return None
-        missing = -rows.rows % size
-        given["x"] = filled_up(given["x"], rows.rows + missing)
-        return rows.rows
 
     def make(self, kind: str, force: bool = False):
         """In place of `Model.make_train_function`, `make_test_function` or `make_predict_function`."""

@@ -10,7 +10,7 @@ from keras_xla import RecompileError
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.generator import Generator
-from tests.engine.fake import EOS, Follow, decode, encode
+from tests.engine.fake import ALPHABET, EOS, Follow, decode, encode
 
 
 def generator(model=None, **kwargs):
@@ -162,6 +162,27 @@ def test_nan_logits_are_an_error_not_a_token():
     model.table[:] = np.nan
     with pytest.raises(ValueError, match=r"logits are NaN for rows \[0\]"):
         run(generator(model), ["a"])
+
+
+ALL_BUT_THREE = [token for token in range(len(ALPHABET)) if token not in encode("abc")]
+
+
+@pytest.mark.quick_on_jax
+@pytest.mark.parametrize(
+    "how", [dict(do_sample=True, seed=0), dict(num_beams=2), dict(num_beams=2, do_sample=True, seed=0)]
+)
+def test_options_that_leave_no_token_are_an_error_that_names_them(how):
+    options = dict(suppress_tokens=ALL_BUT_THREE, no_repeat_ngram_size=1, **how)
+    made = run(shared(), ["de"], max_new_tokens=3, **options)["sequences"]
+    assert sorted(made[0].tolist()) == sorted(encode("abc"))
+    with pytest.raises(ValueError, match=r"for rows \[0\], or the options forbid every token: .* suppress_tokens"):
+        run(shared(), ["de"], max_new_tokens=5, **options)
+
+
+@pytest.mark.parametrize("name", ["forced_bos_token_id", "forced_eos_token_id"])
+def test_a_token_that_is_forced_may_come(name):
+    with pytest.raises(ValueError, match=rf"Received {name} with \[1\], and suppress_tokens with the same"):
+        run(shared(), ["a"], suppress_tokens=[1, 2], **{name: 1})
 
 
 @pytest.mark.quick_on_jax

@@ -132,6 +132,13 @@ def test_a_draw_never_leaves_the_tokens_with_weight(size):
         assert ops.convert_to_numpy(tokens).tolist() == only
 
 
+@pytest.mark.parametrize("size", [1, 5, 97, 256, 300])
+def test_a_draw_of_nothing_is_a_token_of_the_vocabulary(size):
+    for weights in (np.zeros((2, size), "float32"), np.full((2, size), np.nan, "float32")):
+        drawn = np.asarray(samplers.draw(weights, np.array([0.0, 0.99], "float32")))
+        assert ((drawn >= 0) & (drawn < size)).all()
+
+
 def test_greedy_takes_the_first_of_equals():
     assert ops.convert_to_numpy(samplers.greedy(ops.convert_to_tensor([[1.0, 3.0, 3.0]]))).tolist() == [1]
 

@@ -204,3 +204,36 @@ def test_a_folder_that_is_gone_is_named(folder, tmp_path):
     shutil.rmtree(own)
     with pytest.raises(FileNotFoundError, match="no longer there"):
         layer.generate("abc")
+
+
+def without(folder, name, *keys):
+    path = pathlib.Path(folder) / name
+    stored = {key: value for key, value in json.loads(path.read_text()).items() if key not in keys}
+    path.write_text(json.dumps(stored))
+    return path, stored
+
+
+def test_what_older_checkpoints_say_in_their_config_holds_and_nothing_else(checkpoint, tmp_path):
+    """As in transformers 5: BART's class forces an end that is in no file."""
+    path = tmp_path / "bart"
+    shutil.copytree(checkpoint("bart"), path)
+    (path / "generation_config.json").unlink()
+    config, stored = without(path, "config.json", "forced_eos_token_id")
+    layer = XLAGenerationLayer.from_pretrained(path, max_new_tokens=3)
+    assert layer.options.forced_eos_token_id == ()
+    config.write_text(json.dumps({**stored, "forced_eos_token_id": 3}))
+    assert XLAGenerationLayer.from_pretrained(path, max_new_tokens=3).options.forced_eos_token_id == (3,)
+
+
+@pytest.mark.parametrize("where", ["config.json", "generation_config.json"])
+def test_tokens_that_no_model_makes_are_none(folder, where):
+    """Checkpoints write -1 for no padding, and ends of another vocabulary."""
+    ids = {"pad_token_id": -1, "eos_token_id": [2, 500_000]}
+    for name in ("config.json", "generation_config.json"):
+        path, stored = without(folder, name, *ids)
+        path.write_text(json.dumps(stored | (ids if name == where else {})))
+    if where == "config.json":
+        (folder / "generation_config.json").unlink()
+    layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=2)
+    assert layer.options.eos_token_id == (2,) and layer.options.pad_token_id is None
+    layer.generate([[5, 6]])

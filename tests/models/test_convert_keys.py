@@ -104,6 +104,12 @@ FILES = {
     ),
     "llama with linear scaling": dict(**_LLAMA, model_type="llama", rope_scaling={"type": "linear", "factor": 4}),
     "llama with yarn": dict(**_LLAMA, model_type="llama", rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+    "llama with the trained length beside": dict(
+        **_LLAMA,
+        model_type="llama",
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+        original_max_position_embeddings=256,
+    ),
     "smollm2": dict(
         **_LLAMA,
         model_type="llama",
@@ -382,6 +388,7 @@ def test_all_wrong_values_are_named_at_once(folder):
         (dict(rope_parameters=None, rope_scaling={"type": "linear"}), "rope_type='linear' needs factor, which"),
         (dict(rope_parameters=None, rope_scaling={"type": "dynamic", "factor": 2.0}), "rope_type='dynamic' is not"),
         (dict(hidden_act="mish"), "the activation 'mish' is not supported"),
+        (dict(sliding_window=6), "it has sliding_window=6, which transformers' Llama heeds in its cache"),
     ],
 )
 def test_values_that_do_not_fit_each_other_or_are_not_known(folder, values, text):

@@ -141,11 +141,12 @@ class Run:
 
 
 def refuse_broken(rows: Sequence[int]) -> None:
-    """Raise a ValueError if there are rows whose logits are NaN, by their numbers."""
+    """Raise a ValueError if there are rows whose logits are NaN, or that no token was left for, by their numbers."""
     if len(rows):
         raise ValueError(
-            f"The model's logits are NaN for rows {list(map(int, rows))}; its weights hold NaN or infinity, or its "
-            "dtype overflows. Check the weights."
+            f"The model's logits are NaN for rows {list(map(int, rows))}, or the options forbid every token: weights "
+            "hold NaN or infinity, the dtype overflows, or options such as suppress_tokens, bad_words_ids and "
+            "no_repeat_ngram_size leave no token. Check the weights, or loosen the options."
         )
 
 

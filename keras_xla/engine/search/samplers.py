@@ -142,6 +142,8 @@ def _is_one(least) -> bool:
 def draw(weights, uniform):
     """A token in proportion to its weight, by inverting the cumulative sum: `[B, V]`, `[B]` -> `[B]` int32.
 
+    Where all weights are 0, or NaN, it is one of the vocabulary all the same.
+
     The vocabulary is folded into rows of `_COLUMNS`, and the sum is inverted for rows, then within one:
     a cumulative sum over all of it is slow under XLA, and loses digits.
     """
@@ -152,7 +154,7 @@ def draw(weights, uniform):
     row, rest = _invert(ops.sum(folded, axis=-1), uniform)
     within = ops.take_along_axis(folded, row[:, None, None], axis=1)[:, 0]  # [B, C]
     column, _ = _invert(within, rest)
-    return row * _COLUMNS + column
+    return ops.minimum(row * _COLUMNS + column, size - 1)
 
 
 def _invert(weights, uniform):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_xla.engine.search import random, samplers
@@ -70,10 +71,10 @@ class Sampling:
         """See `decode.Search`; of the `step` there may be one for each row, `[B]`."""
         scores, request = scores[:, 0], self._request
         processed = self._process(scores, state.tokens, step[:, None] if len(step.shape) else step)
-        token = ops.cond(request.do_sample, lambda: self._draw(processed, step), lambda: samplers.greedy(processed))
+        token, left = ops.cond(request.do_sample, lambda: self._draw(processed, step), lambda: self._greedy(processed))
         scores = processed if self._processed_scores else scores
         chosen = ops.take_along_axis(scores, token[:, None], axis=-1)[:, 0]
-        logprob = chosen - ops.logsumexp(scores, axis=-1)
+        logprob = ops.where(left, chosen - ops.logsumexp(scores, axis=-1), np.nan)
         done, at = state.done, request.prompt_end + step
         last = ops.logical_or(ops.take(self._is_eos, token), step + 1 >= request.max_new_tokens)
         token = ops.where(done, request.pad, token)
@@ -110,10 +111,15 @@ class Sampling:
         """See `decode.Search`."""
         return Progress(state.tokens, state.lengths, state.done)
 
+    def _greedy(self, scores):
+        """The next token of each row, and that there is one: Hugging Face takes 0 where all are forbidden."""
+        return samplers.greedy(scores), ops.ones(scores.shape[:1], "bool")
+
     def _draw(self, scores, step):
-        kept = samplers.filter_logits(scores, self._request.filters())
+        """The next token of each row, and whether any was left to draw."""
+        kept = samplers.weights(samplers.filter_logits(scores, self._request.filters()))
         uniform = random.uniform(self._request.seeds, self._request.rows, step)
-        return samplers.draw(samplers.weights(kept), uniform)
+        return samplers.draw(kept, uniform), ops.max(kept, axis=-1) > 0
 
 
 def _put(array, slot, values):

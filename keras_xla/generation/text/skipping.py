@@ -16,7 +16,7 @@ from keras_xla.logger import users_frame
 
 ON_ERROR = ("raise", "skip")
 _MOST_TOLD = 5
-_NAN = "the model's logits are NaN"
+_NAN = "the model's logits are NaN, or the options forbid every token"
 
 
 def check_on_error(on_error: str, streamer: Any = None) -> None:

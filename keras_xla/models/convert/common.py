@@ -47,6 +47,7 @@ ROTARY_KEYS: Keys = {
     "rope_theta": number(10000.0),
     "rope_scaling": _ROPE,  # before transformers 5
     "rope_parameters": _ROPE,
+    "original_max_position_embeddings": number(None),
     "rope_freq_factors": list_of(number(1.0)),  # a key of ours, for GGUF files
 }
 _NEEDED = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "yarn": ("factor",)}
@@ -102,7 +103,11 @@ def rotary(config, head_dim: int) -> RotaryPositions:
     rope = {name: value for name, value in given.items() if value is not None}
     kind = rope.setdefault("rope_type", rope.get("type", "default"))  # the key's name before transformers 4.43
     rope.setdefault("rope_theta", config.rope_theta)
-    rope.setdefault("original_max_position_embeddings", config.max_position_embeddings)
+    # As in transformers, the key beside the others comes first.
+    trained = config.original_max_position_embeddings or rope.get("original_max_position_embeddings")
+    rope["original_max_position_embeddings"] = trained or config.max_position_embeddings
+    if kind == "yarn" and trained:
+        rope.setdefault("factor", config.max_position_embeddings / trained)
     if missing := [name for name in _NEEDED.get(kind, ()) if name not in rope]:
         raise ValueError(f"rope_type={kind!r} needs {', '.join(missing)}, which the config does not have")
     rope["frequency_factors"] = config.rope_freq_factors

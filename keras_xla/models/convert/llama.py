@@ -79,8 +79,13 @@ def _spec(
 
 def _llama(config) -> DecoderSpec:
     bias = config.attention_bias
-    windows = sliding(config, config.sliding_window)
-    return _spec(config, qkv_bias=bias, out_bias=bias, windows=windows, mlp_bias=config.mlp_bias)
+    window = config.sliding_window
+    if window and window < config.max_position_embeddings:
+        raise ValueError(
+            f"it has sliding_window={window}, which transformers' Llama heeds in its cache, and not in its attention. "
+            'Remove the key; or, for a model that was trained with the window, set model_type="mistral"'
+        )
+    return _spec(config, qkv_bias=bias, out_bias=bias, windows=sliding(config, None), mlp_bias=config.mlp_bias)
 
 
 def _mistral(config) -> DecoderSpec:
