@@ -289,8 +289,14 @@ def test_slow_steps_are_not_tried_where_the_trial_itself_takes_what_could_be_gai
 
 
 def test_the_estimate_grows_with_the_graph_and_with_the_work_of_others():
-    quiet = cost.estimated_compile(DENSE)
+    usual = cost.SECONDS_A_FINGERPRINTED_OPERATION * DENSE.ops
+
+    def estimate(slowness, **facts):
+        return cost.estimated_compile(dataclasses.replace(DENSE, fingerprint_seconds=slowness * usual, **facts))
+
+    quiet = estimate(1)
     more = [dataclasses.replace(DENSE, **{name: 900}) for name in ("ops", "loops", "convolutions")]
-    assert all(cost.estimated_compile(each) > quiet for each in more)
-    slow = 4 * cost.SECONDS_A_FINGERPRINTED_OPERATION * DENSE.ops
-    assert cost.estimated_compile(dataclasses.replace(DENSE, fingerprint_seconds=slow)) == pytest.approx(4 * quiet)
+    assert all(cost.estimated_compile(each) > cost.estimated_compile(DENSE) for each in more)
+    assert estimate(4) == pytest.approx(4 * quiet)
+    assert estimate(0.7) == pytest.approx(0.7 * quiet)  # a faster machine
+    assert estimate(0.01) == pytest.approx(cost.LEAST_SLOWNESS * quiet)  # no machine is so fast
