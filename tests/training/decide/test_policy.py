@@ -9,8 +9,8 @@ from keras_xla.backend.new_shapes import BlockingOp, NewShapes, StepProfile, Tim
 from keras_xla.backend.signature import Leaf
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.training.decide import cost, decisions, trials
-from keras_xla.training.decide.decisions import Decisions
-from keras_xla.training.decide.policy import MOST_TRIALS, SHARE_OF_STEPS_BEFORE, Policy
+from keras_xla.training.decide.decisions import Decisions, Times
+from keras_xla.training.decide.policy import MOST_TRIALS, SHARE_OF_STEPS_BEFORE, Policy, faster_way
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
 from tests.training.helpers import classifier
@@ -300,3 +300,14 @@ def test_the_estimate_grows_with_the_graph_and_with_the_work_of_others():
     assert estimate(4) == pytest.approx(4 * quiet)
     assert estimate(0.7) == pytest.approx(0.7 * quiet)  # a faster machine
     assert estimate(0.01) == pytest.approx(cost.LEAST_SLOWNESS * quiet)  # no machine is so fast
+
+
+def test_a_step_in_parts_has_to_be_faster_by_more():
+    """In the loop it is slower than its trial says."""
+    for graph, tried, way, expected in (
+        (1.0, 0.96, "xla", "xla"),
+        (1.0, 0.98, "xla", "graph"),
+        (1.0, 0.91, "partial", "graph"),
+        (1.0, 0.84, "partial", "partial"),
+    ):
+        assert faster_way(Times(graph, way, tried, 1.0, trials=0)) == expected
