@@ -162,7 +162,8 @@ class Attachment:
         session = Session(kind, self._sessions, ahead, given.get("steps"), epochs, given.get("callbacks"))
         session.stopped = lambda: getattr(model, _STOPS[kind], False)
         session.wrapped = lambda function: getattr(model, attribute, None) is not function
-        session.batch_begins = functools.partial(self._hand_out_rows, attribute)
+        if kind != "predict":  # whose batches are never row numbers
+            session.batch_begins = functools.partial(self._hand_out_rows, attribute)
         return session
 
     def _hand_out_rows(self, attribute: str) -> None:

@@ -12,11 +12,15 @@ on_tensorflow = pytest.mark.skipif(
 X, Y = np.ones((8, 1), "float32"), np.zeros((8, 1), "float32")
 
 
-def trained(ours, callback, batch_size=1, jit_compile="auto", **how):
+def trained(ours, callback, batch_size=1, jit_compile="auto", steps=1, **how):
     """The weight of a model whose loss is its output, after an epoch in plain Keras or in ours; and what is left."""
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
-    given = {"optimizer": keras.optimizers.SGD(1.0), "loss": lambda y, p: keras.ops.mean(p)}
+    given = {
+        "optimizer": keras.optimizers.SGD(1.0),
+        "loss": lambda y, p: keras.ops.mean(p),
+        "steps_per_execution": steps,
+    }
     if ours:
         keras_xla.compile(model, **given, jit_compile=jit_compile)
     else:
@@ -27,14 +31,39 @@ def trained(ours, callback, batch_size=1, jit_compile="auto", **how):
     return float(np.asarray(model.weights[0])[0, 0]), callback.seen, model
 
 
-class Wraps(keras.callbacks.Callback):
+class Acts(keras.callbacks.Callback):
+    """Has an `act`, which is called once it is told of one thing: `when` is the name of that method."""
+
+    def __init__(self, when):
+        super().__init__()
+        self.when, self.seen = when, []
+
+    def _told(self, of):
+        if of == self.when:
+            self.act()
+
+    def set_model(self, model):
+        super().set_model(model)
+        self._told("set_model")
+
+    def on_train_begin(self, logs=None):
+        self._told("on_train_begin")
+
+    def on_test_begin(self, logs=None):
+        self._told("on_test_begin")
+
+    def on_predict_begin(self, logs=None):
+        self._told("on_predict_begin")
+
+
+class Wraps(Acts):
     """Puts a function of its own in front of the step function, which halves the learning rate behind each step."""
 
     def __init__(self, kind="train", looks=False):
-        super().__init__()
-        self.kind, self.looks, self.seen, self.wrapper = kind, looks, [], None
+        super().__init__(f"on_{kind}_begin")
+        self.kind, self.looks, self.wrapper = kind, looks, None
 
-    def _wrap(self):
+    def act(self):
         attribute, lr, looks, seen = f"{self.kind}_function", self.model.optimizer.learning_rate, self.looks, self.seen
         inner = getattr(self.model, attribute)
 
@@ -50,14 +79,6 @@ class Wraps(keras.callbacks.Callback):
 
         self.wrapper = function
         setattr(self.model, attribute, function)
-
-    def on_train_begin(self, logs=None):
-        if self.kind == "train":
-            self._wrap()
-
-    def on_test_begin(self, logs=None):
-        if self.kind == "test":
-            self._wrap()
 
 
 @on_tensorflow
@@ -76,47 +97,21 @@ def test_a_function_around_the_step_function_is_called_for_each_batch(kind, look
 @on_tensorflow
 def test_a_function_around_one_for_several_steps_gets_as_many():
     def steps_of_two(ours):
-        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
-        given = {"optimizer": keras.optimizers.SGD(1.0), "loss": lambda y, p: keras.ops.mean(p)}
-        (keras_xla.compile if ours else keras.Model.compile)(model, **given, steps_per_execution=2)
-        callback = Wraps()
-        model.fit(X, Y, batch_size=1, verbose=0, shuffle=False, callbacks=[callback])
-        return float(np.asarray(model.weights[0])[0, 0]), callback.seen
+        return trained(ours, Wraps(), steps=2)[:2]
 
     assert steps_of_two(True) == steps_of_two(False) == (-3.75, ["step"] * 4)
 
 
-class Hooks(keras.callbacks.Callback):
-    """Looks at batches from when it is told something on."""
+class Hooks(Acts):
+    """Looks at batches from when it is told of something on."""
 
-    def __init__(self, when):
-        super().__init__()
-        self.when, self.seen = when, []
-
-    def _hook(self):
+    def act(self):
         def end(batch, logs=None):
             self.seen.append((batch, {name: np.asarray(value).tolist() for name, value in (logs or {}).items()}))
             if self.when != "on_predict_begin":  # where plain Keras calls hooks in other threads
                 self.model.optimizer.learning_rate = 0.5 ** (batch + 1)
 
         self.on_train_batch_end = self.on_test_batch_end = self.on_predict_batch_end = end
-
-    def set_model(self, model):
-        super().set_model(model)
-        if self.when == "set_model":
-            self._hook()
-
-    def on_train_begin(self, logs=None):
-        if self.when == "on_train_begin":
-            self._hook()
-
-    def on_test_begin(self, logs=None):
-        if self.when == "on_test_begin":
-            self._hook()
-
-    def on_predict_begin(self, logs=None):
-        if self.when == "on_predict_begin":
-            self._hook()
 
 
 @on_tensorflow
@@ -164,3 +159,23 @@ def test_data_of_a_length_that_nobody_knows_may_grow(lengths):
         return trained(ours, callback, x=data, y=None, batch_size=None, epochs=3)[0]
 
     assert weight(True) == weight(False) < 0
+
+
+@on_tensorflow
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_a_predict_within_a_fit_on_arrays_still_runs_in_groups(kind):
+    """Only the batches of `fit` and `evaluate` may be row numbers, which a function that is not ours must not see."""
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    keras_xla.compile(model, "sgd", "mse")
+    data = X if kind == "arrays" else tf.data.Dataset.from_tensor_slices(X).batch(1)
+    own = []
+    sees = keras.callbacks.LambdaCallback()
+    sees.on_predict_end = lambda logs=None: own.append(type(model.predict_function).__name__)
+
+    def predict(epoch, logs):
+        model.predict(data, batch_size=1 if kind == "arrays" else None, verbose=0, callbacks=[sees])
+
+    model.fit(X, Y, epochs=2, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=predict)])
+    assert own == ["PredictFunction"] * 2
