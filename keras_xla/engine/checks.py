@@ -49,8 +49,8 @@ def check_options(model: Any, options: GenerationOptions) -> None:
     named["pad_token_id"] = options.fill
     named["bad_words_ids"] = [token for word in options.bad_words_ids for token in word]
     named["sequence_bias"] = [token for sequence, _ in options.sequence_bias for token in sequence]
+    named = {name: [ids] if isinstance(ids, int) else list(ids or ()) for name, ids in named.items()}
     for name, ids in named.items():
-        ids = [ids] if isinstance(ids, int) else ids or []
         if outside := [i for i in ids if i >= vocab]:
             raise ValueError(f"Received {name} with {outside}; expected ids below the vocabulary's {vocab}.")
     if options.num_beams > 1 and options.num_beams * 2 > vocab:
@@ -60,8 +60,7 @@ def check_options(model: Any, options: GenerationOptions) -> None:
     if set(range(vocab)) <= set(options.suppress_tokens):
         raise ValueError("Received suppress_tokens with the whole vocabulary; expected some token to be left.")
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
-        forced = getattr(options, name)
-        forced = [forced] if isinstance(forced, int) else list(forced or ())
+        forced = named[name]
         if forced and set(forced) <= set(options.suppress_tokens):
             raise ValueError(
                 f"Received {name} with {forced}, and suppress_tokens with the same; expected a token that may come. "

@@ -27,8 +27,8 @@ from keras_xla.training.reports.journal import Decision, Journal
 from keras_xla.training.session import Session
 
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
-# And a step in parts so much less again. Trials run single steps; in `fit` the parts wait for one another and for data.
-# In benchmarks/fit_suite, wide_and_deep took 0.91 and 0.94 of the plain graph's time in trials, and over 1 in fit.
+# And a step in parts so much less again: in benchmarks/fit_suite, wide_and_deep took 0.69 to 0.94 of the plain graph's
+# time in trials, which run single steps, and was no faster in `fit`. Why is not known.
 MARGIN_OF_PARTS = 0.88
 STEPS_OF_AN_UNKNOWN_EPOCH = 200  # of data that do not tell their length
 # A loss of XLA may be due to other work on the machine, and is measured again.

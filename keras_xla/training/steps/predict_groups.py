@@ -88,8 +88,7 @@ class Groups:
         """
         if self.ended:
             return self._nothing
-        count = 1 if self._watched else self._count
-        count = count if self._total is None else min(count, self._total - self.done)
+        count = self._count if self._total is None else min(self._count, self._total - self.done)
         start = time.perf_counter()
         made = runner.run(self._session.iterator, count, every=True)
         seconds = time.perf_counter() - start
@@ -98,7 +97,8 @@ class Groups:
         if made.settled:
             self._journal.ran("predict", made.way, made.batches, seconds)
             # Twice as many at most: batches that were read beforehand tell little about how fast the others come.
-            self._count = min(2 * count, next_count(made.batches, seconds, made.outputs))
+            most = 1 if self._watched else 2 * count
+            self._count = min(most, next_count(made.batches, seconds, made.outputs))
         self.made.add(made.outputs, made.batches)
         return made.outputs if self._watched else self._nothing
 

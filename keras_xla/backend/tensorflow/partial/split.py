@@ -19,7 +19,8 @@ from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of, repack
 from keras_xla.backend.tensorflow.graphs.operations import compilable_ops, operations_of
 from keras_xla.backend.tensorflow.partial.cut import cut
 
-RANDOM = frozenset(  # whose first operand is the shape
+_DRAWN_FROM_VALUES = frozenset({"StatelessMultinomial"})  # whose first operand is the weights of the numbers
+RANDOM = _DRAWN_FROM_VALUES | frozenset(  # whose first operand is the shape
     {
         *(f"StatelessRandom{kind}{version}" for kind in ("Uniform", "UniformInt", "Normal") for version in ("", "V2")),
         "StatelessTruncatedNormal",
@@ -34,7 +35,6 @@ RANDOM = frozenset(  # whose first operand is the shape
         "TruncatedNormal",
     }
 )
-DRAWN_FROM_VALUES = frozenset({"StatelessMultinomial"})  # whose first operand is the weights of the numbers
 CONVOLUTIONS = ("Conv", "DepthwiseConv", "_FusedConv")
 HEAVY = ("MatMul", "BatchMatMul", "Einsum", "While", "StatelessWhile", *CONVOLUTIONS)
 _TOWER = (*CONVOLUTIONS, "MaxPool", "AvgPool")
@@ -109,7 +109,7 @@ class _Sorts:
         self.late = self._names.intersection(checks.late)
         changing = {name for name in self._names if self.late and any(map(_changes, self._operations(name)))}
         self.waiting = changing - graph.upstream(self.late)
-        blocked |= {name for name in self._names if graph.nodes[name].op in DRAWN_FROM_VALUES}
+        blocked |= {name for name in self._names if graph.nodes[name].op in _DRAWN_FROM_VALUES}
         blocked |= self.late | self._names.intersection(checks.beside)
         self.constant = self._constants(blocked | slow | drawn)
         drawn = {name for name in drawn if node_of(graph.nodes[name].input[0]) in self.constant}  # the shape is known
@@ -122,7 +122,7 @@ class _Sorts:
     def redrawn(self) -> list[str]:
         """Types of the operations that XLA would draw other random numbers for."""
         compiled = (op.type for name in self._names - self._plain for op in self._operations(name))
-        return sorted((RANDOM | DRAWN_FROM_VALUES).intersection(compiled))
+        return sorted(RANDOM.intersection(compiled))
 
     def cut(self) -> dict[str, int]:
         """The part that each runs in."""

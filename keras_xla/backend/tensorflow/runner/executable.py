@@ -105,6 +105,10 @@ class Executable:
         except ValueError:  # for these shapes it cannot be traced, as its first run will find
             return False
 
+    @functools.cached_property
+    def _redrawn(self) -> list[str]:
+        return redrawn_in(self.trace, self.way, self._taken)
+
     def feed(self, source: Batches, iterator, count: int, pending, joined: bool = False) -> tuple[list, int, Any]:
         """Run `pending`, if it holds a batch, and then what the iterator gives; see `loops.loop`.
 
@@ -131,8 +135,8 @@ class Executable:
         """Run one batch."""
 
         def run():
-            traced = self._trial.copies is not None and not hasattr(self._one, "captured_inputs")
-            return self._call(self._one.get_concrete_function(batch) if traced else self._one, batch)
+            traces = self._trial.copies is not None and self.way != "graph"
+            return self._call(self._one.get_concrete_function(batch) if traces else self._one, batch)
 
         return self._run(run)
 
@@ -160,8 +164,8 @@ class Executable:
         raises in plain Keras, or nothing, as a trial runs the batch several times.
         """
         try:
-            if others := redrawn_in(self.trace, self.way, self._taken):
-                raise WayFailed(f"XLA would draw other random numbers: {', '.join(others)}")
+            if self._redrawn:
+                raise WayFailed(f"XLA would draw other random numbers: {', '.join(self._redrawn)}")
             with self.on_copies():
                 return timed_runs(run, repeats, limit)
         except TrialImpossible:

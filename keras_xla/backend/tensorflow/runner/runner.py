@@ -264,8 +264,8 @@ class Runner:
         whatever differs between this structure and those of the same kind before it.
         """
         with self._lock:
-            if name_of(spec) in self._specs:
-                return name_of(spec)
+            if (key := name_of(spec)) in self._specs:
+                return key
             for key, known in self._specs.items():
                 pairs = zip(leaves_of(spec), leaves_of(known), strict=True)
                 if alike(known, spec) and all(x.shape.is_subtype_of(y.shape) for x, y in pairs):

@@ -18,7 +18,7 @@ from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.machine import on_gpu
-from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, DRAWN_FROM_VALUES, HEAVY, RANDOM
+from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
 from keras_xla.private.tensorflow import is_composite, ops_are_deterministic
 
 _LOOPS = ("While", "StatelessWhile")
@@ -60,7 +60,7 @@ class Traced:
             convolutions=count(CONVOLUTIONS),
             heavy=count(HEAVY),
             loops=count(_LOOPS),
-            random=sum(n for kind, n in kinds.items() if kind in RANDOM | DRAWN_FROM_VALUES),
+            random=sum(n for kind, n in kinds.items() if kind in RANDOM),
             blocked=tuple(sorted({blocker.op for blocker in self.blockers})),
             unsafe=self._effects.lasting,
             device="GPU" if on_gpu() else "CPU",
