@@ -1,6 +1,7 @@
 """Keras models whose data plain Keras refuses: known before a compiled step, and none of the others is suspected."""
 
 from collections import Counter
+from contextlib import nullcontext
 
 import keras
 import numpy as np
@@ -228,6 +229,26 @@ def test_an_assertion_that_fails_in_the_first_batch_is_no_failure_of_xla(call, s
     if switch != "auto":  # in the plain graph what runs beside the assertion is left to chance
         for old, new in zip(before, model.get_weights(), strict=True):
             np.testing.assert_array_equal(old, new)
+
+
+def test_steps_with_an_assertion_run_many_in_one_call_and_end_at_the_one_that_fails(monkeypatch):
+    """One call for a step would cost small models more than XLA gains them: `wide_and_deep` of the fit suite."""
+    asked, feed = [], Executable._feed
+    monkeypatch.setattr(Executable, "_feed", lambda self, *args: asked.append(args[2]) or feed(self, *args))
+    x = np.repeat(SERIES, 6, axis=0)  # 16 batches of 3
+    x[13 * 3] *= 1e6
+    trained = []
+    for compiled in (keras.Model.compile, keras_xla.compile):
+        model, rows = bounded(1.0), 48 if compiled is keras_xla.compile else 39
+        compiled(model, "sgd", LOGITS, steps_per_execution=8, jit_compile=compiled is keras_xla.compile)
+        data = tf.data.Dataset.from_tensor_slices((x[:rows], np.repeat(CLASSES, 6)[:rows])).batch(3)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="bounded/Assert") if rows == 48 else nullcontext():
+            model.fit(data, verbose=0)
+        trained.append(model)
+    assert [int(model.optimizer.iterations) for model in trained] == [13, 13]
+    for a, b in zip(*(model.get_weights() for model in trained), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert asked == [1, 7, 8]  # the first step compiles
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -27,9 +27,6 @@ from keras_xla.training.reports.journal import Decision, Journal
 from keras_xla.training.session import Session
 
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
-# And a step in parts so much less again: in benchmarks/fit_suite, wide_and_deep took 0.69 to 0.94 of the plain graph's
-# time in trials, which run single steps, and was no faster in `fit`. Why is not known.
-MARGIN_OF_PARTS = 0.88
 STEPS_OF_AN_UNKNOWN_EPOCH = 200  # of data that do not tell their length
 # A loss of XLA may be due to other work on the machine, and is measured again.
 SHARE_OF_STEPS_BEFORE = 0.1  # of the steps to come, that run before that
@@ -193,6 +190,5 @@ class Policy:
 
 def faster_way(times: Times) -> str:
     """The plain graph, unless the other way takes so much less that it is no accident."""
-    margin = MARGIN * (MARGIN_OF_PARTS if times.way == "partial" else 1)
-    tried = times.tried is not None and times.tried <= margin * times.graph
+    tried = times.tried is not None and times.tried <= MARGIN * times.graph
     return times.way if tried else "graph"

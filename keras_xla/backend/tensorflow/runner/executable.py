@@ -97,7 +97,7 @@ class Executable:
 
     @functools.cached_property
     def stops(self) -> bool:
-        """Whether a check within the step may stop it: then the steps before it must have been told of."""
+        """Whether a check of plain TensorFlow's within the step may stop it."""
         if self._checked is None:
             return False
         try:
@@ -114,8 +114,6 @@ class Executable:
 
         The first run is of one batch, so that what fails is XLA, not the data, and no batch is run twice or lost.
         """
-        if self.stops:
-            count = 1
         if self._told is None or count == 1 or joined:
             return self._feed(source, iterator, 1 if self._told else count, pending, joined)
         outputs, ran, pending = self._feed(source, iterator, 1, pending, joined)
@@ -142,8 +140,6 @@ class Executable:
 
     def rows(self, tensors: Sequence[tf.Tensor], size: int, first: int, count: int, joined: bool) -> tuple[list, int]:
         """Run `count` batches of `size` rows of arrays, from row `first` on; see `loops.rows_loop`."""
-        if self.stops:
-            count = 1
 
         def run():
             if joined not in self._row_loops:
