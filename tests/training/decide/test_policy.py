@@ -147,7 +147,7 @@ def test_convolutions_on_cpu_stay_in_the_plain_graph(make):
 def test_the_more_convolutions_the_less_may_be_hoped_for(make):
     stem, tower = (dataclasses.replace(DENSE, convolutions=n, heavy=50) for n in (1, 49))
     assert cost.gain_hoped(DENSE) == cost.HOPED_SHARE_SAVED < cost.gain_hoped(dataclasses.replace(DENSE, loops=2))
-    assert cost.gain_hoped(stem) == pytest.approx(0.98 * cost.HOPED_SHARE_SAVED)
+    assert cost.gain_hoped(stem) == pytest.approx(0.98**2 * cost.HOPED_SHARE_SAVED)
     assert cost.gain_hoped(tower) == cost.LEAST_SHARE_WITHOUT_CONVOLUTIONS * cost.HOPED_SHARE_SAVED
     steps = int(2 * cost.estimated_cost(stem, 0.01) / (cost.gain_hoped(stem) * 0.01))
     assert make(steps=steps).decide(Bench(graph=0.01, partial=0.001).new_shapes(stem)) == "partial"
@@ -302,12 +302,7 @@ def test_the_estimate_grows_with_the_graph_and_with_the_work_of_others():
     assert estimate(0.01) == pytest.approx(cost.LEAST_SLOWNESS * quiet)  # no machine is so fast
 
 
-def test_a_step_in_parts_has_to_be_faster_by_more():
-    """In the loop it is slower than its trial says."""
-    for graph, tried, way, expected in (
-        (1.0, 0.96, "xla", "xla"),
-        (1.0, 0.98, "xla", "graph"),
-        (1.0, 0.91, "partial", "graph"),
-        (1.0, 0.84, "partial", "partial"),
-    ):
-        assert faster_way(Times(graph, way, tried, 1.0, trials=0)) == expected
+@pytest.mark.parametrize("way", ["xla", "partial"])
+def test_another_way_has_to_be_faster_than_noise_would_make_it(way):
+    for tried, expected in (0.96, way), (0.98, "graph"):
+        assert faster_way(Times(1.0, way, tried, 1.0, trials=0)) == expected
