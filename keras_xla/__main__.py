@@ -54,7 +54,7 @@ def main() -> None:
         else:
             _run_module(command)
     except BaseException:
-        _hide_frames()
+        _hide_frames(sys._getframe(1).f_code.co_filename)
         raise
     finally:
         if os.getpid() == process:  # not in what the script has forked
@@ -184,11 +184,12 @@ def _run_script(command: list[str]) -> None:
 
 def _run_module(command: list[str]) -> None:
     sys.argv[:] = command
+    _set_first_path(os.getcwd())
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
 def _set_first_path(folder: str | None) -> None:
-    """Put the script's folder where `python -m` has put the current one."""
+    """Put the folder of a script or a module where Python has put that of the command."""
     if sys.flags.safe_path:
         return
     if folder is None:
@@ -197,12 +198,12 @@ def _set_first_path(folder: str | None) -> None:
         sys.path[0] = folder
 
 
-def _hide_frames() -> None:
-    """Let tracebacks begin in the script."""
-    shown = sys.excepthook
+def _hide_frames(caller: str) -> None:
+    """Let tracebacks begin in the script; `caller` is the file that has called `main`, such as `bin/keras-xla`."""
+    shown, ours = sys.excepthook, (*_OURS, caller)
 
     def excepthook(kind, error, traceback):
-        while traceback is not None and traceback.tb_frame.f_code.co_filename in _OURS:
+        while traceback is not None and traceback.tb_frame.f_code.co_filename in ours:
             traceback = traceback.tb_next
         shown(kind, error.with_traceback(traceback), traceback)
 

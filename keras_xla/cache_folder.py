@@ -3,11 +3,13 @@
 import contextlib
 import os
 import pathlib
+import re
 import tempfile
 import time
 import uuid
 from collections.abc import Callable
 
+_UNFINISHED = re.compile(r".+\.[0-9a-f]{32}\.new")  # files of `write_whole`
 _SECONDS_A_WRITER_LIVES = 3600  # at most; a file that is not in place by then never will be
 
 
@@ -26,7 +28,7 @@ def cache_folder() -> pathlib.Path:
 
 def write_whole(path: pathlib.Path, content: str | bytes) -> None:
     """Put a file in place whole: another process sees the old one or the new one."""
-    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")  # as `_UNFINISHED` knows it
     try:
         unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(unfinished, path)
@@ -45,7 +47,7 @@ def let_go_of_the_oldest(
             stat = path.stat()
             if path.suffix == suffix:
                 kept.append((stat.st_mtime, size_of(stat), path))
-            elif path.suffix == ".new" and time.time() - stat.st_mtime > _SECONDS_A_WRITER_LIVES:
+            elif _UNFINISHED.fullmatch(path.name) and time.time() - stat.st_mtime > _SECONDS_A_WRITER_LIVES:
                 path.unlink()
     spare = most - sum(size for _, size, _ in kept)
     for _, size, path in sorted(kept):

@@ -97,6 +97,20 @@ def test_modules_and_folders_run_too(python, tmp_path):
         assert "the script imported neither Keras nor TensorFlow" in made.stderr
 
 
+def test_the_console_script_does_as_the_module(python, tmp_path):
+    """As pip writes it, in a folder of its own, which is not where modules come from."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "keras-xla").write_text(
+        "import sys\nfrom keras_xla.__main__ import main\nif __name__ == '__main__':\n    sys.exit(main())"
+    )
+    (tmp_path / "fails.py").write_text("import sys\nprint(sys.path[0])\nraise ValueError('mine')")
+    for arguments in (("-m", "fails"), ("fails.py",)):
+        expected, made = python(*arguments), python(pathlib.Path("bin", "keras-xla"), "--quiet", *arguments)
+        assert made.stdout == expected.stdout
+        shown = [text.partition("fails.py")[2] for text in (made.stderr, expected.stderr)]
+        assert shown[0] == shown[1] and "bin/keras-xla" not in made.stderr and "__main__.py" not in made.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -22,4 +22,5 @@ forward_blockers = _functions.forward_blockers
 compile_function = _functions.compile_function
 to_tensor = _functions.to_tensor
 cut = _functions.cut
+pad = _functions.pad
 with_autograph = _functions.with_autograph

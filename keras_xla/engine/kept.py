@@ -48,7 +48,7 @@ def computed_with() -> dict[str, str]:
         OSError: if XLA_FLAGS names a file that cannot be read.
     """
     config = keras.config
-    settings = config.floatx(), config.epsilon(), config.image_data_format(), config.is_flash_attention_enabled()
+    settings = config.floatx(), config.epsilon(), config.image_data_format()
     return {
         "backend": backend.name,
         **backend.compiled_for(),

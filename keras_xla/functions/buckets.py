@@ -6,7 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_xla.backend.steps import cut
+from keras_xla.backend.steps import cut, pad, to_tensor
+from keras_xla.private.keras import mask_of, put_mask
 
 POW2 = "pow2"
 Sizes = tuple[int, ...] | str
@@ -92,10 +93,10 @@ class Buckets:
             padded.append((axis, bucket, shape[axis]))
         if not any(after for _, after in widths):
             return x
-        # In numpy: on jax, an eager pad would compile a kernel for every size that buckets are there to
-        # avoid.
-        x = keras.ops.convert_to_numpy(x)
-        return np.pad(x, widths, constant_values=np.asarray(pad_value, dtype=x.dtype))
+        padded_x, mask = pad(x, widths, pad_value), mask_of(x)
+        if mask is None:
+            return padded_x
+        return put_mask(to_tensor(padded_x), to_tensor(pad(mask, widths[: len(mask.shape)], False)))
 
     def _bucket(self, name, axis, size, sizes) -> int:
         if sizes == POW2:
@@ -117,7 +118,10 @@ def cut_back(outputs: Any, padded: list[tuple[int, int, int]]) -> Any:
         for axis, size, real in padded:
             shape = getattr(x, "shape", ())
             if len(shape) > axis and shape[axis] == size:
-                x = cut(x, axis, real)
+                mask = mask_of(x)
+                if mask is not None and len(mask.shape) > axis:
+                    mask = cut(mask, axis, real)
+                x = put_mask(cut(x, axis, real), mask)
         return x
 
     return keras.tree.map_structure(each, outputs) if padded else outputs

@@ -21,6 +21,7 @@ from keras_xla.backend.steps import compile_function, to_tensor
 from keras_xla.diagnosis.explain import refuse_ops
 from keras_xla.functions import hf_generate
 from keras_xla.functions.buckets import Buckets, cut_back
+from keras_xla.private.keras import mask_of, put_mask
 
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
@@ -47,6 +48,7 @@ def jit(
       compiles again. Pass `np.float32(x)` to keep a number a tensor. But pass sizes and axes as Python ints: on
       TensorFlow, an integer tensor that becomes a shape compiles for every value, and nothing here can see that.
     - Keras variables that `fn` reads or assigns have their current values.
+    - Keras' masks go in with the tensors that they are on, and come out with those that `fn` returns.
     - As everywhere in XLA, nothing checks the values inside. An index out of range or an assertion that fails raises no
       error.
     - Inside another compiled function, the call becomes a part of that one, and with a `keras.Input`, of the model.
@@ -180,12 +182,24 @@ class CompiledFunction:
             for path, x in keras.tree.flatten_with_path(value):
                 name = argument + "".join(f"[{key!r}]" for key in path)
                 if _is_array(x):
-                    x = to_tensor(x)
-                    tensors.append(x)
-                    leaves.append(Leaf(name, tuple(x.shape), x.dtype.name))  # Keras does not know all dtypes
+                    tensor = self._tensor(name, x)
+                    tensors.append(tensor)
+                    leaves.append(Leaf(name, tuple(tensor.shape), tensor.dtype.name))  # Keras does not know all dtypes
+                    if (mask := mask_of(x)) is not None:
+                        tensors.append(mask)
+                        leaves.append(Leaf(f"the mask of {name}", tuple(mask.shape), mask.dtype.name))
                 else:
                     leaves.append(Leaf(name, None, type(x).__name__, self._static(name, x)))
         return tuple(leaves), tensors
+
+    def _tensor(self, name, x):
+        try:
+            return to_tensor(x)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"{self._name} received {name} of type {type(x).__name__}, which cannot be one dense tensor; it "
+                "expects numbers, as tensors or NumPy arrays. Pass a ragged or sparse tensor as its dense parts."
+            ) from error
 
     def _static(self, name, x):
         if _is_variable(x):  # variables compare by value, and their value is not part of the executable
@@ -229,16 +243,16 @@ class CompiledFunction:
 
         def flat(tensors):
             outputs = call(tensors)
-            leaves = keras.tree.flatten(outputs)
+            leaves = [x.value if isinstance(x, keras.Variable) else x for x in keras.tree.flatten(outputs)]
             returned[:] = keras.tree.map_structure(lambda _: 0, outputs), list(map(_as_it_is, leaves))
-            return [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves]
+            return [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves], list(map(mask_of, leaves))
 
         run = compile_function(flat, tensors, self._refuse)
 
         def executable(tensors):
-            made = run(tensors)
+            made, masks = run(tensors)
             structure, kept = returned  # neither backend gives back strings, nor JAX the order of a dict
-            leaves = [x if y is None else y for x, y in zip(made, kept, strict=True)]
+            leaves = [x if y is None else y for x, y in zip(map(put_mask, made, masks), kept, strict=True)]
             return keras.tree.pack_sequence_as(structure, leaves)
 
         return executable
@@ -248,13 +262,17 @@ class CompiledFunction:
         values = list(arguments.values())  # not the dict itself, whose keys a tree sorts
         flat = keras.tree.flatten(values)
         is_tensor = list(map(_is_array, flat))
+        is_masked = [dynamic and mask_of(x) is not None for dynamic, x in zip(is_tensor, flat, strict=True)]
         statics = [None if dynamic else x for x, dynamic in zip(flat, is_tensor, strict=True)]
         structure = keras.tree.map_structure(lambda _: 0, values)
         names = list(arguments)
 
         def call(tensors):
             tensors = iter(tensors)
-            restored = [next(tensors) if dynamic else x for dynamic, x in zip(is_tensor, statics, strict=True)]
+            restored = []
+            for x, dynamic, masked in zip(statics, is_tensor, is_masked, strict=True):
+                x = next(tensors) if dynamic else x
+                restored.append(put_mask(x, next(tensors)) if masked else x)
             restored = keras.tree.pack_sequence_as(structure, restored)
             return self._by_keyword(dict(zip(names, restored, strict=True)))
 

@@ -13,6 +13,7 @@ import keras
 
 from keras_xla import backend
 from keras_xla.backend.executable_cache import ExecutableCache
+from keras_xla.cache_folder import write_whole
 from keras_xla.engine.executables import Executables
 from keras_xla.engine.kept import computed_with
 from keras_xla.logger import users_frame
@@ -98,7 +99,8 @@ def save(executables: Sequence[Executables], folder: pathlib.Path) -> int:
     """See `SavedExecutables.save_compiled`."""
     backend.require_keeping()
     folder = folder.expanduser().absolute()
-    if others := [name for name in _names(folder) if name != MANIFEST and not name.endswith((".xla", ".new"))]:
+    known = (".xla", ".new") if (folder / MANIFEST).exists() else ()  # without it, they are of a cache of executables
+    if others := [name for name in _names(folder) if name != MANIFEST and not name.endswith(known)]:
         raise FileExistsError(
             f"{folder} holds other files than a bundle of executables, such as {others[0]}. Give a folder of its own."
         )
@@ -117,9 +119,7 @@ def save(executables: Sequence[Executables], folder: pathlib.Path) -> int:
     try:
         keys = _put(executables, bundle)
         content = {"format": FORMAT, "computes": _computes(executables), "computed_with": computed_with()}
-        new = folder / f"{MANIFEST}.new"
-        new.write_text(json.dumps({**content, "executables": keys}, indent=1))
-        new.replace(folder / MANIFEST)
+        write_whole(folder / MANIFEST, json.dumps({**content, "executables": keys}, indent=1))
     except BaseException:
         _remove(folder, bundle.used - before)  # what was there is as it was
         raise

@@ -110,9 +110,11 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
             # Of features; it counts what their tokens begin with.
             begun = tokens.prompt(next(iter(tokens.languages), None), tokens.task, timestamps=False)
             own["max_new_tokens"] = max(as_integer("max_length", stored["max_length"], 1) - len(begun), 1)
-        text = resolve(own, rest, False, False)
         stored = {name: value for name, value in stored.items() if name != "max_new_tokens"}  # transcripts take all
-        return Asked(text.options, tokens, SpeechOptions.from_checkpoint(stored).replace(**wishes))
+        of_clips = SpeechOptions.from_checkpoint(stored).replace(**wishes)
+        rest, drawn = split_drawn(of_clips, rest)
+        text = resolve(own, rest, False, False)
+        return Asked(dataclasses.replace(text.options, **drawn), tokens, of_clips)
     options, _ = config.checkpoint_defaults(stored)
     if has_encoder and stored.get("max_length") and "max_new_tokens" not in {**options, **asked}:
         length = as_integer("max_length", stored["max_length"], 1)
@@ -135,8 +137,17 @@ def _with_idle(options: GenerationOptions, idle: Mapping[str, Any]) -> Generatio
     return options
 
 
+def split_drawn(speech: SpeechOptions, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the decoding, and of them those of drawing that hold where a temperature of `speech` is above 0."""
+    if "do_sample" in rest or not any(speech.temperature or ()):
+        return dict(rest), {}
+    drawn = {name: value for name, value in rest.items() if name in config.SAMPLING}
+    return {name: value for name, value in rest.items() if name not in drawn}, drawn
+
+
 def split_speech(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of the transcription, and those of the decoding; `max_new_tokens` is both."""
-    own = set(SPEECH_FIELDS) - ({"temperature"} if asked.get("do_sample") else set())
+    several = isinstance(asked.get("temperature"), (list, tuple))  # to be tried one after the other
+    own = set(SPEECH_FIELDS) - ({"temperature"} if asked.get("do_sample") and not several else set())
     rest = {name: value for name, value in asked.items() if name not in own or name == "max_new_tokens"}
     return {name: value for name, value in asked.items() if name in own}, rest

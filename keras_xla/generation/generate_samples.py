@@ -1,6 +1,7 @@
 """Texts of the model that is being trained, at the end of epochs."""
 
 import json
+import operator
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,10 @@ from keras_xla.generation.layer import XLAGenerationLayer
 class GenerateSamples(keras.callbacks.Callback):
     """Generate with the weights being trained at the end of epochs, and print or keep what comes.
 
-    The generation compiles once, not once an epoch. No random state that training uses is touched: with
-    `do_sample=True` and no seed, the number of the epoch, counted from 0, is the seed.
+    The generation compiles once, not once an epoch, and not again in a later `fit` of the same model unless that has
+    other layers or weights by then. No random state that training uses is touched: with `do_sample=True` and no seed,
+    the number of the epoch, counted from 0, is the seed. Where the logits are NaN, as those of a training that has
+    diverged, a warning says so, the sample is None (an empty list for ids), and the training goes on.
 
     Args:
         prompts: A text, or a list of texts, of chats (lists of messages) or of lists of token ids (ints).
@@ -75,6 +78,7 @@ class GenerateSamples(keras.callbacks.Callback):
             raise TypeError(f"Received prompts={prompts!r}; expected a list of texts, chats or lists of token ids.")
         self.layer, self._given, self._tokenizer, self._every = layer, layer is not None, tokenizer, every
         self._file, self._verbose, self._options = file, verbose, options
+        self._made_of: tuple | None = None  # the model that the layer was made of, and what that was then
         self._summaries = None if log_dir is None else Summaries("GenerateSamples", log_dir)
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -82,7 +86,7 @@ class GenerateSamples(keras.callbacks.Callback):
         if self._file is not None:
             pathlib.Path(self._file).open("a", encoding="utf-8").close()
         if not self._given:
-            self.layer = XLAGenerationLayer(self.model, self._tokenizer) if self.model.built else None
+            self._make_layer()
         if self.layer is not None:
             self.layer.check(self.prompts, **self._options)
 
@@ -90,16 +94,27 @@ class GenerateSamples(keras.callbacks.Callback):
         """Generate, after each `every` epochs."""
         if (epoch + 1) % self._every:
             return
-        model = self.model  # on JAX, asking for it brings its variables up to date
+        self.model  # noqa: B018  on JAX, asking for it brings its variables up to date
         if self.layer is None:
-            self.layer = XLAGenerationLayer(model, self._tokenizer)
+            self._make_layer()
         options, defaults = dict(self._options), self.layer.options
         if options.get("do_sample", defaults.do_sample) and options.get("seed", defaults.seed) is None:
             options["seed"] = epoch
+        options.setdefault("on_error", "skip")  # all but NaN logits was refused when `fit` began
         made = self.layer.generate(self.prompts, verbose=0, **options)
         if isinstance(made, dict):
             made = [row[:n].tolist() for row, n in zip(made["sequences"], made["lengths"], strict=True)]
         self._show(epoch, made)
+
+    def _make_layer(self) -> None:
+        """Make the layer of a model that is built, unless there is one of the model as it is."""
+        if not self.model.built:
+            self.layer = None
+            return
+        made_of = self.model, _described(self.model), self.model.weights
+        if self.layer is None or self._made_of is None or not _same(made_of, self._made_of):
+            self.layer = XLAGenerationLayer(self.model, self._tokenizer)
+            self._made_of = made_of
 
     def _show(self, epoch: int, samples: list) -> None:
         copies = len(samples) // len(self.prompts)
@@ -114,6 +129,23 @@ class GenerateSamples(keras.callbacks.Callback):
             text = "\n\n".join(_joined(prompt, sample) for prompt, sample in zip(asked, samples, strict=True))
             self._summaries.text("samples", text, epoch)
             self._summaries.flush()
+
+
+def _described(model: keras.Model) -> str | None:
+    """The model's layers as text; None if it cannot tell them."""
+    try:
+        told = keras.saving.serialize_keras_object(model)
+        told.pop("compile_config", None)  # another optimizer, say
+        return json.dumps(told, sort_keys=True)
+    except Exception:  # of the user's own get_config, of a class without one, or of what is no JSON
+        return None
+
+
+def _same(now: tuple, before: tuple) -> bool:
+    """Whether two times it was the same model with the same layers and the same variables."""
+    (model, described, weights), (old, old_described, old_weights) = now, before
+    alike = model is old and described is not None and described == old_described
+    return alike and len(weights) == len(old_weights) and all(map(operator.is_, weights, old_weights))
 
 
 def _joined(prompt: Any, sample: Any) -> str:

@@ -107,10 +107,17 @@ LOGS_IN_ORDER = Name(
     _SEEN,
 )
 MASK = Name(
-    "keras.KerasTensor",
-    "_keras_mask",
+    "keras.src.backend.common.masking",
+    "get_keras_mask",
     "the mask that a layer has put on its output, for the layers, losses and metrics behind it",
-    "masks are lost; the tests find that, nothing else can",
+    "masks are lost in functions of jit, and in batches that are filled up",
+    _SEEN,
+)
+PUT_MASK = Name(
+    "keras.src.backend.common.masking",
+    "set_keras_mask",
+    "puts a mask on a tensor",
+    "masks are lost in functions of jit",
     _SEEN,
 )
 LOGITS = Name(
@@ -248,9 +255,22 @@ def logs_in_order(model: keras.Model, logs: dict) -> Any:
     return LOGS_IN_ORDER.of(model)(logs)
 
 
+@otherwise(None)
 def mask_of(x: Any) -> Any:
     """The mask on a tensor; None without."""
-    return getattr(x, MASK.name, None)
+    return _of_module(MASK)(x)
+
+
+def put_mask(x: Any, mask: Any) -> Any:
+    """The tensor itself, with that mask on it; None for none."""
+    if mask is not None:
+        _put_mask(x, mask)
+    return x
+
+
+@otherwise(None)
+def _put_mask(x: Any, mask: Any) -> None:
+    _of_module(PUT_MASK)(x, mask)
 
 
 def with_logits(x: Any, change: Callable) -> Any:

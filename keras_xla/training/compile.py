@@ -60,6 +60,7 @@ def compile(model: keras.Model, *args: Any, jit_compile: bool | str = "auto", **
                 "compiled. Pass jit_compile=False while debugging eagerly, or leave run_eagerly out."
             )
         refuse_layers(model)
+        refuse_replicas(model)  # before anything of the model has changed
     compile_ = method_of(model, "compile")
     parameters = inspect.signature(compile_).parameters
     takes = "jit_compile" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -97,6 +98,17 @@ def check_switch(who: str, jit_compile) -> None:
 
 def require_jit(model: keras.Model) -> None:
     """Raise if Keras turned XLA off again although every layer supports it, or if it cannot work here."""
+    refuse_replicas(model)
+    if not model.jit_compile or model.run_eagerly:
+        raise XLAUnsupportedError(
+            f"Keras turned XLA off for {model.name!r}: jit_compile is {model.jit_compile!r}, run_eagerly is "
+            f"{model.run_eagerly!r}. XLA needs run_eagerly=False, and TensorFlow's op determinism must be off "
+            "(tf.config.experimental.enable_op_determinism was called, or this is a Mac with a GPU)."
+        )
+
+
+def refuse_replicas(model: keras.Model) -> None:
+    """Raise `XLAUnsupportedError` for a model whose steps run in several replicas."""
     strategy = getattr(model, "distribute_strategy", None)  # on TensorFlow
     if strategy is not None and strategy.num_replicas_in_sync > 1:
         raise XLAUnsupportedError(
@@ -104,10 +116,4 @@ def require_jit(model: keras.Model) -> None:
             f"{type(strategy).__name__}. Gradients are summed over the replicas outside of "
             'XLA, so XLA cannot compile the step. Use jit_compile="auto" (the plain graph, here), or '
             "keras.distribution.DataParallel on the JAX backend, where XLA divides the work itself."
-        )
-    if not model.jit_compile or model.run_eagerly:
-        raise XLAUnsupportedError(
-            f"Keras turned XLA off for {model.name!r}: jit_compile is {model.jit_compile!r}, run_eagerly is "
-            f"{model.run_eagerly!r}. XLA needs run_eagerly=False, and TensorFlow's op determinism must be off "
-            "(tf.config.experimental.enable_op_determinism was called, or this is a Mac with a GPU)."
         )

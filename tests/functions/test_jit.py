@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from keras_xla import RecompileError, XLAUnsupportedError
 from keras_xla.functions.jit import jit
+from keras_xla.private.keras import mask_of, put_mask
 from tests.training.helpers import Log
 
 ONES = np.ones((4, 3), "float32")
@@ -359,3 +360,59 @@ def test_unsupported_operations_are_named_before_anything_runs():
     with pytest.raises(XLAUnsupportedError, match=r"AsString has no XLA kernel at .*test_jit\.py:\d+"):
         jit(spell)(ONES)
     assert float(counter.value) == 0.0
+
+
+class TestMasks:
+    IDS = np.array([[1, 2, 0], [3, 0, 0]])
+
+    def test_they_go_in_and_come_out(self):
+        embedding, rnn = keras.layers.Embedding(10, 4, mask_zero=True), keras.layers.GRU(3)
+        masked = embedding(self.IDS)
+        expected, fast = values(rnn(masked)), jit(rnn)
+        assert not np.allclose(expected, values(fast(keras.ops.copy(masked))))  # the mask matters
+        np.testing.assert_allclose(values(fast(masked)), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(values(rnn(jit(embedding)(self.IDS))), expected, rtol=1e-5, atol=1e-6)
+        fast(embedding(self.IDS[::-1].copy()))
+        assert fast.trace_count == 2  # with a mask, and without
+
+    def test_they_are_padded_and_cut_as_what_they_are_on(self):
+        masking = keras.layers.Masking()
+        x = np.ones((2, 3, 4), "float32")
+        x[1, 1:] = 0.0
+        seen = []
+
+        def run(x):
+            made = masking(x)
+            seen.append(mask_of(x).shape)
+            return put_mask(made * 2.0, mask_of(x))
+
+        made = jit(run, buckets={"x": {1: (8,)}})(masking(x))
+        assert tuple(made.shape) == (2, 3, 4) and tuple(seen[0]) == (2, 8)
+        assert values(mask_of(made)) == [[True, True, True], [True, False, False]]
+
+
+def test_a_variable_that_is_returned_comes_as_its_value():
+    variable = keras.Variable([1.0, 2.0])
+    assert values(jit(lambda: variable)()) == [1.0, 2.0]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a tape, and ragged tensors")
+class TestOnTensorFlow:
+    def test_gradients_go_through_what_is_padded(self):
+        import tensorflow as tf
+
+        fast = jit(lambda x: x * x, buckets={"x": {0: (4, 8)}})
+        for rows in (4, 3):
+            x = tf.fill((rows,), 3.0)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = fast(x)
+            assert values(tape.gradient(y, x)) == [6.0] * rows
+        assert fast.trace_count == 1
+
+    def test_ragged_and_sparse_tensors_are_refused_by_name(self):
+        import tensorflow as tf
+
+        for x in (tf.ragged.constant([[1.0], [2.0, 3.0]]), tf.sparse.from_dense([[0.0, 1.0]])):
+            with pytest.raises(TypeError, match=r"received rows of type .*Tensor.* cannot be one dense tensor"):
+                jit(lambda rows: rows)(x)

@@ -24,6 +24,17 @@ layer = keras_xla.XLAGenerationLayer.from_pretrained({model!r}, max_new_tokens=5
 made = layer.generate({inputs})
 print(json.dumps([made["sequences"].tolist(), layer.save_compiled("bundle")]))
 """
+REFUSED = """
+import os, keras_xla
+keras_xla.compile_cache("executables")
+layer = keras_xla.XLAGenerationLayer.from_pretrained({model!r}, max_new_tokens=5, eos_token_id=None, {options})
+layer.generate({inputs})
+before = os.listdir("executables")
+try:
+    layer.save_compiled("executables")
+except FileExistsError as error:
+    print(json.dumps([str(error), before == os.listdir("executables") != []]))
+"""
 LOAD = """
 import keras_xla
 layer = keras_xla.XLAGenerationLayer.from_pretrained(
@@ -114,6 +125,11 @@ def test_whisper_answers_from_a_bundle(run, tmp_path):
         text = text.format(model=str(tmp_path / "whisper"), inputs=f"{clip}, sampling_rate=16_000", options=options)
         (made[name], *counts), _ = run(numbers + text)
     assert made["save"] == made["load"] and counts == [0, 0]
+
+
+def test_a_bundle_does_not_go_where_other_models_executables_are(run, checkpoint):
+    (said, same), _ = run(code(REFUSED, checkpoint))
+    assert "holds other files than a bundle" in said and same
 
 
 @pytest.mark.slow

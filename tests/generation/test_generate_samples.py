@@ -71,6 +71,35 @@ def test_samples_are_of_the_weights_of_then_and_compile_once(tmp_path):
         assert line["samples"] == out
 
 
+def test_fits_of_one_model_compile_once_until_it_is_another(tmp_path):
+    file = tmp_path / "samples.jsonl"
+    samples, model, counts = GenerateSamples([[5, 6, 7]], file=file, verbose=0, max_new_tokens=4), model_of(), []
+    layers = []
+    for change in (None, None, "activation"):
+        if change:  # a setting that the model tells
+            model.layers[-1].activation = keras.activations.relu
+        model.compile(optimizer="sgd", loss=model.loss)
+        model.fit(*data(), batch_size=32, callbacks=[samples], verbose=0)
+        layers.append(samples.layer)
+        counts.append(samples.layer.trace_count)
+    assert layers[0] is layers[1] is not layers[2] and counts[0] == counts[1]
+    made = XLAGenerationLayer(model).generate([[5, 6, 7]], max_new_tokens=4)["sequences"].tolist()
+    assert json.loads(file.read_text().splitlines()[-1])["samples"] == made
+
+
+def test_a_training_that_diverges_goes_on(tmp_path):
+    class Diverge(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 1:
+                self.model.layers[1].set_weights([np.full((VOCAB, 16), np.nan, "float32")])
+
+    file = tmp_path / "samples.jsonl"
+    with pytest.warns(UserWarning, match="1 of 1 prompts have no answer. Prompt 0: the model's logits are NaN"):
+        fit(Diverge(), GenerateSamples([[5, 6, 7]], file=file, verbose=0, max_new_tokens=4))
+    samples = [json.loads(line)["samples"] for line in file.read_text().splitlines()]
+    assert [len(each[0]) for each in samples] == [4, 0, 0]
+
+
 @pytest.mark.slow
 def test_texts_are_printed_and_shown_in_tensorboard(tmp_path, capsys):
     fit(GenerateSamples("a b", tokenizer=tiny(), log_dir=tmp_path, max_new_tokens=3, every=2), epochs=2)

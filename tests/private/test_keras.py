@@ -67,7 +67,8 @@ def owners(model):
         private.STATELESS: sys.modules[private.STATELESS.owner],
         private.LAST_LOGS: model,
         private.LOGS_IN_ORDER: model,
-        private.MASK: keras.layers.Masking()(np.ones((1, 2, 3), "float32")),
+        private.MASK: sys.modules[private.MASK.owner],
+        private.PUT_MASK: sys.modules[private.PUT_MASK.owner],
         private.LOGITS: keras.activations.softmax(keras.ops.ones((1, 2))) if TENSORFLOW else None,
         private.HISTORY: x,
         private.CALLS: model.layers[-1],
@@ -137,7 +138,11 @@ def test_evaluate_returns_logs_as_it_does(model):
 
 def test_masks():
     x = keras.layers.Masking()(np.zeros((1, 2, 3), "float32"))
-    assert private.mask_of(x) is not None and private.mask_of(X) is None
+    mask = private.mask_of(x)
+    assert mask is not None and private.mask_of(X) is None
+    y = keras.ops.ones((1, 2))
+    assert private.put_mask(y, None) is y and private.mask_of(y) is None
+    assert private.put_mask(y, mask) is y and private.mask_of(y) is mask
 
 
 def test_logits_stay_with_what_was_made_of_them():

@@ -39,13 +39,17 @@ for a, b in zip(keras.tree.flatten(made), keras.tree.flatten(expected), strict=T
     assert a == b, (a, b)
 assert not compile_log()
 assert "tf.distribute runs the step" in str(model_report(model))
+before = model.optimizer, model.loss, model.jit_compile, model.get_weights()
 try:
     with two.scope():
-        compile(built(), "sgd", LOSS, jit_compile=True)
+        compile(model, "adam", "mae", jit_compile=True)
 except XLAUnsupportedError as error:
     assert "2 replicas" in str(error) and "DataParallel" in str(error), error
 else:
     raise AssertionError("not refused")
+assert (model.optimizer, model.loss, model.jit_compile) == before[:3]  # nothing of it has changed
+model.fit(x, y, batch_size=16, verbose=0)
+assert any((a != b).any() for a, b in zip(model.get_weights(), before[3], strict=True))
 """
 
 DATA_PARALLEL = """

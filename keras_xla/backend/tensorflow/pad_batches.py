@@ -70,7 +70,7 @@ class Tensors:
         kind = keras.config.floatx()
         if isinstance(x, tf.RaggedTensor) and x.ragged_rank >= axis:  # each row knows its own length
             splits = x.nested_row_splits[:axis]
-            ones = tf.RaggedTensor.from_nested_row_splits(tf.ones(splits[-1][-1:], kind), splits)
+            ones = tf.RaggedTensor.from_nested_row_splits(tf.ones(tf.reshape(splits[-1][-1], [1]), kind), splits)
         elif isinstance(x, tf.RaggedTensor):
             ones = tf.ones(tf.cast(x.bounding_shape(), tf.int32)[: axis + 1], kind)
         else:

@@ -15,7 +15,7 @@ from keras_xla.engine.generator import Generator
 from keras_xla.engine.search.own_processors import check_processor_options, own_processors
 from keras_xla.engine.search.processors import PROCESSORS
 from keras_xla.engine.warmup import FirstCall
-from keras_xla.generation.defaults import split_speech
+from keras_xla.generation.defaults import split_drawn, split_speech
 from keras_xla.generation.speech import audio
 from keras_xla.generation.speech.engine import EngineSpeech
 from keras_xla.generation.speech.features import Features
@@ -23,11 +23,12 @@ from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.timestamp_rules import timestamps_processor
 from keras_xla.generation.speech.tokens import SpeechTokens
 from keras_xla.generation.speech.transcriber import Transcriber
-from keras_xla.generation.speech.transcription_plan import languages_of
+from keras_xla.generation.speech.transcription_plan import attempts_of, languages_of
 from keras_xla.generation.speech.transcripts import FRAMES_PER_SECOND, Transcript
 from keras_xla.models.layers.log_mel import LogMel
 from keras_xla.models.sources.live import refresh
 
+_OF_THE_MODEL = ("eos_token_id", "decoder_start_token_id")
 # Options of what is written down, beside tokens.
 _OF_CLIPS = {field.name for field in dataclasses.fields(SpeechOptions)} - {"language", "task", "max_new_tokens"}
 
@@ -141,7 +142,7 @@ class SpeechPipeline:
             raise ValueError(
                 "Received input_features that are no floats, or NaN or infinite; expected log-mel features."
             )
-        speech, options = self._options(options, overrides)
+        speech, options = self._options(options, overrides, self.defaults.replace(temperature=None))
         options = options.replace(eos_token_id=self.tokens.eos)
         task = speech.task or self.tokens.task
         self.tokens.check_task(task)
@@ -171,7 +172,9 @@ class SpeechPipeline:
             most = most if length == lengths[0] else min(most, room)  # too many are an error
             prompts = [np.resize(prompt, length)] * batch
             asked = options.replace(max_new_tokens=most, eos_token_id=self.tokens.eos)
-            yield from self.generator.first_calls([], asked, prompts, hidden)
+            attempts = {(each.do_sample, each.num_beams): each for each in attempts_of(speech, asked)}
+            for attempt in attempts.values():
+                yield from self.generator.first_calls([], attempt, prompts, hidden)
 
     def _prompt_lengths(self, shortest: int, speech: SpeechOptions) -> list[int]:
         """Of prompts that begin in caches of different sizes; text before the prompt makes it longer."""
@@ -190,23 +193,30 @@ class SpeechPipeline:
         return [codes[i] if name is None else name for name, i in zip(names, best, strict=True)]
 
     def _options(
-        self, options: GenerationOptions, overrides: Mapping[str, Any]
+        self, options: GenerationOptions, overrides: Mapping[str, Any], defaults: SpeechOptions | None = None
     ) -> tuple[SpeechOptions, GenerationOptions]:
-        speech, rest = split_speech(overrides)
-        if "temperature" in rest:  # that of do_sample in this call comes before those of the layer
-            speech["temperature"] = None
-        options = options.replace(**rest)
+        asked, rest = split_speech(overrides)
+        if named := [name for name in _OF_THE_MODEL if rest.get(name) is not None]:
+            raise ValueError(
+                f"Received {', '.join(named)} with speech, which begins and ends as its model was trained to. Leave it "
+                "out."
+            )
+        if rest.get("do_sample"):  # it comes before the temperatures of the layer
+            asked.setdefault("temperature", None)
+        speech = (self.defaults if defaults is None else defaults).replace(**asked)
+        rest, drawn = split_drawn(speech, rest)
+        options = dataclasses.replace(options.replace(**rest), **drawn)
         for name, off in (("stop_strings", ()), ("max_time", None)):
             if (value := getattr(options, name)) != off:
                 raise ValueError(
                     f"Received {name}={value!r} with speech; a transcript ends with its clip. Leave it out."
                 )
-        if asked := [*options.per_row, *(name for name in CONSTRAINTS if getattr(options, name) is not None)]:
+        if named := [*options.per_row, *(name for name in CONSTRAINTS if getattr(options, name) is not None)]:
             raise ValueError(
-                f"Received {', '.join(asked)} with speech, where it has no meaning, or not as a list. "
+                f"Received {', '.join(named)} with speech, where it has no meaning, or not as a list. "
                 "Leave it out, or pass one value."
             )
         check_options(self.generator.model, options)  # the generator would, but after the encoder has run
         check_speech(options)
         check_processor_options(self.generator.processors, options, self.generator.model.vocab_size)
-        return self.defaults.replace(**speech), options
+        return speech, options

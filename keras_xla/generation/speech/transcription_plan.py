@@ -81,7 +81,7 @@ def make_plan(
         )
     most, history = _sizes(plan, tokens, positions)
     options = options.replace(max_new_tokens=most, eos_token_id=(tokens.eos,))
-    return dataclasses.replace(plan, history=history, attempts=_attempts(speech, options))
+    return dataclasses.replace(plan, history=history, attempts=attempts_of(speech, options))
 
 
 def _sizes(plan: Plan, tokens: SpeechTokens, positions: int) -> tuple[int, int]:
@@ -128,7 +128,8 @@ def languages_of(speech: SpeechOptions, tokens: SpeechTokens, clips: int) -> tup
     return codes if tokens.languages else (None,) * clips
 
 
-def _attempts(speech, options) -> tuple[GenerationOptions, ...]:
+def attempts_of(speech: SpeechOptions, options: GenerationOptions) -> tuple[GenerationOptions, ...]:
+    """How to decode, one after the other; those that draw do so with the sampling options that are given."""
     if speech.temperature is None:
         return (options,)
     greedy = dataclasses.replace(options, do_sample=False)

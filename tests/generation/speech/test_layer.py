@@ -226,3 +226,36 @@ def test_after_a_warmup_with_a_prompt_others_of_any_length_compile_nothing(folde
     layer.warmup(1, initial_prompt="7")
     for words in (1, 19):
         layer.generate(sound(0.9), sampling_rate=RATE, initial_prompt=" ".join(["7"] * words))
+
+
+def test_a_warmup_for_beams_and_temperatures_covers_the_draws_too(folder):
+    options = dict(num_beams=2, temperature=(0.0, 0.4), logprob_threshold=-0.01)
+    layer = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), language="en", on_recompile="raise")
+    layer.warmup(verbose=0, **options)
+    assert layer.generate(sound(0.9, 1), sampling_rate=RATE, **options)
+
+
+def test_options_of_drawing_hold_for_the_temperatures_above_0(folder):
+    rejected = dict(temperature=(0.0, 0.9), logprob_threshold=-0.01)  # at 0: so it is drawn
+    layers = [
+        XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), language="en", **options)
+        for options in ({}, rejected, dict(rejected, seed=1))
+    ]
+
+    def said(layer, **options):
+        return str(layers[layer].generate(sound(0.9, 1), sampling_rate=RATE, **options)[0])
+
+    greedy, drawn = said(0), said(0, seed=1, **rejected)
+    assert drawn != greedy
+    for made in (said(0, seed=1, do_sample=True, **rejected), said(1, seed=1), said(2)):
+        assert made == drawn
+    assert said(0, seed=1, top_k=1, **rejected) == greedy
+    # do_sample without temperatures in the call comes before those of the layer
+    assert said(1, do_sample=True, seed=3) == said(0, do_sample=True, seed=3) != greedy
+
+
+@pytest.mark.parametrize("name", ["eos_token_id", "decoder_start_token_id"])
+def test_a_transcript_begins_and_ends_as_the_model_was_trained_to(name, layer, new_events):
+    with pytest.raises(ValueError, match=f"Received {name} with speech"):
+        layer.generate(sound(0.9), sampling_rate=RATE, **{name: 7})
+    assert not new_events()

@@ -342,6 +342,15 @@ class TestSampleWeights:
         ((_, _, mean),) = bucket_lengths(data, (3,), weights="mean").as_numpy_iterator()
         assert mean.tolist() == [[2, 2, 0], [2, 0, 0]]
 
+    def test_those_of_ragged_targets_in_batches_of_any_size(self):
+        rows = tf.ragged.constant([[1, 2], [3], [4]])
+        deep = tf.ragged.constant([[[1.0], [2.0]], [[3.0]], [[4.0]]], ragged_rank=1)
+        for y in (rows, deep):
+            for batched in ("batch", "ragged_batch"):
+                data = getattr(tf.data.Dataset.from_tensor_slices((rows, y)), batched)(2)
+                masks = [weights.tolist() for *_, weights in bucket_lengths(data, (3,)).as_numpy_iterator()]
+                assert masks == [[[1, 1, 0], [1, 0, 0]], [[1, 0, 0]]]
+
     def test_floats_over_which_losses_take_a_mean(self):
         with pytest.raises(ValueError, match="floats 'y' whose last axis is the padded one, 1"):
             self.one((self.X, self.X.astype("float32")))

@@ -1,6 +1,7 @@
 """Functions compiled by XLA on JAX, one executable each, with Keras variables as arguments."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +82,12 @@ def to_tensor(x) -> jax.Array:
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):  # keys of jax.random, which have no other dtype
         return x
     return jnp.asarray(x, dtype=jax.dtypes.canonicalize_dtype(x.dtype))
+
+
+def pad(x: Any, widths: Sequence[tuple[int, int]], value: Any) -> np.ndarray:
+    """The array with `value` around it, through numpy: jax would compile a kernel for every size."""
+    x = np.asarray(x)
+    return np.pad(x, widths, constant_values=np.asarray(value, dtype=x.dtype))
 
 
 def cut(x: jax.Array, axis: int, size: int) -> jax.Array:

@@ -1,6 +1,7 @@
 """Functions compiled by XLA on TensorFlow, one executable each, and what in a forward pass cannot be compiled."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -38,6 +39,12 @@ def _spec(x):
 def with_autograph(call: Callable):
     """The result of `call()` in the graph under construction, for code whose `if`s and loops test tensors."""
     return tf.function(call)()
+
+
+def pad(x: Any, widths: Sequence[tuple[int, int]], value: Any) -> tf.Tensor:
+    """The tensor with `value` around it; gradients go through."""
+    x = tf.convert_to_tensor(x)
+    return tf.pad(x, widths, constant_values=tf.cast(value, x.dtype))
 
 
 def cut(x: tf.Tensor, axis: int, size: int) -> tf.Tensor:
