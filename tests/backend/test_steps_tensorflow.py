@@ -20,6 +20,8 @@ if keras.backend.backend() != "tensorflow":
     pytest.skip("TensorFlow's step functions", allow_module_level=True)
 import tensorflow as tf
 
+from keras_xla.backend.tensorflow.runner.executable import STEPS_AT_ONCE, Executable
+
 
 class Custom(keras.Model):
     """A model with all three steps of its own."""
@@ -263,3 +265,81 @@ def test_what_a_model_draws_does_not_depend_on_the_way_that_was_faster(draw, way
         assert decision.way == "graph" and "XLA would draw other random numbers: Stateless" in decision.reason
     else:
         assert decision.way in ("xla", "partial")
+
+
+class Counts(keras.layers.Layer):
+    """Adds how often it was called so far."""
+
+    def build(self, _):
+        self.calls = self.add_weight((), initializer="zeros", trainable=False)
+
+    def call(self, x):
+        self.calls.assign_add(1.0)
+        return x + self.calls
+
+
+class Refuses(keras.layers.Layer):
+    """Fails for rows with values from 100 on, and names the highest."""
+
+    def call(self, x):
+        highest = tf.reduce_max(x)
+        with tf.control_dependencies([tf.debugging.Assert(highest < 100.0, ["too high:", highest])]):
+            return tf.identity(x)
+
+
+def predicting(*layers):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input(X.shape[1:]), *layers, keras.layers.Dense(3)])
+    compile(model, **OPTIONS)
+    return model
+
+
+def steps_at_once(model):
+    """How many steps the loops of `predict` run at once."""
+    return {
+        at_once for executable in model.predict_function.runner._made.values() for _, at_once in executable._row_loops
+    }
+
+
+@pytest.mark.parametrize("way", ["graph", "xla"])
+def test_steps_of_predict_run_at_once_where_none_sees_another(way, monkeypatch):
+    monkeypatch.setattr(policy.Policy, "_auto", lambda self, new_shapes: (way, "", {}))
+    for layers, at_once in ([], {STEPS_AT_ONCE}), ([Counts()], {1}), ([keras.layers.Dropout(0.5)], {STEPS_AT_ONCE}):
+        model = predicting(*layers)
+        made = model.predict(X[:-1], batch_size=4, verbose=0)  # an odd number of full batches, and a smaller one
+        assert steps_at_once(model) == at_once
+        plain = keras.models.clone_model(model)
+        plain.set_weights(model.get_weights())
+        for layer in plain.layers:
+            if isinstance(layer, Counts):
+                layer.calls.assign(0.0)
+        plain.compile(**OPTIONS)
+        np.testing.assert_allclose(made, plain.predict(X[:-1], batch_size=4, verbose=0), rtol=1e-5, atol=1e-6)
+
+
+def test_of_two_bad_batches_that_run_at_once_the_first_is_the_error(monkeypatch):
+    monkeypatch.setattr(policy.Policy, "_auto", lambda self, new_shapes: ("graph", "", {}))
+    model = predicting(Refuses())
+    x = X.copy()
+    for batch in range(4, len(x) // 4):
+        x[4 * batch] = 100.0 + batch
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"too high:.*104"):
+        model.predict(x, batch_size=4, verbose=0)
+    assert steps_at_once(model) == {STEPS_AT_ONCE, 1}
+
+
+def test_without_memory_for_several_steps_at_once_they_run_one_by_one(monkeypatch):
+    tried, rows = [], Executable._rows
+
+    def scarce(self, *arguments):
+        tried.append(arguments[-1])
+        if arguments[-1] > 1:
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+        return rows(self, *arguments)
+
+    model = predicting()
+    expected = model.predict(X, batch_size=4, verbose=0)
+    monkeypatch.setattr(Executable, "_rows", scarce)
+    for _ in range(2):
+        np.testing.assert_array_equal(model.predict(X, batch_size=4, verbose=0), expected)
+    assert tried[:2] == [STEPS_AT_ONCE, 1] and set(tried[2:]) == {1}

@@ -21,6 +21,7 @@ from keras_xla.backend.tensorflow.runner.trial import copies_of, lacks_memory, t
 from keras_xla.backend.tensorflow.runner.ways import make, redrawn_in
 from keras_xla.private.tensorflow import call_with
 
+STEPS_AT_ONCE = 2  # that see nothing of each other: more of them would need more memory
 _NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
 _NODE = re.compile(r"Detected at node '?([^\s']+)'? defined|\{\{node ([^}]+)\}\}|node `([^`]+)`")
 _OF_XLA = (
@@ -49,7 +50,7 @@ class Executable:
         self._lock = threading.RLock()
         self._trial = _Trial()
         self._loops: dict[tuple[bool, bool, str], Callable] = {}
-        self._row_loops: dict[bool, Callable] = {}
+        self._row_loops: dict[tuple[bool, int], Callable] = {}
         self.instead: Any = None  # `Callable[[WayFailed, Callable], Executable]`, once it was decided on
 
     @property
@@ -139,18 +140,34 @@ class Executable:
         return self._run(run)
 
     def rows(self, tensors: Sequence[tf.Tensor], size: int, first: int, count: int, joined: bool) -> tuple[list, int]:
-        """Run `count` batches of `size` rows of arrays, from row `first` on; see `loops.rows_loop`."""
+        """Run `count` batches of `size` rows of arrays, from row `first` on; see `loops.rows_loop`.
 
+        Where no step leaves anything behind, some run at once: small ones do not keep all cores busy.
+        """
+        if self._at_once > 1:
+            with contextlib.suppress(tf.errors.OpError):
+                return self._rows(tensors, size, first, count, joined, self._at_once)
+        made = self._rows(tensors, size, first, count, joined, 1)  # raises what the first bad batch does
+        self._at_once = 1  # there was no memory for more
+        return made
+
+    def _rows(self, tensors, size: int, first: int, count: int, joined: bool, at_once: int) -> tuple[list, int]:
         def run():
-            if joined not in self._row_loops:
-                made = rows_loop(self.trace, self._step, self.shapes, joined, self.early)
+            if (joined, at_once) not in self._row_loops:
+                made = rows_loop(self.trace, self._step, self.shapes, joined, self.early, at_once, self.way != "graph")
                 number = tf.TensorSpec([], tf.int32)
                 rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in tensors]
-                self._row_loops[joined] = made.get_concrete_function(rows, number, number, number)
-            return self._call(self._row_loops[joined], list(tensors), *map(tf.constant, (size, first, count)))
+                self._row_loops[joined, at_once] = made.get_concrete_function(rows, number, number, number)
+            return self._call(self._row_loops[joined, at_once], list(tensors), *map(tf.constant, (size, first, count)))
 
         outputs, ran = self._run(run, lambda made: int(made[1]) > 0)
         return outputs, int(ran)
+
+    @functools.cached_property
+    def _at_once(self) -> int:
+        """How many steps over rows run at once: one, where one could see what another has done."""
+        sees = self.trace.changed or self.trace.facts.unsafe or self.trace.facts.random
+        return 1 if sees else STEPS_AT_ONCE
 
     def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
         """Time `run`, which runs a batch through `feed`, `run` or `rows`, on copies of variables; see `timed_runs`.

@@ -90,9 +90,17 @@ def loop(
 
 
 def rows_loop(
-    trace: Trace, step: Callable, shapes: Shapes | None, joined: bool, holds: Callable | None = None
+    trace: Trace,
+    step: Callable,
+    shapes: Shapes | None,
+    joined: bool,
+    holds: Callable | None = None,
+    at_once: int = 1,
+    compiled: bool = False,
 ) -> Callable:
     """Runs a step on the rows of arrays in their order, as long as the batches are for it; arguments as in `loop`.
+
+    So many steps may run `at_once`. `compiled` tells whether XLA runs them.
 
     Returns:
         `run(tensors, rows, first, count) -> outputs, ran`: at most `count` batches of so many rows each, from row
@@ -114,24 +122,36 @@ def rows_loop(
     def run(tensors, rows, first, count):
         keeper = (_All if joined else _Last)(made)
 
-        def more(ran, _kept):
-            if holds is None:
-                return ran < count
-            return tf.cond(
-                ran < count, lambda: holds(batch(tensors, rows, first + ran * rows)), lambda: tf.constant(False)
+        def turns(width, state):
+            """Turns of so many steps, while there are as many to run."""
+
+            def batches(ran):
+                return [batch(tensors, rows, first + (ran + i) * rows) for i in range(width)]
+
+            def more(ran, _kept):
+                enough = ran + width <= count
+                if holds is None:
+                    return enough
+                held = lambda: tf.reduce_all([holds(each) for each in batches(ran)])  # noqa: E731
+                return tf.cond(enough, held, lambda: tf.constant(False))
+
+            def body(ran, kept):
+                for i, each in enumerate(batches(ran)):
+                    kept = keeper.added(kept, ran + i, leaves_of(step(repack(spec, each))))
+                return ran + width, kept
+
+            return tf.while_loop(
+                more,
+                body,
+                state,
+                shape_invariants=(tf.TensorShape([]), keeper.invariants),
+                parallel_iterations=at_once if width == 1 else 1,
             )
 
-        def body(ran, kept):
-            outputs = leaves_of(step(repack(spec, batch(tensors, rows, first + ran * rows))))
-            return ran + 1, keeper.added(kept, ran, outputs)
-
-        ran, kept = tf.while_loop(
-            more,
-            body,
-            (tf.constant(0), keeper.start),
-            shape_invariants=(tf.TensorShape([]), keeper.invariants),
-            parallel_iterations=1,
-        )
+        state = tf.constant(0), keeper.start
+        if compiled and at_once > 1:  # no two turns call XLA at once, which counts as an effect
+            state = turns(at_once, state)
+        ran, kept = turns(1, state)
         return keeper.result(kept), ran
 
     return tf.function(run, autograph=False)
