@@ -54,6 +54,7 @@ def test_the_environment_asks_for_it_once_a_line():
     assert len(lines) == 1 and lines[0].startswith("keras_xla: compiled double in ")
 
 
+@pytest.mark.slow
 def test_a_level_above_info_leaves_it_quiet():
     assert said_by(SCRIPT, "WARNING")[:2] == (0, [])
 

@@ -45,6 +45,7 @@ def test_fits_of_another_length_need_a_file_of_their_own(tmp_path):
     assert "has short fits of about 10 s; asked for were 5 s" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_suite_knows_all_models():
     code = "import models, run; assert run.MODELS == list(models.MODELS), run.MODELS"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SUITE)}, check=True)

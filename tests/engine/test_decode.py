@@ -91,6 +91,7 @@ def test_nothing_compiles_twice_for_other_options_or_sizes_in_a_bucket(new_event
     assert [event.cause for event in new_events("generate")] == ["first call"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 def test_a_compilation_says_what_was_new(new_events):
     gen = generator()

@@ -68,7 +68,7 @@ TEXTS = st.lists(st.text("abcdefgh", min_size=1, max_size=20), min_size=8, max_s
 
 
 @pytest.mark.quick_on_jax
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=24, deadline=None)
 @given(TEXTS, st.data())
 def test_every_completion_is_what_it_would_be_alone(texts, data):
     """Of any length, so that rows move in the cache, and it grows."""
@@ -181,6 +181,7 @@ def test_two_executables_serve_a_list_and_lists_alike(new_events):
     ]
 
 
+@pytest.mark.slow
 def test_a_warmup_serves_lists_that_raise_otherwise():
     gen = new_generator(on_recompile="raise")
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(12)]
@@ -190,6 +191,7 @@ def test_a_warmup_serves_lists_that_raise_otherwise():
     assert takes_turns(gen) and gen.executables.trace_count == before
 
 
+@pytest.mark.slow
 def test_a_warmup_of_a_list_serves_what_runs_in_batches_too():
     gen = new_generator(on_recompile="raise")
     gen.warm_up(gen.first_calls([np.zeros((8,), np.int32)] * 12, options_of(max_new_tokens=20)))
@@ -235,6 +237,7 @@ def test_rows_that_end_together_and_other_ways_run_in_batches(runs, options):
     assert not runs
 
 
+@pytest.mark.slow
 def test_a_call_that_ends_before_returns_what_there_is(runs):
     class After(Watch):
         @property

@@ -123,7 +123,7 @@ OPTIONS = {
 
 
 @pytest.mark.quick_on_jax
-@settings(max_examples=25, deadline=None, suppress_health_check=["function_scoped_fixture"])
+@settings(max_examples=12, deadline=None, suppress_health_check=["function_scoped_fixture"])
 @given(PROMPTS, st.sampled_from(sorted(OPTIONS)), st.sampled_from([1, 5]), st.sampled_from([None, 1, 3]))
 def test_what_is_made_is_what_is_made_without_guesses(always, texts, name, guesses, count):
     plain, _ = generate(texts, {}, **OPTIONS[name])
@@ -156,6 +156,7 @@ def test_rows_come_on_at_their_own_speed(always):
     assert together <= max(alone) + 3
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.parametrize("seed", range(2))
 def test_guesses_that_are_wrong_cost_no_more_than_agreed(seed):
     """Draws at random: two letters have always been there before, and hardly ever with the same letter behind them.
@@ -169,6 +170,7 @@ def test_guesses_that_are_wrong_cost_no_more_than_agreed(seed):
     assert plain + checked * (1 + PRICE) <= agreed + 1e-3
 
 
+@pytest.mark.slow
 def test_a_row_that_repeats_costs_the_others_no_more_than_agreed():
     """A batch takes as long as its slowest row, here one that draws at random."""
     gen = new_generator()

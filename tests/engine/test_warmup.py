@@ -149,6 +149,7 @@ NEEDS = {
 }
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.quick("one token", "grows", "guesses")
 @pytest.mark.parametrize("case", NEEDS)
 def test_a_warmup_compiles_what_calls_of_so_many_tokens_or_fewer_need(case):
@@ -163,6 +164,7 @@ def test_a_warmup_compiles_what_calls_of_so_many_tokens_or_fewer_need(case):
     assert gen.executables.trace_count == before == len(names) * len(caches)
 
 
+@pytest.mark.slow
 def test_side_by_side_it_compiles_what_it_does_one_after_the_other(monkeypatch):
     def compiled(cores):
         monkeypatch.setattr(warmup, "cores", lambda: cores)
@@ -174,6 +176,7 @@ def test_side_by_side_it_compiles_what_it_does_one_after_the_other(monkeypatch):
     assert compiled(1) == compiled(4)
 
 
+@pytest.mark.slow
 def test_a_warmup_beside_a_call_changes_nothing():
     gen, alone = generator(on_recompile="raise"), generator()
     prompts = [np.array([1, 2, 3], np.int32)]

@@ -129,6 +129,7 @@ def test_a_seed_repeats_beam_samples(checkpoint):
     np.testing.assert_array_equal(alone["sequences"], one["sequences"][:2])
 
 
+@pytest.mark.quick_on_jax
 def test_what_passes_the_check_fits_into_the_largest_cache(checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), cache_buckets=[32])
     rows, options = [[5] * 23], dict(num_beams=2, max_new_tokens=5)  # 23 and 2 x 5 - 1 slots
@@ -147,6 +148,7 @@ def test_a_search_whose_last_beams_may_make_no_token_returns_those_that_have_end
     assert out["sequences"][0, : out["lengths"][0]].tolist() == beams("gpt2", [5], **options)[0][0] == [7, 2]
 
 
+@pytest.mark.quick_on_jax
 def test_beam_samples_with_several_ends_draw_no_more_than_the_reference():
     """Four times two of ten tokens of nearly equal chances: one that is as good as any other may be missing."""
     layer = XLAGenerationLayer(Fixed(np.linspace(0.1, 0, 10)), max_new_tokens=2, eos_token_id=[7, 8, 9], pad_token_id=0)

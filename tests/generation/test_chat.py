@@ -212,6 +212,7 @@ class TestReusePrompt:
         layer.generate([row], reuse_prompt=True)
         assert layer.generate([row], num_beams=2, reuse_prompt=True)["sequences"].tolist() == expected
 
+    @pytest.mark.quick_on_jax
     def test_rows_that_begin_elsewhere_move(self, layer, chunks):
         """What several prompts begin with serves others, fewer or more of them, and of other lengths."""
         begun = list(range(5, 45))

@@ -231,6 +231,7 @@ def test_jax_keeps_its_executables_in_the_folder(run, kept_on_jax):
     assert run(first=own)[0] == [first[0], 0]  # what needs no trace is ours all the same
 
 
+@pytest.mark.slow
 @on_jax
 def test_what_jax_has_read_from_a_cache_is_not_written_down_again(run, kept, tmp_path):
     """Such a copy cannot run: "Function ... not found"."""

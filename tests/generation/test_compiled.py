@@ -75,6 +75,7 @@ def files(tmp_path):
     return {path.name: path.read_bytes() for path in (tmp_path / "bundle").iterdir()}
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.parametrize(
     ("variant", "inputs", "options"),
     [
@@ -162,6 +163,7 @@ def test_what_is_no_bundle_is_an_error_before_weights_are_read(checkpoint, tmp_p
             load()
 
 
+@pytest.mark.quick_on_jax
 def test_nothing_compiled_and_code_of_ones_own_cannot_be_saved(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_xla.backend.require_keeping", lambda: None)
     layer = keras_xla.XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), max_new_tokens=2)
@@ -199,6 +201,7 @@ def manifest(layer, folder, **changes):
     return content
 
 
+@pytest.mark.slow
 def test_another_models_bundle_is_an_error_and_another_machines_a_warning(checkpoint, tmp_path, recwarn):
     layer = keras_xla.XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), max_new_tokens=2)
     content = manifest(layer, tmp_path, computes="another")

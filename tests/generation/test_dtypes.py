@@ -32,6 +32,7 @@ def layer_of(checkpoint, **options):
     return XLAGenerationLayer(model, max_new_tokens=5, generation_config={}, **options)
 
 
+@pytest.mark.slow
 def test_a_call_and_generate_share_executables_in_mixed_precision(checkpoint, bfloat16):
     layer = layer_of(checkpoint)
     made = layer.generate(IDS)["sequences"].tolist()
@@ -44,6 +45,7 @@ def test_a_call_and_generate_share_executables_in_mixed_precision(checkpoint, bf
     assert layer.trace_count == before
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.parametrize("options", [{}, dict(num_beams=2), dict(do_sample=True, seed=1, top_p=0.9)], ids=str)
 def test_where_floats_are_float64(checkpoint, float64, options):
     out = layer_of(checkpoint).generate(IDS, forced_eos_token_id=3, **options)

@@ -31,6 +31,7 @@ def made(out):
     return [row[:n].tolist() for row, n in zip(out["sequences"], out["lengths"], strict=True)]
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.quick("greedy-llama-tied-gqa")
 @pytest.mark.parametrize("variant", reference.VARIANTS)
 @pytest.mark.parametrize("mode", MODES)
@@ -48,6 +49,7 @@ def test_tokens_are_the_references(checkpoint, variant, mode):
 DRAWN = dict(do_sample=True, seed=1, temperature=0.8)
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.quick("options1")
 @pytest.mark.parametrize("options", [{}, DRAWN])
 def test_a_scale_of_0_is_the_negative_prompt_and_one_of_1_the_prompt(layer, options):
@@ -66,6 +68,7 @@ def test_a_row_without_guidance_among_others_is_as_if_alone(layer):
         np.testing.assert_array_equal(made["sequences"][row], alone["sequences"][row])
 
 
+@pytest.mark.slow
 @pytest.mark.quick("lookup")
 @pytest.mark.quick_on_jax("lookup")
 @pytest.mark.parametrize("kind", ["lookup", "assistant"])
@@ -126,6 +129,7 @@ def test_copies_and_batches_one_after_the_other(layer, checkpoint):
     np.testing.assert_array_equal(copies["sequences"], np.repeat(one["sequences"], 2, axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 def test_only_whether_there_is_guidance_compiles(checkpoint, new_events):
     layer = layer_of(checkpoint, "llama-tied-gqa", max_new_tokens=8)

@@ -67,6 +67,7 @@ def found():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_compilation_need_not_be_waited_for_and_counts_once(found):
     assert found["compilation"] is not None
     assert found["compilations"] == found["logged"] == 2  # prefill and advance

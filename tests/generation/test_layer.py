@@ -178,6 +178,7 @@ def test_a_model_around_it_is_not_compiled_again_and_says_why(layer):
         keras_xla.compile(pipeline, jit_compile=True)
 
 
+@pytest.mark.slow
 @tensorflow_only
 def test_one_layer_serves_models_of_texts_and_of_ids_in_any_order(new_layer, expected):
     texts, ids = keras.Input((), dtype="string"), keras.Input((None,), dtype="int32")
@@ -329,6 +330,7 @@ def test_more_rows_than_run_at_once_are_batches_with_the_same_results(model):
     assert (few.generate(rows)["sequences"] == XLAGenerationLayer(model, **options).generate(rows)["sequences"]).all()
 
 
+@pytest.mark.slow
 def test_what_a_checkpoint_tunes_for_sampling_and_beams_holds_once_they_are_asked_for(model):
     stored = {"top_k": 1, "temperature": 0.0, "length_penalty": 2.0}  # a temperature that no option can have
     layer = XLAGenerationLayer(model, max_new_tokens=6, generation_config=stored, pad_token_id=0)

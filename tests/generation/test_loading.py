@@ -225,6 +225,7 @@ def test_what_older_checkpoints_say_in_their_config_holds_and_nothing_else(check
     assert XLAGenerationLayer.from_pretrained(path, max_new_tokens=3).options.forced_eos_token_id == (3,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["config.json", "generation_config.json"])
 def test_tokens_that_no_model_makes_are_none(folder, where):
     """Checkpoints write -1 for no padding, and ends of another vocabulary."""

@@ -90,6 +90,7 @@ class Cancels(Told):
             self.cancel.set()
 
 
+@pytest.mark.quick_on_jax
 def test_a_streamer_is_told_all_that_a_cancelled_call_returns(layer):
     cancel = threading.Event()
     told = Cancels(cancel)
@@ -112,6 +113,7 @@ def test_a_row_that_a_stop_string_ends_guesses_no_more(layer):
     run.close()
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.quick("ends1")
 @pytest.mark.parametrize("ends", [[], [5, 50, 60, 70]])
 def test_a_streamer_is_told_a_step_after_the_other(layer, ends):

@@ -150,6 +150,7 @@ def test_an_option_of_one_prompt_costs_no_other_its_answer(layer, most):
     assert out["lengths"].tolist() == [n if n == 4 else 0 for n in most]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* prompts have no answer")
 def test_each_prompt_keeps_what_is_its_own(layer):
     options = dict(guidance_scale=1.5, on_error="skip")

@@ -65,6 +65,7 @@ def test_rows_end_as_in_hugging_face(layer, prompt):
         assert "".join(layer.stream(prompt, stop_strings=stop)) == tiny().decode(expected)
 
 
+@pytest.mark.slow
 def test_each_row_has_its_own_end_and_scores_count_up_to_it(layer):
     prompts = ["abc", "So it goes"]
     stops = [layer.generate(prompt)[0][6:8] for prompt in prompts]

@@ -50,6 +50,7 @@ def test_pieces_of_text_joined_are_the_text(layer, options):
     assert joined == layer.generate(PROMPTS, **options)
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.parametrize("options", [o for o in MODES if "return_prompt" not in o], ids=str)
 def test_ids_joined_are_the_sequences(layer, options):
     rows = [tiny()(prompt)["input_ids"] for prompt in PROMPTS]
@@ -163,6 +164,7 @@ def test_max_time_ends_a_call(layer):
     assert len(pieces) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 def test_beams_that_are_cut_off_return_the_running_ones(layer):
     layer.generate([[5, 6, 7]], num_beams=3, eos_token_id=None)
@@ -184,6 +186,7 @@ def test_a_hugging_face_streamer_is_told_of_every_token(layer, capsys):
     assert capsys.readouterr().out == text[0] + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 def test_a_streamer_of_several_rows_gets_a_token_of_each():
     class Streamer:

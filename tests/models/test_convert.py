@@ -101,6 +101,7 @@ def test_half_precision_weights_are_computed_in_float32(dtype, checkpoint, tmp_p
     assert {v.dtype for v in layer.model.variables} == {"float32"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("quantization", [None, "int8"])
 @pytest.mark.quick("None-float16", "int8-bfloat16")

@@ -83,6 +83,7 @@ def test_an_int4_product_is_that_of_its_values_whatever_the_number_of_rows(shape
     assert (np.abs(product(matrix, x) - (left * step) @ values.T) <= bound).all()
 
 
+@pytest.mark.quick_on_jax
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**31),

@@ -108,6 +108,7 @@ def test_random_numbers_are_those_of_plain_keras():
         np.testing.assert_allclose(made, value, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.quick_on_jax
 def test_a_saved_model_is_plain_keras(tmp_path):
     model = compile(classifier(), "adam", LOSS, jit_compile=True)
     model.fit(X, Y, batch_size=SIZE, epochs=3, verbose=0)

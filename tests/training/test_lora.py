@@ -115,6 +115,7 @@ def trained_without_and_with_plainly():
     return trained_without_and_with(None, plain)
 
 
+@pytest.mark.slow
 @pytest.mark.quick("xla")
 def test_lora_after_a_first_fit(way):
     log = Log()

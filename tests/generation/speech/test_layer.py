@@ -55,6 +55,7 @@ def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
             assert made == [token for token in expected if token < EOS]
 
 
+@pytest.mark.slow
 def test_features_have_as_many_tokens_as_the_checkpoint_says(folder):
     layer, inputs = XLAGenerationLayer.from_pretrained(folder, language="en"), features([sound(0.9)])
     out = layer.generate({"input_features": inputs})
@@ -69,6 +70,7 @@ def test_features_have_as_many_tokens_as_the_checkpoint_says(folder):
         assert (found.options.max_new_tokens, found.speech.max_new_tokens) == (most, asked.get("max_new_tokens"))
 
 
+@pytest.mark.slow
 def test_features_are_sampled_with_a_temperature(layer):
     inputs = {"input_features": features([sound(0.9, 0)])}
     drawn = [
@@ -80,6 +82,7 @@ def test_features_are_sampled_with_a_temperature(layer):
     )
 
 
+@pytest.mark.quick_on_jax
 def test_a_temperature_of_a_call_comes_before_those_of_the_layer(folder):
     options = dict(tokenizer=Numbers(), max_new_tokens=8, language="en", temperature=0.0)
     greedy = XLAGenerationLayer.from_pretrained(folder, **options)
@@ -87,6 +90,7 @@ def test_a_temperature_of_a_call_comes_before_those_of_the_layer(folder):
     assert len({str(greedy.generate(sound(0.9), seed=i, **call)[0]) for i in range(4)}) > 1
 
 
+@pytest.mark.slow
 def test_what_is_drawn_for_a_clip_does_not_depend_on_the_batch_size(layer):
     clips, options = [sound(0.9), sound(0.5, 1), sound(0.9)], dict(do_sample=True, temperature=2.0, top_k=0, seed=1)
     whole, *parts = (
@@ -96,6 +100,7 @@ def test_what_is_drawn_for_a_clip_does_not_depend_on_the_batch_size(layer):
     assert parts == [whole, whole] and whole[0] != whole[2]  # each clip has draws of its own
 
 
+@pytest.mark.slow
 def test_a_layer_with_small_batch_buckets_transcribes(folder):
     small = XLAGenerationLayer.from_pretrained(
         folder, tokenizer=Numbers(), max_new_tokens=8, language="en", batch_buckets=[1]
@@ -228,6 +233,7 @@ def test_after_a_warmup_with_a_prompt_others_of_any_length_compile_nothing(folde
         layer.generate(sound(0.9), sampling_rate=RATE, initial_prompt=" ".join(["7"] * words))
 
 
+@pytest.mark.slow
 def test_a_warmup_for_beams_and_temperatures_covers_the_draws_too(folder):
     options = dict(num_beams=2, temperature=(0.0, 0.4), logprob_threshold=-0.01)
     layer = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), language="en", on_recompile="raise")
@@ -235,6 +241,7 @@ def test_a_warmup_for_beams_and_temperatures_covers_the_draws_too(folder):
     assert layer.generate(sound(0.9, 1), sampling_rate=RATE, **options)
 
 
+@pytest.mark.quick_on_jax
 def test_options_of_drawing_hold_for_the_temperatures_above_0(folder):
     rejected = dict(temperature=(0.0, 0.9), logprob_threshold=-0.01)  # at 0: so it is drawn
     layers = [

@@ -203,6 +203,7 @@ def listed(model):
     return keras.Model(model.inputs, [model.output["c"], model.output["d"]])
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.parametrize(
     ("make", "targets", "loss"),
     [
@@ -369,6 +370,7 @@ def test_what_is_wrong_is_said_in_keras_words():
             model.fit(X[:, :7], Y, verbose=0)
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.parametrize("metric", ["Precision", "AUC", "BinaryIoU", "BinaryAccuracy"])
 def test_metrics_of_outputs_with_more_axes_are_those_of_plain_keras(metric):
     """With as many positions as rows in a batch, a weight for each row would be taken for one of each position."""
@@ -406,6 +408,7 @@ def test_a_step_takes_keywords_as_before():
     assert set(model.train_step(state=state, data=(ones, ones))[0]) == {"loss"}
 
 
+@pytest.mark.quick_on_jax
 @pytest.mark.parametrize(
     ("last", "loss", "options"),
     [
