@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.steps import cut, pad, to_tensor
-from keras_xla.private.keras import mask_of, put_mask
+from keras_xla.private.keras import mask_if_known, put_mask
 
 POW2 = "pow2"
 Sizes = tuple[int, ...] | str
@@ -93,7 +93,7 @@ class Buckets:
             padded.append((axis, bucket, shape[axis]))
         if not any(after for _, after in widths):
             return x
-        padded_x, mask = pad(x, widths, pad_value), mask_of(x)
+        padded_x, mask = pad(x, widths, pad_value), mask_if_known(x)
         if mask is None:
             return padded_x
         return put_mask(to_tensor(padded_x), to_tensor(pad(mask, widths[: len(mask.shape)], False)))
@@ -118,7 +118,7 @@ def cut_back(outputs: Any, padded: list[tuple[int, int, int]]) -> Any:
         for axis, size, real in padded:
             shape = getattr(x, "shape", ())
             if len(shape) > axis and shape[axis] == size:
-                mask = mask_of(x)
+                mask = mask_if_known(x)
                 if mask is not None and len(mask.shape) > axis:
                     mask = cut(mask, axis, real)
                 x = put_mask(cut(x, axis, real), mask)

@@ -21,7 +21,7 @@ from keras_xla.backend.steps import compile_function, to_tensor
 from keras_xla.diagnosis.explain import refuse_ops
 from keras_xla.functions import hf_generate
 from keras_xla.functions.buckets import Buckets, cut_back
-from keras_xla.private.keras import mask_of, put_mask
+from keras_xla.private.keras import mask_if_known, put_mask
 
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
@@ -185,7 +185,7 @@ class CompiledFunction:
                     tensor = self._tensor(name, x)
                     tensors.append(tensor)
                     leaves.append(Leaf(name, tuple(tensor.shape), tensor.dtype.name))  # Keras does not know all dtypes
-                    if (mask := mask_of(x)) is not None:
+                    if (mask := mask_if_known(x)) is not None:
                         tensors.append(mask)
                         leaves.append(Leaf(f"the mask of {name}", tuple(mask.shape), mask.dtype.name))
                 else:
@@ -245,7 +245,7 @@ class CompiledFunction:
             outputs = call(tensors)
             leaves = [x.value if isinstance(x, keras.Variable) else x for x in keras.tree.flatten(outputs)]
             returned[:] = keras.tree.map_structure(lambda _: 0, outputs), list(map(_as_it_is, leaves))
-            return [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves], list(map(mask_of, leaves))
+            return [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves], list(map(mask_if_known, leaves))
 
         run = compile_function(flat, tensors, self._refuse)
 
@@ -262,7 +262,7 @@ class CompiledFunction:
         values = list(arguments.values())  # not the dict itself, whose keys a tree sorts
         flat = keras.tree.flatten(values)
         is_tensor = list(map(_is_array, flat))
-        is_masked = [dynamic and mask_of(x) is not None for dynamic, x in zip(is_tensor, flat, strict=True)]
+        is_masked = [dynamic and mask_if_known(x) is not None for dynamic, x in zip(is_tensor, flat, strict=True)]
         statics = [None if dynamic else x for x, dynamic in zip(flat, is_tensor, strict=True)]
         structure = keras.tree.map_structure(lambda _: 0, values)
         names = list(arguments)

@@ -116,12 +116,14 @@ def save(executables: Sequence[Executables], folder: pathlib.Path) -> int:
         )
     folder.mkdir(parents=True, exist_ok=True)
     bundle, before = _NewBundle(folder), _names(folder)
+    if MANIFEST not in before:  # what a killed process leaves is a bundle, and not finished
+        write_whole(folder / MANIFEST, json.dumps({"format": None}))
     try:
         keys = _put(executables, bundle)
         content = {"format": FORMAT, "computes": _computes(executables), "computed_with": computed_with()}
         write_whole(folder / MANIFEST, json.dumps({**content, "executables": keys}, indent=1))
     except BaseException:
-        _remove(folder, bundle.used - before)  # what was there is as it was
+        _remove(folder, (bundle.used | {MANIFEST}) - before)  # what was there is as it was
         raise
     _remove(folder, {name for name in before if name.endswith(".xla")} - bundle.used)
     return len(keys)

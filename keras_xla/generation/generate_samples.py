@@ -11,6 +11,7 @@ import keras
 
 from keras_xla.backend.tensorboard import Summaries
 from keras_xla.generation.layer import XLAGenerationLayer
+from keras_xla.private.keras import flat_layers
 
 
 class GenerateSamples(keras.callbacks.Callback):
@@ -95,12 +96,14 @@ class GenerateSamples(keras.callbacks.Callback):
         if (epoch + 1) % self._every:
             return
         self.model  # noqa: B018  on JAX, asking for it brings its variables up to date
-        if self.layer is None:
+        if self.layer is None:  # the model was built in this epoch
             self._make_layer()
+            self.layer.check(self.prompts, **self._options)
         options, defaults = dict(self._options), self.layer.options
         if options.get("do_sample", defaults.do_sample) and options.get("seed", defaults.seed) is None:
             options["seed"] = epoch
-        options.setdefault("on_error", "skip")  # all but NaN logits was refused when `fit` began
+        if options.get("streamer") is None:
+            options.setdefault("on_error", "skip")  # of NaN logits: all else was refused before
         made = self.layer.generate(self.prompts, verbose=0, **options)
         if isinstance(made, dict):
             made = [row[:n].tolist() for row, n in zip(made["sequences"], made["lengths"], strict=True)]
@@ -132,13 +135,21 @@ class GenerateSamples(keras.callbacks.Callback):
 
 
 def _described(model: keras.Model) -> str | None:
-    """The model's layers as text; None if it cannot tell them."""
+    """What the model computes, as text; None if it cannot tell: code of the user's own depends on anything."""
+    if any(type(layer).__module__.partition(".")[0] not in ("keras", "keras_xla") for layer in flat_layers(model)):
+        return None
     try:
-        told = keras.saving.serialize_keras_object(model)
-        told.pop("compile_config", None)  # another optimizer, say
+        told = _without(keras.saving.serialize_keras_object(model), ("compile_config", "trainable"))
         return json.dumps(told, sort_keys=True)
     except Exception:  # of the user's own get_config, of a class without one, or of what is no JSON
         return None
+
+
+def _without(config: Any, names: Sequence[str]) -> Any:
+    """A config but for some entries, at any depth."""
+    if isinstance(config, Mapping):
+        return {name: _without(value, names) for name, value in config.items() if name not in names}
+    return [_without(each, names) for each in config] if isinstance(config, (list, tuple)) else config
 
 
 def _same(now: tuple, before: tuple) -> bool:

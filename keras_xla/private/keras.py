@@ -110,7 +110,7 @@ MASK = Name(
     "keras.src.backend.common.masking",
     "get_keras_mask",
     "the mask that a layer has put on its output, for the layers, losses and metrics behind it",
-    "masks are lost in functions of jit, and in batches that are filled up",
+    "masks are lost in functions of jit, and move_to_pipeline does not work",
     _SEEN,
 )
 PUT_MASK = Name(
@@ -255,10 +255,12 @@ def logs_in_order(model: keras.Model, logs: dict) -> Any:
     return LOGS_IN_ORDER.of(model)(logs)
 
 
-@otherwise(None)
 def mask_of(x: Any) -> Any:
     """The mask on a tensor; None without."""
     return _of_module(MASK)(x)
+
+
+mask_if_known = otherwise(None)(mask_of)
 
 
 def put_mask(x: Any, mask: Any) -> Any:

@@ -172,7 +172,7 @@ class SpeechPipeline:
             most = most if length == lengths[0] else min(most, room)  # too many are an error
             prompts = [np.resize(prompt, length)] * batch
             asked = options.replace(max_new_tokens=most, eos_token_id=self.tokens.eos)
-            attempts = {(each.do_sample, each.num_beams): each for each in attempts_of(speech, asked)}
+            attempts = {each.num_beams: each for each in attempts_of(speech, asked)}
             for attempt in attempts.values():
                 yield from self.generator.first_calls([], attempt, prompts, hidden)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.new_shapes import BlockingOp
@@ -44,7 +45,7 @@ def with_autograph(call: Callable):
 def pad(x: Any, widths: Sequence[tuple[int, int]], value: Any) -> tf.Tensor:
     """The tensor with `value` around it; gradients go through."""
     x = tf.convert_to_tensor(x)
-    return tf.pad(x, widths, constant_values=tf.cast(value, x.dtype))
+    return tf.pad(x, widths, constant_values=tf.constant(np.asarray(value, x.dtype.as_numpy_dtype)))
 
 
 def cut(x: tf.Tensor, axis: int, size: int) -> tf.Tensor:

@@ -142,19 +142,23 @@ class Executable:
     def rows(self, tensors: Sequence[tf.Tensor], size: int, first: int, count: int, joined: bool) -> tuple[list, int]:
         """Run `count` batches of `size` rows of arrays, from row `first` on; see `loops.rows_loop`.
 
-        Where no step leaves anything behind, some run at once: small ones do not keep all cores busy.
+        The first run is of one batch, as in `feed`. Where no step leaves anything behind, some run at once: small ones
+        do not keep all cores busy.
         """
-        if self._at_once > 1:
+        count = 1 if self.untried else count
+        if self.at_once > 1:
             with contextlib.suppress(tf.errors.OpError):
-                return self._rows(tensors, size, first, count, joined, self._at_once)
+                return self._rows(tensors, size, first, count, joined, self.at_once)
         made = self._rows(tensors, size, first, count, joined, 1)  # raises what the first bad batch does
-        self._at_once = 1  # there was no memory for more
+        self.at_once = 1  # there was no memory for more
         return made
 
     def _rows(self, tensors, size: int, first: int, count: int, joined: bool, at_once: int) -> tuple[list, int]:
         def run():
             if (joined, at_once) not in self._row_loops:
-                made = rows_loop(self.trace, self._step, self.shapes, joined, self.early, at_once, self.way != "graph")
+                # No two turns of a loop call XLA at once, as a call of it counts as an effect: so one turn has several.
+                turn = dict(width=at_once) if self.way == "xla" else dict(parallel=at_once)
+                made = rows_loop(self.trace, self._step, self.shapes, joined, self.early, **turn)
                 number = tf.TensorSpec([], tf.int32)
                 rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in tensors]
                 self._row_loops[joined, at_once] = made.get_concrete_function(rows, number, number, number)
@@ -164,10 +168,11 @@ class Executable:
         return outputs, int(ran)
 
     @functools.cached_property
-    def _at_once(self) -> int:
-        """How many steps over rows run at once: one, where one could see what another has done."""
-        sees = self.trace.changed or self.trace.facts.unsafe or self.trace.facts.random
-        return 1 if sees else STEPS_AT_ONCE
+    def at_once(self) -> int:
+        """How many steps over rows run at once: one, where one could see what another has done, or on a GPU."""
+        facts = self.trace.facts
+        alone = self.trace.changed or facts.unsafe or facts.random or facts.device != "CPU"
+        return 1 if alone else STEPS_AT_ONCE
 
     def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
         """Time `run`, which runs a batch through `feed`, `run` or `rows`, on copies of variables; see `timed_runs`.

@@ -95,12 +95,12 @@ def rows_loop(
     shapes: Shapes | None,
     joined: bool,
     holds: Callable | None = None,
-    at_once: int = 1,
-    compiled: bool = False,
+    width: int = 1,
+    parallel: int = 1,
 ) -> Callable:
     """Runs a step on the rows of arrays in their order, as long as the batches are for it; arguments as in `loop`.
 
-    So many steps may run `at_once`. `compiled` tells whether XLA runs them.
+    A turn of the loop runs `width` steps, while there are as many, and then one. So many turns may run in `parallel`.
 
     Returns:
         `run(tensors, rows, first, count) -> outputs, ran`: at most `count` batches of so many rows each, from row
@@ -145,12 +145,12 @@ def rows_loop(
                 body,
                 state,
                 shape_invariants=(tf.TensorShape([]), keeper.invariants),
-                parallel_iterations=at_once if width == 1 else 1,
+                parallel_iterations=parallel,
             )
 
         state = tf.constant(0), keeper.start
-        if compiled and at_once > 1:  # no two turns call XLA at once, which counts as an effect
-            state = turns(at_once, state)
+        if width > 1:
+            state = turns(width, state)
         ran, kept = turns(1, state)
         return keeper.result(kept), ran
 

@@ -17,7 +17,7 @@ from keras_xla.backend.new_shapes import NewShapes, ShapesRefused, TrialImpossib
 from keras_xla.backend.row_numbers import are_numbers
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.graphs.last_batch import ROWS, Shapes, fillable
-from keras_xla.backend.tensorflow.runner.executable import Executable
+from keras_xla.backend.tensorflow.runner.executable import STEPS_AT_ONCE, Executable
 from keras_xla.backend.tensorflow.runner.loops import collectable
 from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, joined
 from keras_xla.backend.tensorflow.runner.sources import Batches, gathered, shapes_of, source_of
@@ -138,7 +138,7 @@ class Runner:
         key = self._key(keras.tree.map_structure(spec_of, batch))
 
         def once(executable):
-            return lambda: executable.run(batch)
+            return lambda: len([executable.run(batch)])
 
         chosen = self._answer(key, shapes) or self._ask(key, batch, once)
         if not chosen.holds(batch):
@@ -161,8 +161,11 @@ class Runner:
         batch = repack(arrays, [tf.TensorSpec([size, *x.shape[1:]], x.dtype) for x in tensors])
         key, shapes = self._key(batch if known else keras.tree.map_structure(opened, batch)), shapes_of(batch)
 
+        several = first + STEPS_AT_ONCE * size <= min(x.shape[0] for x in tensors)
+
         def once(executable):
-            return lambda: executable.rows(tensors, size, first, 1, every and collectable(executable.trace))
+            at_once = executable.at_once if several else 1
+            return lambda: executable.rows(tensors, size, first, at_once, every and collectable(executable.trace))[1]
 
         chosen = self._answer(key, shapes) or self._ask(key, batch, once)
         while True:
@@ -371,4 +374,4 @@ class Runner:
 
 def _once(this: _Pass, iterator, pending: Any) -> Callable:
     """`once(executable)`: runs the pending batch by it, when it is called; takes nothing from the iterator."""
-    return lambda executable: lambda: executable.feed(this.source, iterator, 1, pending)
+    return lambda executable: lambda: executable.feed(this.source, iterator, 1, pending)[1]

@@ -12,8 +12,8 @@ from keras_xla.backend.tensorflow.machine import free_memory, wait_for_devices
 LARGEST_SHARE = 0.5  # of the free memory, that the copies of a trial may take
 
 
-def timed_runs(run: Callable[[], Any], repeats: int, limit: float) -> Timing:
-    """Time `run`, up to when its results are there: one run, which traces and compiles, and `repeats` more.
+def timed_runs(run: Callable[[], int], repeats: int, limit: float) -> Timing:
+    """Time the steps of `run`, which returns their number: one run, which traces and compiles, and `repeats` more.
 
     After `limit` seconds no further run starts.
     """
@@ -21,7 +21,8 @@ def timed_runs(run: Callable[[], Any], repeats: int, limit: float) -> Timing:
     for _ in range(1 + repeats):
         if len(seconds) > 1 and sum(seconds[1:]) > limit:
             break
-        seconds.append(clocked(run)[0])
+        took, steps = clocked(run)
+        seconds.append(took / max(steps, 1))
     return Timing(seconds[0], tuple(seconds[1:]))
 
 
