@@ -410,6 +410,10 @@ class TestOnTensorFlow:
             assert values(tape.gradient(y, x)) == [6.0] * rows
         assert fast.trace_count == 1
 
+    def test_the_number_to_pad_with_has_the_dtype_of_the_argument(self):
+        made = jit(lambda x: keras.ops.sum(x[2:]), buckets={"x": {0: (3,)}}, pad_value=0.1)(np.ones((2,), "float64"))
+        assert float(made) == 0.1
+
     def test_ragged_and_sparse_tensors_are_refused_by_name(self):
         import tensorflow as tf
 

@@ -133,6 +133,18 @@ def test_a_bundle_does_not_go_where_other_models_executables_are(run, checkpoint
     assert "holds other files than a bundle" in said and same
 
 
+def test_a_bundle_that_was_never_finished_is_none_and_is_made_again(run, checkpoint, tmp_path):
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / MANIFEST).write_text('{"format": null}')  # as a process leaves it that is killed
+    (tmp_path / "bundle" / f"{'0a' * 32}.xla").write_bytes(b"half")
+    with pytest.raises(ValueError, match=f"{MANIFEST} cannot be read.*format is None"):
+        keras_xla.XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), compiled=tmp_path / "bundle")
+    (made, _), _ = run(code(SAVE, checkpoint))
+    assert f"{'0a' * 32}.xla" not in files(tmp_path)
+    (again, traces, _), _ = run(code(LOAD, checkpoint))
+    assert again == made and traces == 0
+
+
 @pytest.mark.slow
 def test_a_bundle_is_replaced_whole_and_a_layer_that_was_read_can_be_saved(run, checkpoint, tmp_path):
     run(code(SAVE, checkpoint))

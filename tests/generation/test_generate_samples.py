@@ -88,6 +88,41 @@ def test_fits_of_one_model_compile_once_until_it_is_another(tmp_path):
     assert json.loads(file.read_text().splitlines()[-1])["samples"] == made
 
 
+class Scaled(keras.layers.Layer):
+    """A layer that tells nothing of what it computes."""
+
+    scale = 1.0
+
+    def call(self, x):
+        return x * self.scale
+
+
+def test_of_code_of_ones_own_no_layer_is_kept(tmp_path):
+    file, scaled = tmp_path / "samples.jsonl", Scaled()
+    model = keras.Sequential([keras.Input((None,), dtype="int32"), keras.layers.Embedding(VOCAB, VOCAB), scaled])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    samples = GenerateSamples([[5, 6, 7]], file=file, verbose=0, max_new_tokens=4)
+    for scaled.scale in (1.0, -1.0):
+        model.fit(*data(), batch_size=32, callbacks=[samples], verbose=0)
+        made = XLAGenerationLayer(model).generate([[5, 6, 7]], max_new_tokens=4)["sequences"].tolist()
+        assert json.loads(file.read_text().splitlines()[-1])["samples"] == made
+
+
+def test_a_streamer_is_told_the_samples():
+    class Streamer:
+        told, ends = 0, 0
+
+        def put(self, ids):
+            self.told += 1
+
+        def end(self):
+            self.ends += 1
+
+    streamer = Streamer()
+    fit(GenerateSamples([[5, 6, 7]], verbose=0, max_new_tokens=4, streamer=streamer), epochs=2)
+    assert streamer.ends == 2 and streamer.told == 2 * 5  # the prompt, and four tokens
+
+
 def test_a_training_that_diverges_goes_on(tmp_path):
     class Diverge(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
