@@ -139,7 +139,7 @@ def _with_idle(options: GenerationOptions, idle: Mapping[str, Any]) -> Generatio
 
 def split_drawn(speech: SpeechOptions, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of the decoding, and of them those of drawing that hold where a temperature of `speech` is above 0."""
-    if "do_sample" in rest or not any(speech.temperature or ()):
+    if "do_sample" in rest or not any(speech.temperatures):
         return dict(rest), {}
     drawn = {name: value for name, value in rest.items() if name in config.SAMPLING}
     return {name: value for name, value in rest.items() if name not in drawn}, drawn

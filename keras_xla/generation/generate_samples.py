@@ -87,7 +87,7 @@ class GenerateSamples(keras.callbacks.Callback):
         if self._file is not None:
             pathlib.Path(self._file).open("a", encoding="utf-8").close()
         if not self._given:
-            self._make_layer()
+            self.layer = self._layer_of_model() if self.model.built else None
         if self.layer is not None:
             self.layer.check(self.prompts, **self._options)
 
@@ -96,28 +96,28 @@ class GenerateSamples(keras.callbacks.Callback):
         if (epoch + 1) % self._every:
             return
         self.model  # noqa: B018  on JAX, asking for it brings its variables up to date
-        if self.layer is None:  # the model was built in this epoch
-            self._make_layer()
-            self.layer.check(self.prompts, **self._options)
-        options, defaults = dict(self._options), self.layer.options
+        layer = self.layer
+        if layer is None:  # the model was built in this epoch
+            layer = self.layer = self._layer_of_model()
+            layer.check(self.prompts, **self._options)
+        options, defaults = dict(self._options), layer.options
         if options.get("do_sample", defaults.do_sample) and options.get("seed", defaults.seed) is None:
             options["seed"] = epoch
         if options.get("streamer") is None:
             options.setdefault("on_error", "skip")  # of NaN logits: all else was refused before
-        made = self.layer.generate(self.prompts, verbose=0, **options)
+        made = layer.generate(self.prompts, verbose=0, **options)
         if isinstance(made, dict):
             made = [row[:n].tolist() for row, n in zip(made["sequences"], made["lengths"], strict=True)]
         self._show(epoch, made)
 
-    def _make_layer(self) -> None:
-        """Make the layer of a model that is built, unless there is one of the model as it is."""
-        if not self.model.built:
-            self.layer = None
-            return
+    def _layer_of_model(self) -> XLAGenerationLayer:
+        """The layer that there is, if the model is what it was made of; else a new one."""
         made_of = self.model, _described(self.model), self.model.weights
-        if self.layer is None or self._made_of is None or not _same(made_of, self._made_of):
-            self.layer = XLAGenerationLayer(self.model, self._tokenizer)
-            self._made_of = made_of
+        if self.layer is not None and self._made_of is not None and _same(made_of, self._made_of):
+            return self.layer
+        layer = XLAGenerationLayer(self.model, self._tokenizer)
+        self._made_of = made_of
+        return layer
 
     def _show(self, epoch: int, samples: list) -> None:
         copies = len(samples) // len(self.prompts)

@@ -133,6 +133,7 @@ def test_a_bundle_does_not_go_where_other_models_executables_are(run, checkpoint
     assert "holds other files than a bundle" in said and same
 
 
+@pytest.mark.slow
 def test_a_bundle_that_was_never_finished_is_none_and_is_made_again(run, checkpoint, tmp_path):
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / MANIFEST).write_text('{"format": null}')  # as a process leaves it that is killed

@@ -114,6 +114,11 @@ class SpeechOptions:
         if most is not None and most < 1:
             raise ValueError(f"Received max_new_tokens={most}; expected an int of at least 1.")
 
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Those to try one after the other (floats); none where `GenerationOptions` say it."""
+        return self.temperature if isinstance(self.temperature, tuple) else ()
+
     def replace(self, **overrides: Any) -> "SpeechOptions":
         """Return these options with some of them changed; a prompt replaces the other kind of prompt.
 
