@@ -17,6 +17,7 @@ BELOW = {
         "diagnosis",
         "backend",
         "config",
+        "cache_folder",
         "logger",
     },
     "engine": {"private", "engine", "models", "backend", "config"},

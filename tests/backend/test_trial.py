@@ -53,6 +53,7 @@ def test_nobody_sees_a_trial_and_nothing_done_meanwhile_is_lost(way, feeds):
         seen.append(weight.numpy().tolist())  # as another thread would
         if len(seen) == 2:
             weight.assign([5.0, 6.0])
+        return 1
 
     assert len(executable.trial(run, 2, 10.0).steps) == 2
     assert outputs == [[2.0, 4.0], [4.0, 8.0], [8.0, 16.0]]  # it goes on from what it found when it began
@@ -101,8 +102,30 @@ def test_the_free_memory_of_this_machine_is_known():
 def test_a_time_begins_and_ends_with_idle_devices(monkeypatch):
     seen = []
     monkeypatch.setattr(trial, "wait_for_devices", lambda: seen.append("wait"))
-    timing = trial.timed_runs(lambda: seen.append("run"), 2, 10.0)
+    timing = trial.timed_runs(lambda: len([seen.append("run")]), 2, 10.0)
     assert seen == ["wait", "run", "wait"] * 3 and len(timing.steps) == 2
+
+
+def test_a_time_is_that_of_one_of_the_steps_that_run_together(monkeypatch):
+    times = iter([0.0, 8.0, 10.0, 14.0])
+    monkeypatch.setattr(trial.time, "perf_counter", lambda: next(times))
+    timing = trial.timed_runs(lambda: 2, 1, 10.0)
+    assert (timing.first, timing.steps) == (4.0, (2.0,))
+
+
+def test_trials_of_predict_run_what_predict_runs(monkeypatch):
+    """Two batches at once may suit the ways differently than one: as many are timed as run later."""
+    timed, rows = [], Executable._rows
+    monkeypatch.setattr(
+        Executable,
+        "_rows",
+        lambda self, *args: timed.append((self._trial.copies is not None, args[3], args[5])) or rows(self, *args),
+    )
+    model = classifier()
+    compile(model, "sgd", LOSS)
+    model.predict(np.repeat(X, 40, axis=0), batch_size=4, verbose=0)
+    assert {(count, at_once) for trial, count, at_once in timed if trial} == {(2, 2)}
+    assert {at_once for trial, _, at_once in timed if not trial} == {2}
 
 
 @pytest.mark.parametrize(
