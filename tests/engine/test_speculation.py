@@ -247,6 +247,7 @@ def test_a_price_that_forbids_all_checks_does_not_hold_for_ever():
     assert times.price == PRICE
 
 
+@pytest.mark.slow
 def test_options_compile_nothing_and_a_number_of_guesses_once(new_events):
     gen = Generator(Recall(), Buckets("batch", (4,)), Buckets("cache", (64,)))
     for n in range(1, 5):

@@ -123,6 +123,7 @@ def test_the_script_may_have_gone_to_another_folder(folder, tmp_path, monkeypatc
     assert layer.generate("abc")
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_cannot_be_read_is_an_error_whenever_it_is_needed(folder):
     (folder / "tokenizer.json").write_text('{"model": ')
     layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)

@@ -160,6 +160,7 @@ class Noting:
         return self.logits(tokens), cache
 
 
+@pytest.mark.slow
 def test_a_models_python_runs_in_one_thread_at_a_time():
     layer, gate = XLAGenerationLayer(Noting(), max_new_tokens=3), threading.Barrier(2)
 

@@ -93,6 +93,7 @@ def test_steps_count_new_tokens(model):
     assert (made[:, 2] == 5).all() and not (made[:, [0, 1, 3]] == 5).all()
 
 
+@pytest.mark.slow
 def test_processors_are_saved_with_the_layer(model, tmp_path):
     inputs = keras.Input((None,), dtype="int32")
     layer = layer_of(model, not_twice)

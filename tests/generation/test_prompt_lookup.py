@@ -100,6 +100,7 @@ def test_a_streamer_is_told_all_that_a_cancelled_call_returns(layer):
     np.testing.assert_array_equal(np.stack(told.put_[1:], axis=1), out["sequences"][:, :longest])
 
 
+@pytest.mark.slow
 @pytest.mark.quick_on_jax
 def test_a_row_that_a_stop_string_ends_guesses_no_more(layer):
     """Else it would go ahead of the others, and the cache would grow for it."""

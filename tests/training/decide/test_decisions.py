@@ -81,7 +81,7 @@ def test_a_writer_that_is_killed_leaves_nothing_broken(memory):
 
 def test_what_a_killed_writer_left_is_swept_up(memory):
     put(memory)
-    left = memory.folder / "half.new"
+    left = memory.folder / f"half.json.{'0f' * 16}.new"
     left.write_text("{")
     put(memory)
     assert left.exists()  # its writer may be at work
