@@ -27,9 +27,9 @@ def what_is_computed(model: Any, processors: Mapping[str, Processor], processed_
         return None
     if any(isinstance(processor, OwnProcessor) for processor in processors.values()):
         return None
-    layers = [(type(each).__module__, type(each).__qualname__, each.dtype_policy.name) for each in flat_layers(model)]
-    if any(module.partition(".")[0] not in ("keras", "keras_xla") for module, *_ in layers):
+    if not is_of_known_layers(model):
         return None
+    layers = [(type(each).__module__, type(each).__qualname__, each.dtype_policy.name) for each in flat_layers(model)]
     content = {
         "spec": model.spec.to_dict(),
         "quantization": model.quantization,
@@ -39,6 +39,11 @@ def what_is_computed(model: Any, processors: Mapping[str, Processor], processed_
         "processed_scores": processed_scores,
     }
     return json.dumps(content, sort_keys=True)
+
+
+def is_of_known_layers(model: keras.Model) -> bool:
+    """Whether all layers of a model are Keras' or ours: code of others may compute another thing tomorrow."""
+    return all(type(each).__module__.partition(".")[0] in ("keras", "keras_xla") for each in flat_layers(model))
 
 
 def computed_with() -> dict[str, str]:

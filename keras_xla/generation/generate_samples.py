@@ -1,7 +1,6 @@
 """Texts of the model that is being trained, at the end of epochs."""
 
 import json
-import operator
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -10,8 +9,9 @@ from typing import Any
 import keras
 
 from keras_xla.backend.tensorboard import Summaries
+from keras_xla.engine.kept import is_of_known_layers
 from keras_xla.generation.layer import XLAGenerationLayer
-from keras_xla.private.keras import flat_layers
+from keras_xla.models.sources.live import SameWeights
 
 
 class GenerateSamples(keras.callbacks.Callback):
@@ -79,7 +79,7 @@ class GenerateSamples(keras.callbacks.Callback):
             raise TypeError(f"Received prompts={prompts!r}; expected a list of texts, chats or lists of token ids.")
         self.layer, self._given, self._tokenizer, self._every = layer, layer is not None, tokenizer, every
         self._file, self._verbose, self._options = file, verbose, options
-        self._made_of: tuple | None = None  # the model that the layer was made of, and what that was then
+        self._made_of: _Known | None = None
         self._summaries = None if log_dir is None else Summaries("GenerateSamples", log_dir)
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -87,7 +87,7 @@ class GenerateSamples(keras.callbacks.Callback):
         if self._file is not None:
             pathlib.Path(self._file).open("a", encoding="utf-8").close()
         if not self._given:
-            self.layer = self._layer_of_model() if self.model.built else None
+            self.layer = self._layer_of(self.model) if self.model.built else None
         if self.layer is not None:
             self.layer.check(self.prompts, **self._options)
 
@@ -95,10 +95,9 @@ class GenerateSamples(keras.callbacks.Callback):
         """Generate, after each `every` epochs."""
         if (epoch + 1) % self._every:
             return
-        self.model  # noqa: B018  on JAX, asking for it brings its variables up to date
-        layer = self.layer
+        model, layer = self.model, self.layer  # on JAX, asking for the model brings its variables up to date
         if layer is None:  # the model was built in this epoch
-            layer = self.layer = self._layer_of_model()
+            layer = self.layer = self._layer_of(model)
             layer.check(self.prompts, **self._options)
         options, defaults = dict(self._options), layer.options
         if options.get("do_sample", defaults.do_sample) and options.get("seed", defaults.seed) is None:
@@ -110,13 +109,12 @@ class GenerateSamples(keras.callbacks.Callback):
             made = [row[:n].tolist() for row, n in zip(made["sequences"], made["lengths"], strict=True)]
         self._show(epoch, made)
 
-    def _layer_of_model(self) -> XLAGenerationLayer:
+    def _layer_of(self, model: keras.Model) -> XLAGenerationLayer:
         """The layer that there is, if the model is what it was made of; else a new one."""
-        made_of = self.model, _described(self.model), self.model.weights
-        if self.layer is not None and self._made_of is not None and _same(made_of, self._made_of):
+        if self.layer is not None and self._made_of is not None and self._made_of.is_still(model):
             return self.layer
-        layer = XLAGenerationLayer(self.model, self._tokenizer)
-        self._made_of = made_of
+        layer = XLAGenerationLayer(model, self._tokenizer)
+        self._made_of = _Known(model)
         return layer
 
     def _show(self, epoch: int, samples: list) -> None:
@@ -134,9 +132,21 @@ class GenerateSamples(keras.callbacks.Callback):
             self._summaries.flush()
 
 
+class _Known:
+    """A model as it is now."""
+
+    def __init__(self, model: keras.Model):
+        self._model, self._described, self._weights = model, _described(model), SameWeights(model)
+
+    def is_still(self, model: keras.Model) -> bool:
+        """Whether that is the same model, with the same layers and variables."""
+        known = model is self._model and self._described is not None and self._weights.hold()
+        return known and self._described == _described(model)
+
+
 def _described(model: keras.Model) -> str | None:
     """What the model computes, as text; None if it cannot tell: code of the user's own depends on anything."""
-    if any(type(layer).__module__.partition(".")[0] not in ("keras", "keras_xla") for layer in flat_layers(model)):
+    if not is_of_known_layers(model):
         return None
     try:
         told = _without(keras.saving.serialize_keras_object(model), ("compile_config", "trainable"))
@@ -150,13 +160,6 @@ def _without(config: Any, names: Sequence[str]) -> Any:
     if isinstance(config, Mapping):
         return {name: _without(value, names) for name, value in config.items() if name not in names}
     return [_without(each, names) for each in config] if isinstance(config, (list, tuple)) else config
-
-
-def _same(now: tuple, before: tuple) -> bool:
-    """Whether two times it was the same model with the same layers and the same variables."""
-    (model, described, weights), (old, old_described, old_weights) = now, before
-    alike = model is old and described is not None and described == old_described
-    return alike and len(weights) == len(old_weights) and all(map(operator.is_, weights, old_weights))
 
 
 def _joined(prompt: Any, sample: Any) -> str:

@@ -111,7 +111,8 @@ class SpeechPipeline:
         """
         if tokenizer is None:
             raise ValueError("Received speech, but the layer has no tokenizer to write it down. Pass tokenizer=...")
-        batch_size, (speech, options) = as_integer("batch_size", batch_size, 1), self._options(options, overrides)
+        batch_size = as_integer("batch_size", batch_size, 1)
+        speech, options = self._options(options, overrides, self.defaults)
         batch_size = min(batch_size, max(self.generator.batch_buckets.sizes or (batch_size,)))
         clips = audio.clips(inputs, sampling_rate, self.features.log_mel.sampling_rate)
         transcriber = Transcriber(
@@ -155,7 +156,7 @@ class SpeechPipeline:
 
     def first_calls(self, batch: int, options: GenerationOptions, **overrides: Any) -> Iterator[FirstCall]:
         """Of what `batch` windows at once need, with the options as for `transcribe`."""
-        speech, options = self._options(options, overrides)
+        speech, options = self._options(options, overrides, self.defaults)
         runner, shape = self.generator.prompt_runner, (batch, *self.shape)
         yield runner.first_encoding(shape)
         yield self.features.first_call()
@@ -193,7 +194,7 @@ class SpeechPipeline:
         return [codes[i] if name is None else name for name, i in zip(names, best, strict=True)]
 
     def _options(
-        self, options: GenerationOptions, overrides: Mapping[str, Any], defaults: SpeechOptions | None = None
+        self, options: GenerationOptions, overrides: Mapping[str, Any], defaults: SpeechOptions
     ) -> tuple[SpeechOptions, GenerationOptions]:
         asked, rest = split_speech(overrides)
         if named := [name for name in _OF_THE_MODEL if rest.get(name) is not None]:
@@ -203,7 +204,7 @@ class SpeechPipeline:
             )
         if rest.get("do_sample"):  # it comes before the temperatures of the layer
             asked.setdefault("temperature", None)
-        speech = (self.defaults if defaults is None else defaults).replace(**asked)
+        speech = defaults.replace(**asked)
         rest, drawn = split_drawn(speech, rest)
         options = dataclasses.replace(options.replace(**rest), **drawn)
         for name, off in (("stop_strings", ()), ("max_time", None)):

@@ -1,5 +1,6 @@
 """Models that live in memory: their weights are shared where layouts allow, and followed elsewhere."""
 
+import operator
 import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -99,7 +100,7 @@ class Follower:
 
 
 class SameWeights:
-    """Raises once a live model has other variables than those it generates with: their values are all that may change.
+    """Knows whether a live model has other variables than those it generates with: only their values may change.
 
     Args:
         model: A Keras model.
@@ -108,14 +109,18 @@ class SameWeights:
     def __init__(self, model: Any):
         self._model, self._known = model, list(model.weights)
 
+    def hold(self) -> bool:
+        """Whether it has the same."""
+        now = self._model.weights
+        return len(now) == len(self._known) and all(map(operator.is_, now, self._known))
+
     def check(self) -> None:
         """Look at the model.
 
         Raises:
             ValueError: it has others.
         """
-        now = self._model.weights
-        if len(now) != len(self._known) or any(a is not b for a, b in zip(now, self._known, strict=True)):
+        if not self.hold():
             raise ValueError(
                 f"The model {self._model.name!r} has other weights than when the layer was made, such as those of a "
                 "LoRA or of a quantization. Make the layer again: XLAGenerationLayer(model, ...)."

@@ -174,8 +174,8 @@ class Executable:
         alone = self.trace.changed or facts.unsafe or facts.random or facts.device != "CPU"
         return 1 if alone else STEPS_AT_ONCE
 
-    def trial(self, run: Callable[[], Any], repeats: int, limit: float) -> Timing:
-        """Time `run`, which runs a batch through `feed`, `run` or `rows`, on copies of variables; see `timed_runs`.
+    def trial(self, run: Callable[[], int], repeats: int, limit: float) -> Timing:
+        """Time `run`, which runs batches through `feed`, `run` or `rows`, on copies of variables; see `timed_runs`.
 
         Raises `WayFailed` if XLA cannot compile it, fails, or would draw other random numbers; `TrialImpossible` if
         there is no memory for a trial, or the plain graph failed. The step is to be run plainly then: it raises what it

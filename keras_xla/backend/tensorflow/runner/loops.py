@@ -132,8 +132,11 @@ def rows_loop(
                 enough = ran + width <= count
                 if holds is None:
                     return enough
-                held = lambda: tf.reduce_all([holds(each) for each in batches(ran)])  # noqa: E731
-                return tf.cond(enough, held, lambda: tf.constant(False))
+                return tf.cond(
+                    enough,
+                    lambda: tf.reduce_all([holds(each) for each in batches(ran)]),
+                    lambda: tf.constant(False),
+                )
 
             def body(ran, kept):
                 for i, each in enumerate(batches(ran)):

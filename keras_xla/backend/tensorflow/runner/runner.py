@@ -138,7 +138,11 @@ class Runner:
         key = self._key(keras.tree.map_structure(spec_of, batch))
 
         def once(executable):
-            return lambda: len([executable.run(batch)])
+            def run():
+                executable.run(batch)
+                return 1
+
+            return run
 
         chosen = self._answer(key, shapes) or self._ask(key, batch, once)
         if not chosen.holds(batch):
@@ -373,5 +377,5 @@ class Runner:
 
 
 def _once(this: _Pass, iterator, pending: Any) -> Callable:
-    """`once(executable)`: runs the pending batch by it, when it is called; takes nothing from the iterator."""
+    """`once(executable)()` runs the pending batch by it, takes nothing from the iterator, and tells how many ran."""
     return lambda executable: lambda: executable.feed(this.source, iterator, 1, pending)[1]
