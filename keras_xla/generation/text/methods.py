@@ -40,8 +40,9 @@ class TextMethods:
     ) -> Iterator[Any]:
         """Generate, and return the pieces of text or ids as they are made.
 
-        The first token comes alone. From then on a piece has one token, or as many as are made in 50 ms. Closing the
-        iterator ends the generation. A stream compiles nothing of its own: it uses the executables of `generate`.
+        The first token comes alone. From then on a piece has one token, or as many as are made in a tenth of a second.
+        Closing the iterator ends the generation. A stream compiles nothing of its own: it uses the executables of
+        `generate`.
 
         Args:
             inputs: Text, chats or ids, as for `generate`; no speech.
