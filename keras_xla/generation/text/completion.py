@@ -27,7 +27,7 @@ from keras_xla.generation.text.stop_strings import StopStrings
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.logger import users_frame
 
-# Of a call in a stream. A call costs about a millisecond beside its tokens, and what takes less than a tenth of a second
+# Of a call in a stream. A call costs about a millisecond beside its tokens. What takes less than a tenth of a second
 # seems to happen at once (J. Nielsen, Usability Engineering, 1993, chapter 5).
 PIECE_SECONDS = 0.1
 
