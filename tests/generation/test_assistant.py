@@ -115,7 +115,7 @@ def test_what_was_guessed_in_vain_is_read_anew(layer, assistant, monkeypatch):
 @pytest.mark.slow
 def test_nothing_compiles_after_a_warmup(checkpoint, assistant):
     layer = layer_of(checkpoint, "llama-tied-gqa", on_recompile="raise")
-    layer.warmup(batch_sizes=(1, 3), prompt_lengths=40, assistant=assistant)
+    layer.warmup(batch_sizes=(1, 3), prompt_lengths=(12, 40), assistant=assistant)
     before, its = layer.trace_count, assistant.trace_count
     layer.generate(ROWS, assistant=assistant)
     layer.generate(ROWS[2:], assistant=assistant, do_sample=True, seed=1)
