@@ -48,17 +48,14 @@ def program_on_tensorflow(generator, generation):
     """XLA's program of `advance`, as text."""
     import tensorflow as tf
 
-    key = generation._executable(generation._key)
-    run = backend.jit_on_state(*_first(generator, key))
-    state, names = generation._state, run._names
-    function = tf.function(functools.partial(run._traced, state.structure(names)), jit_compile=True, autograph=False)
+    advance, names = generator._programs.function(generation._executable(generation._key))
+    state = generation._state
+    run = functools.partial(
+        backend.jit_on_state(advance, generator.model.variables, names)._traced, state.structure(names)
+    )
+    function = tf.function(run, jit_compile=True, autograph=False)
     tensors = generation._request, backend.to_device(np.array([0, 8], "int32"))
     return function.experimental_get_compiler_ir(state.handles(names), generation.weights, tensors)("optimized_hlo")
-
-
-def _first(generator, key):
-    function, names = generator._programs.function(key)
-    return function, generator.model.variables, names
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama-tied-gqa"])
@@ -71,3 +68,18 @@ def test_no_copy_of_the_cache(variant, batch, beams, checkpoint):
     cache = re.escape(f"f32[{batch * attention.kv_heads},{SLOTS},{attention.head_dim}]")
     assert re.search(rf"{cache}\S* dynamic-update-slice\(", program)
     assert not re.findall(rf"{cache}\S* copy\(", program)
+
+
+@pytest.mark.skipif(not on_tensorflow, reason="where an array stands is TensorFlow's to show")
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_cache_stays_where_it_is(beams, checkpoint):
+    _, generation = started(checkpoint, "llama-tied-gqa", 2, beams)
+
+    def places():
+        return [np.asarray(leaf).ctypes.data for leaf in keras.tree.flatten(generation._state["cache"])]  # views
+
+    before, step = places(), generation.step
+    for _ in range(4):
+        generation.advance(1)
+    assert generation.step == step + 4
+    assert places() == before and len(set(before)) == len(before)

@@ -113,9 +113,10 @@ def open_tokenizer(folder: str) -> Any:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
+        files = ", ".join(_suspects(Path(folder)))
         raise ValueError(
-            f"{folder}: its tokenizer cannot be read from {', '.join(_suspects(Path(folder)))} ({type(error).__name__}: "
-            f"{error}). Pass tokenizer=..., or download that again. Code that comes with a tokenizer is not run."
+            f"{folder}: its tokenizer cannot be read from {files} ({type(error).__name__}: {error}). Pass "
+            "tokenizer=..., or download that again. Code that comes with a tokenizer is not run."
         ) from error
 
 
