@@ -240,7 +240,7 @@ def share(lines):
     many = statistics.median(line["usual"][1] for line in lines)
     return [
         f"A call of the executable costs {middle(x * 1e3 for x in a_call)} ms beside its tokens, Python's loop around "
-        f"it included: so much longer, a call, do {MADE} tokens take in {MADE} calls than in one. `generate` makes them "
+        f"it included: so much longer do {MADE} tokens take in {MADE} calls than in one. `generate` makes them "
         f"in {many:.0f} calls, whose cost is {middle(x * 100 for x in usual)} % of the time."
     ]
 
