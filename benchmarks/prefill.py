@@ -2,8 +2,8 @@
 
     python benchmarks/prefill.py --before OLDER_CHECKOUT
 
-Batch 1, float32. Every contender runs in a process of its own; rounds alternate between them. A call makes one token, so
-its time is that of the prompt and of one step. Needs Linux: peak memory is read from /proc.
+Batch 1, float32. Every contender runs in a process of its own; rounds alternate between them. A call makes one token.
+Needs Linux: peak memory is read from /proc.
 """
 
 import argparse
