@@ -4,6 +4,7 @@
 
 Batch 1, float32. What is compared runs in turns; ratios are medians over the rounds. The 20 mixed calls run in
 processes of their own: with what compiles on the way, after `warmup()`, and in an older checkout of this repository.
+The raw lines of a part are replaced when it is measured, and the page is made of all of them.
 """
 
 import argparse
@@ -111,9 +112,9 @@ def first_tokens(layer, rng, turn):
     yield dict(what="first", round=turn, **in_turns(turn, **ways))
 
 
-def chat(layer, turn):
+def chat(layer, rng, turn):
     """Seconds to the first token of each turn, with what the cache holds and without."""
-    conversation = layer.chat(max_new_tokens=100)
+    conversation = layer.chat(max_new_tokens=100, eos_token_id=layer.tokenizer.eos_token_id)
     for number, said in enumerate(TURNS):
         asked = [*conversation.messages, {"role": "user", "content": said}]
         tokens = len(layer.tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"])
@@ -130,26 +131,25 @@ def chat(layer, turn):
 
 
 def measure(args):
-    """The raw lines."""
+    """The raw lines, of one part after the other."""
     sys.path.append(str(HERE.parent / "examples"))
     import smollm2
 
     model = str(smollm2.fetch())
-    lines = list(mixed_calls(model, args.before, args.processes))
-
-    import keras
+    if "calls" in args.only:
+        yield from mixed_calls(model, args.before, args.processes)
+    if not (works := [work for name, work in WORKS.items() if name in args.only]):
+        return
 
     import keras_xla
 
-    layer = keras_xla.XLAGenerationLayer.from_pretrained(model, eos_token_id=None)
-    talker = keras_xla.XLAGenerationLayer.from_pretrained(model)
-    rng = np.random.default_rng(0)
+    layer, rng = keras_xla.XLAGenerationLayer.from_pretrained(model, eos_token_id=None), np.random.default_rng(0)
     for turn in range(-1, args.rounds):  # the first compiles, and learns what a run takes
-        for work in (steps, streaming, loop, first_tokens):
-            lines += [line for line in work(layer, rng, turn) if turn >= 0]
-        lines += [line for line in chat(talker, turn) if turn >= 0]
-    backend = keras.backend.backend()
-    return [{**line, "backend": backend, **measured("keras", backend)} for line in lines]
+        for work in works:
+            yield from (line for line in work(layer, rng, turn) if turn >= 0)
+
+
+WORKS = dict(step=steps, stream=streaming, loop=loop, first=first_tokens, chat=chat)
 
 
 def middle(values, form=".2f"):
@@ -160,59 +160,29 @@ def middle(values, form=".2f"):
 
 def report(lines):
     """The page of raw lines."""
-    first, of = lines[0], {}
+    of = {}
     for line in lines:
         of.setdefault(line["what"], []).append(line)
-    rounds = 1 + max(line["round"] for line in of["stream"])
-    older = any(line["way"] == "before" for line in of["calls"])
+    rounds = 1 + max(line["round"] for line in lines)
     text = [
         "# SmolLM2-135M, a chat's work",
         "",
-        f"`python benchmarks/answers.py{' --before FOLDER' if older else ''}`, {told(first)}. Backend: "
-        f"{first['backend']}. Batch 1, float32, {rounds} rounds in which what is compared takes turns; medians, in "
-        "brackets the lowest and the highest round. The prompts are of random tokens, but for the chat.",
-        "",
-        *calls(of["calls"], older),
-        "",
-        "| cache | ms a token |",
-        "|---|---|",
+        f"`python benchmarks/answers.py --before FOLDER`, {'; '.join(dict.fromkeys(map(told, lines)))}. Batch 1, "
+        f"float32, {rounds} rounds in which what is compared takes turns; medians, in brackets the lowest and the "
+        "highest. Prompts are of random tokens, but for the chat.",
     ]
-    for cache in CACHES:
-        text.append(f"| {cache} | {middle((x['ms'] for x in of['step'] if x['cache'] == cache), '.1f')} |")
-    slower = middle((x["streamed"] / x["whole"] for x in of["stream"]), ".3f")
-    text += [
-        "",
-        f"A stream of {MADE} tokens takes {slower} times as long as making them at once.",
-        "",
-        *share(of["loop"]),
-        "",
-        f"| first token, s | whole | with {KEPT} of its tokens kept | times as fast |",
-        "|---|---|---|---|",
-        f"| prompt of {LONG} tokens | {whole_and_kept(of['first'])} |",
-        "",
-        f"The {KEPT} tokens were run by an earlier call with `reuse_prompt=True`.",
-        "",
-        "| turn of a chat | tokens so far | first token, s | with what the cache holds, s | times as fast |",
-        "|---|---|---|---|---|",
-    ]
-    for number in range(len(TURNS)):
-        mine = [line for line in of["chat"] if line["turn"] == number]
-        text.append(f"| {number + 1} | {mine[0]['tokens']} | {whole_and_kept(mine)} |")
+    sections = dict(calls=said_of_calls, step=said_of_steps, stream=said_of_streams, loop=said_of_the_loop)
+    sections |= dict(first=said_of_first_tokens, chat=said_of_the_chat)
+    for what, section in sections.items():
+        text += ["", *section(of[what])] if what in of else []
     return "\n".join(text) + "\n"
 
 
-def whole_and_kept(lines):
-    """The cells of what is computed whole, what goes on from the cache, and how many times as fast that is."""
-    ratio = middle(line["whole"] / line["kept"] for line in lines)
-    return " | ".join([*(middle(line[way] for line in lines) for way in ("whole", "kept")), ratio])
-
-
-def calls(lines, older):
-    """What the 20 mixed calls compiled, and what they took."""
+def said_of_calls(lines):
     text = [
         f"{len(LENGTHS)} prompts of {LENGTHS[0]} to {LENGTHS[-1]} tokens, {min(NEW)} to {max(NEW)} new tokens, greedy "
-        "and sampled, streamed and not, each way in a process of its own"
-        + (", which the older version makes whole where ours streams:" if older else ":"),
+        f"and sampled, streamed and not; each way {1 + lines[-1]['round']} times, in a process of its own. What has no "
+        "streams makes all whole.",
         "",
         "| | compilations | the calls, s | the same calls once more, s | warm-up before, s |",
         "|---|---|---|---|---|",
@@ -229,20 +199,57 @@ def calls(lines, older):
         text.append(f"| {label} | {compiled} | {' | '.join(took)} | {warmed} |")
     again = sum(line["again"]["compiled"] for line in lines)
     shapes = next(line["shapes"] for line in lines if line["way"] == "now")
-    text += ["", f"Once more, they compile {again or 'nothing'}. What keras_xla compiles: {'; '.join(shapes)}."]
+    return [*text, "", f"Once more, they compile {again or 'nothing'}. keras_xla compiles: {'; '.join(shapes)}."]
+
+
+def said_of_steps(lines):
+    text = ["| cache | ms a token |", "|---|---|"]
+    for cache in CACHES:
+        text.append(f"| {cache} | {middle((line['ms'] for line in lines if line['cache'] == cache), '.1f')} |")
     return text
 
 
-def share(lines):
-    """What a call of the executable costs beside its tokens."""
+def said_of_streams(lines):
+    slower = middle((line["streamed"] / line["whole"] for line in lines), ".3f")
+    return [f"A stream of {MADE} tokens takes {slower} times as long as making them at once."]
+
+
+def said_of_the_loop(lines):
     a_call = [(line["each"][0] - line["one"][0]) / (line["each"][1] - line["one"][1]) for line in lines]
     usual = [cost * line["usual"][1] / line["usual"][0] for cost, line in zip(a_call, lines, strict=True)]
     many = statistics.median(line["usual"][1] for line in lines)
     return [
         f"A call of the executable costs {middle(x * 1e3 for x in a_call)} ms beside its tokens, Python's loop around "
-        f"it included: so much longer do {MADE} tokens take in {MADE} calls than in one. `generate` makes them "
-        f"in {many:.0f} calls, whose cost is {middle(x * 100 for x in usual)} % of the time."
+        f"it included: so much longer do {MADE} tokens take in {MADE} calls than in one. `generate` makes them in "
+        f"{many:.0f} calls, whose cost is {middle(x * 100 for x in usual)} % of the time."
     ]
+
+
+def said_of_first_tokens(lines):
+    return [
+        f"| first token, s | whole | with {KEPT} of its tokens kept | times as fast |",
+        "|---|---|---|---|",
+        f"| prompt of {LONG} tokens | {whole_and_kept(lines)} |",
+        "",
+        f"An earlier call with `reuse_prompt=True` has run the {KEPT} tokens.",
+    ]
+
+
+def said_of_the_chat(lines):
+    text = [
+        "| turn of a chat | tokens so far | first token, s | with what the cache holds, s | times as fast |",
+        "|---|---|---|---|---|",
+    ]
+    for number in range(len(TURNS)):
+        mine = [line for line in lines if line["turn"] == number]
+        text.append(f"| {number + 1} | {mine[0]['tokens']} | {whole_and_kept(mine)} |")
+    return text
+
+
+def whole_and_kept(lines):
+    """The cells of what is computed whole, what goes on from the cache, and how many times as fast that is."""
+    ratio = middle(line["whole"] / line["kept"] for line in lines)
+    return " | ".join([*(middle(line[way] for line in lines) for way in ("whole", "kept")), ratio])
 
 
 def main():
@@ -251,9 +258,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--processes", type=int, default=2, help="for each way to make the mixed calls")
     parser.add_argument("--raw", type=pathlib.Path, default=RAW, help="the raw lines; the page stands beside them")
+    parser.add_argument("--only", nargs="+", choices=["calls", *WORKS], default=["calls", *WORKS], help="measure these")
     args = parser.parse_args()
-    lines = measure(args)
-    args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [json.loads(line) for line in args.raw.read_text().splitlines()] if args.raw.exists() else []
+    lines = [line for line in lines if line["what"] not in args.only]
+    where = measured("keras", os.environ.setdefault("KERAS_BACKEND", "tensorflow"))
+    for line in measure(args):
+        lines.append({**line, **where})
+        args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = report(lines)
     print(text)
     args.raw.with_suffix(".md").write_text(text)
