@@ -9,11 +9,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 class Contender:
-    """A worker script in a process of its own: it says `ready`, then answers each line of JSON with one of JSON."""
+    """A worker script in a process of its own: it says `ready`, then answers each line of JSON with one of JSON.
+
+    The script is this checkout's, and `root` the checkout whose keras_xla it imports.
+    """
 
     def __init__(self, label, python, script, *arguments, root=ROOT, backend=None):
         self.label = label
-        command = [python, str(root / "benchmarks" / script), *arguments]
+        command = [python, str(ROOT / "benchmarks" / script), *arguments]
         env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(root)}
         env |= {"KERAS_BACKEND": backend} if backend else {}
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

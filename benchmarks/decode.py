@@ -2,15 +2,18 @@
 
     make bench
     python benchmarks/decode.py --peer .venv-peer/bin/python --models gpt2 --batches 1
+    python benchmarks/decode.py --before OLDER_CHECKOUT
 
 Every contender runs in a process of its own; rounds alternate between them. Milliseconds a step are the difference of
 a 64-token and a 2-token run, divided by 62, so prompt, call and compile costs drop out. GPT-2 has random weights,
 SmolLM2 real ones. The raw lines of a model are replaced when it is measured, and the table is made of all of them.
+
+With `--before` the contenders are keras_xla of now and of an older checkout, with beams, too; the raw lines and the
+table are others then.
 """
 
 import argparse
 import json
-import os
 import pathlib
 import statistics
 import subprocess
@@ -19,11 +22,13 @@ import tempfile
 import time
 
 from bandwidth import read_bandwidth
-from contender import Contender
-from facts import commit
+from contender import ROOT, Contender
+from facts import commit, measured, told
 
 HERE = pathlib.Path(__file__).parent
 RAW = HERE / "results" / "decode.jsonl"
+RAW_BEFORE = HERE / "results" / "decode_before.jsonl"
+BEAMS = 4
 PROMPT, SHORT, NEW = 8, 2, 64  # Hugging Face's TF XLA generate fails for one new token
 PAUSE = 0.5  # seconds: the threads of whoever ran before spin for a while
 
@@ -55,41 +60,63 @@ OURS = {"float32": "tf", "int8": "tf-int8", "int4": "tf-int4"}  # what the other
 
 
 def measure(model, args):
-    """A line for each contender, batch size and round."""
+    """A line for each contender, size and round."""
     bytes_a_step, lines = MODELS[model][1], []
     with tempfile.TemporaryDirectory() as folder:
-        make_checkpoint(folder, model, args.peer)
-        contenders = {}
-        for name, (label, _, worker, backend, only, peer) in CONTENDERS.items():
-            if only in (None, model) and (args.peer or not peer) and (not args.only or name in args.only):
-                python = args.peer if peer else sys.executable
-                contenders[name] = Contender(label, python, "workers.py", worker, folder, str(PROMPT), backend=backend)
-        if args.before:
-            older = dict(root=args.before.resolve(), backend="tensorflow")
-            given = (sys.executable, "workers.py", "ours", folder, str(PROMPT))
-            contenders["before"] = Contender(f"keras_xla at {commit(args.before)}", *given, **older)
-        sizes = [(name, batch) for name in contenders for batch in args.batches]
-        first = {at: contenders[at[0]].ask(batch=at[1], new_tokens=NEW)["seconds"] for at in sizes}
-        for name, batch in sizes:
-            contenders[name].ask(batch=batch, new_tokens=SHORT)
+        if args.before and model == "smollm2":
+            contenders = with_older(smollm2_file(), args.before)
+        else:
+            make_checkpoint(folder, model, args.peer)
+            contenders = with_older(folder, args.before) if args.before else with_peers(folder, model, args)
+        sizes = [dict(batch=batch) for batch in args.batches]
+        sizes += [dict(batch=1, num_beams=BEAMS)] if args.before else []
+        first = []
+        for size in sizes:
+            first.append({name: c.ask(**size, new_tokens=NEW)["seconds"] for name, c in contenders.items()})
+            for c in contenders.values():
+                c.ask(**size, new_tokens=SHORT)
         for number in range(args.rounds):
-            for batch in args.batches:
+            for size, at_first in zip(sizes, first, strict=True):
                 reference = None
-                for name, c in contenders.items():
+                order = -1 if args.before and number % 2 else 1  # peers are compared with the first one's tokens
+                for name, c in list(contenders.items())[::order]:
                     time.sleep(PAUSE)
                     limit = bytes_a_step / read_bandwidth() * 1e3
-                    short, long = (c.ask(batch=batch, new_tokens=new) for new in (SHORT, NEW))
+                    short, long = (c.ask(**size, new_tokens=new) for new in (SHORT, NEW))
                     reference = reference or long["tokens"]
-                    line = dict(model=model, contender=name, label=c.label, batch=batch, round=number, limit=limit)
+                    line = dict(model=model, contender=name, label=c.label, **size, round=number, limit=limit)
                     line |= dict(ms=(long["seconds"] - short["seconds"]) / (NEW - SHORT) * 1e3)
-                    lines.append({**line, "first": first[name, batch], "same": long["tokens"] == reference})
+                    lines.append({**line, "first": at_first[name], "same": long["tokens"] == reference})
         for c in contenders.values():
             c.close()
     return lines
 
 
+def with_peers(folder, model, args):
+    """Ours and others, started."""
+    contenders = {}
+    for name, (label, _, worker, backend, only, peer) in CONTENDERS.items():
+        if only in (None, model) and (args.peer or not peer) and (not args.only or name in args.only):
+            python = args.peer if peer else sys.executable
+            contenders[name] = Contender(label, python, "workers.py", worker, folder, str(PROMPT), backend=backend)
+    return contenders
+
+
+def with_older(source, before):
+    """Ours and those of an older checkout, started; those of a backend run one after the other."""
+    contenders = {}
+    for name, backend in (("tf", "tensorflow"), ("jax", "jax")):
+        for worker, root in (("ours", ROOT), ("ours-before", before.resolve())):
+            label = f"{name}{worker.removeprefix('ours')}"
+            given = (sys.executable, "workers.py", worker, source, str(PROMPT))
+            contenders[label] = Contender(label, *given, root=root, backend=backend)
+    return contenders
+
+
 def report(lines):
     """The tables of raw lines."""
+    if any(line["contender"].endswith("-before") for line in lines):
+        return report_before(lines)
     text = ["# Steady greedy decode", ""]
     text += [f"`make bench`, {lines[0]['cores']} cores. Prompt of {PROMPT} tokens, {NEW} new ones; medians."]
     for model in MODELS:
@@ -143,9 +170,59 @@ def cells(lines):
     return made
 
 
+def report_before(lines):
+    """The table of raw lines of now and of an older version, in pairs."""
+    of, rounds = {}, 1 + max(line["round"] for line in lines)
+    for line in lines:
+        backend, _, before = line["contender"].partition("-")
+        pair = of.setdefault((line["model"], *size_of(line), backend), {})
+        pair.setdefault(before or "now", []).append(line)
+    text = [
+        "# Steady decode, beside an older version",
+        "",
+        f"`python benchmarks/decode.py --before FOLDER`, {told(lines[0])}. Before: commit {lines[0]['before']}. Prompt "
+        f"of {PROMPT} tokens, {NEW} new ones, float32; {rounds} rounds in which all take turns; medians, in brackets "
+        "the lowest and the highest. Now beside before: of the two runs in a round; below 1 it is faster now. Same "
+        "tokens: of now and before, on both backends.",
+        "",
+        "| | | backend | before, ms a step | now, ms a step | now beside before | first call, s: before, now "
+        "| same tokens |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for (model, batch, beams, backend), pair in of.items():
+        before, now = pair["before"], pair["now"]
+        cells = [MODELS[model][0], f"batch {batch}, " + (f"{beams} beams" if beams > 1 else "greedy")]
+        cells += ["TensorFlow" if backend == "tf" else "JAX"]
+        cells += [middle([line["ms"] for line in mine], ".1f") for mine in (before, now)]
+        cells += [middle([b["ms"] / a["ms"] for a, b in zip(before, now, strict=True)], ".2f")]
+        cells += [f"{before[0]['first']:.1f}, {now[0]['first']:.1f}"]
+        alike = (line["same"] for line in lines if [line["model"], *size_of(line)] == [model, batch, beams])
+        cells += ["yes" if all(alike) else "no"]
+        text.append(f"| {' | '.join(cells)} |")
+    return "\n".join(text) + "\n"
+
+
+def size_of(line):
+    """Batch and beams of a raw line."""
+    return line["batch"], line.get("num_beams", 1)
+
+
+def middle(values, form):
+    """The median, and in brackets the extremes."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} - {max(values):{form}})"
+
+
 def weights(line):
-    """The kind of weights of a raw line's contender; older checkouts run in float32."""
-    return CONTENDERS[line["contender"]][1] if line["contender"] in CONTENDERS else "float32"
+    """The kind of weights of a raw line's contender."""
+    return CONTENDERS[line["contender"]][1]
+
+
+def smollm2_file():
+    """The path of a file that both versions read."""
+    sys.path.append(str(HERE.parent / "examples"))
+    import smollm2
+
+    return str(smollm2.fetch())
 
 
 def make_checkpoint(folder, model="gpt2", peer=None):
@@ -165,20 +242,21 @@ def make_checkpoint(folder, model="gpt2", peer=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="a Python with benchmarks/peer-requirements.txt installed")
-    parser.add_argument("--before", type=pathlib.Path, help="an older checkout of this repository, to run, too")
+    parser.add_argument("--before", type=pathlib.Path, help="an older checkout of this repository, to compare with")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, help="contenders; default: all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
-    parser.add_argument("--raw", type=pathlib.Path, default=RAW, help="the raw lines; the table stands beside them")
+    parser.add_argument("--raw", type=pathlib.Path, help="the raw lines; the table stands beside them")
     args = parser.parse_args()
-    if args.peer is None and "smollm2" in args.models:
+    args.raw = args.raw or (RAW_BEFORE if args.before else RAW)
+    if args.peer is None and not args.before and "smollm2" in args.models:
         raise SystemExit("SmolLM2's checkpoint is made by the peers' environment: give --peer, or --models gpt2.")
     lines = [json.loads(line) for line in args.raw.read_text().splitlines()] if args.raw.exists() else []
     for model in args.models:
-        when = dict(date=time.strftime("%Y-%m-%d"), commit=commit(HERE), cores=os.cpu_count())
-        measured = [{**line, **when} for line in measure(model, args)]
-        lines = [line for line in lines if line["model"] != model] + measured
+        when = measured("keras", "tensorflow", "jax")
+        when |= dict(before=commit(args.before)) if args.before else {}
+        lines = [line for line in lines if line["model"] != model] + [{**x, **when} for x in measure(model, args)]
         args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = report(lines)
     print(text)

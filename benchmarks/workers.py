@@ -1,10 +1,13 @@
 """One contender in a process of its own: reads `{"batch", "new_tokens"}` a line, answers seconds and tokens a line.
 
+Ours also reads options of `generate`, and may run with the keras_xla of an older checkout.
+
 python benchmarks/workers.py NAME FOLDER PROMPT_LENGTH
 """
 
 import functools
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -19,8 +22,9 @@ IDS = np.random.default_rng(0).integers(100, 40_000, (64, 64)).astype("int32")
 def ours(folder, prompt, **options):
     import keras_xla
 
+    assert pathlib.Path(keras_xla.__file__).is_relative_to(os.environ["PYTHONPATH"]), "another keras_xla was imported"
     layer = keras_xla.XLAGenerationLayer.from_pretrained(folder, eos_token_id=None, **options)
-    return lambda batch, new: layer.generate(IDS[:batch, :prompt], max_new_tokens=new)["sequences"]
+    return lambda batch, new, **more: layer.generate(IDS[:batch, :prompt], max_new_tokens=new, **more)["sequences"]
 
 
 def keras_hub(folder, prompt):
@@ -156,6 +160,7 @@ def llama_cpp(folder, prompt, kind):
 
 CONTENDERS = {
     "ours": ours,
+    "ours-before": functools.partial(ours, new_token_buckets=[64]),  # an older version: one executable for both runs
     "ours-int8": functools.partial(ours, quantization="int8"),
     "ours-int4": functools.partial(ours, quantization="int4"),
     "keras-hub": keras_hub,
@@ -175,8 +180,9 @@ def main(name, folder, prompt):
     print("ready", flush=True)
     for line in sys.stdin:
         job = json.loads(line)
+        batch, new = job.pop("batch"), job.pop("new_tokens")
         start = time.perf_counter()
-        tokens = run(job["batch"], job["new_tokens"])
+        tokens = run(batch, new, **job)
         seconds = time.perf_counter() - start
         print(json.dumps({"seconds": seconds, "tokens": tokens.tolist()}), flush=True)
 

@@ -9,7 +9,8 @@ import sys
 HERE = pathlib.Path(__file__).parent
 sys.path.append(str(HERE.parent))
 
-from bandwidth import read_bandwidth  # noqa: E402  (a script in the folder above)
+from bandwidth import read_bandwidth  # noqa: E402  (scripts in the folder above)
+from facts import cpu  # noqa: E402
 
 
 def facts() -> dict:
@@ -17,7 +18,7 @@ def facts() -> dict:
     return dict(
         commit=_git("rev-parse", "--short=10", "HEAD"),
         changed=bool(_git("status", "--porcelain", "--", ":/keras_xla", ":/benchmarks/fit_suite")),
-        cpu=_cpu(),
+        cpu=cpu(),
         cores=os.cpu_count(),
         python=platform.python_version(),
     )
@@ -36,11 +37,3 @@ def load() -> float:
 def _git(*arguments: str) -> str:
     done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True)
     return done.stdout.strip() if not done.returncode else "unknown"
-
-
-def _cpu() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
