@@ -8,15 +8,16 @@ import tarfile
 
 import pytest
 
-from tests.pages import differences, listings, script
+from tests.pages import Listing, differences, listings, script
 from tests.test_examples import ROOT
 
 PAGES = sorted(page for page in (ROOT / "docs").rglob("*.md") if listings(page))  # some have none
+SNIPPETS = listings(ROOT / "README.md")  # whoever copies one of them need not copy the others
 
 
-def check(page: pathlib.Path, folder: pathlib.Path, packages: pathlib.Path) -> None:
-    """Run a page in an empty folder, with the keras_xla of `packages`."""
-    found, path = listings(page), folder / "page.py"
+def check(found: list[Listing], folder: pathlib.Path, packages: pathlib.Path) -> None:
+    """Run listings as one script in an empty folder, with the keras_xla of `packages`."""
+    path = folder / "page.py"
     path.write_text(script(found, folder), encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": str(packages), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, str(path)]
@@ -28,7 +29,7 @@ def check(page: pathlib.Path, folder: pathlib.Path, packages: pathlib.Path) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_listings_run_and_print_what_the_page_says(page, tmp_path):
-    check(page, tmp_path, ROOT)
+    check(listings(page), tmp_path, ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +55,9 @@ def installed(archives) -> pathlib.Path:
 
 
 @pytest.mark.slow
-def test_the_readmes_snippets_run_from_the_installed_wheel(installed, tmp_path):
-    assert len(listings(ROOT / "README.md")) >= 3
-    check(ROOT / "README.md", tmp_path, installed)
+@pytest.mark.parametrize("listing", SNIPPETS, ids=["train", "generate", "pipeline"])
+def test_each_snippet_of_the_readme_runs_alone_from_the_installed_wheel(listing, installed, tmp_path):
+    check([listing], tmp_path, installed)
 
 
 def test_the_wheel_is_complete_and_has_a_command(installed, tmp_path):

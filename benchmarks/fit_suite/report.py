@@ -29,12 +29,13 @@ PARTS = (  # what it is, and between which contenders it lies
 def report(lines: list[raw.Line], name: str) -> str:
     """All that is known so far, in Markdown; `name` is that of the raw file."""
     results = Results(lines)
-    made = ["# Keras models trained by `fit`: plain Keras, its variants, keras_xla", "", *head(results, name)]
-    made += ["", "## Over all models", "", *summary(results)]
+    made = ["# Keras models trained by `fit`: plain Keras, its variants, keras_xla"]
+    made += included("how", head(results, name))
+    made += ["", "## Over all models", *included("over-all", summary(results))]
     made += ["", "## Goals", "", *rows(["goal", "measured", ""], goals.said(results))]
-    made += ["", "## Read with care", "", *(f"- {each}" for each in caveats.said(results))]
-    for measure in results.measures().values():
-        made += ["", f"## {measure.title}, seconds", "", *table(results, measure)]
+    made += ["", "## Read with care", *included("care", [f"- {each}" for each in caveats.said(results)])]
+    for short, measure in results.measures().items():
+        made += ["", f"## {measure.title}, seconds", *included(short.replace(" ", "-"), table(results, measure))]
         made += ["", CLOSING] if "predict" in measure.title else []
     for each in ("steady short", "short", "steady long", "long"):
         if each in results.measures() and (parts := breakdown(results, results.measures()[each])):
@@ -46,6 +47,11 @@ def report(lines: list[raw.Line], name: str) -> str:
     if said := chosen(results):
         made += ["", "## Ours chose", "", *said]
     return "\n".join(made) + "\n"
+
+
+def included(name: str, lines: list[str]) -> list[str]:
+    """Lines as a section that docs/performance.md can include by its name."""
+    return ["", f"<!-- --8<-- [start:{name}] -->", "", *lines, "", f"<!-- --8<-- [end:{name}] -->"]
 
 
 def head(results: Results, name: str) -> list[str]:

@@ -72,6 +72,25 @@ def test_what_was_left_out_is_said_with_its_reason(tmp_path):
     assert "the same limit for every model: 350 s in short fits" in text
 
 
+def test_a_note_on_a_block_is_gone_with_the_block(tmp_path):
+    lines = rounds("cnn", block(10, 5), kind="long", aim=60, block="2026-11-25T15:00:36+00:00")
+    assert "cnn, long: this block ran three times." in section(report(lines, tmp_path), "Read with care")
+    again = rounds("cnn", block(10, 5), kind="long", aim=60, block="2026-11-27T15:00:36+00:00")
+    assert "three times" not in report([*lines, *again], tmp_path)
+
+
+def test_predicts_from_before_they_computed_two_batches_are_named(tmp_path):
+    older, newer = "2026-11-25T14:00:00+00:00", "2026-11-25T15:00:00+00:00"
+    lines = rounds("mlp", block(10, 5), block=older) + rounds("vae", block(10, 5), block=older)
+    assert "Later `predict` of all models: measured before" in report(lines, tmp_path)
+    lines += rounds("cnn", block(10, 5), block=newer)
+    assert "Later `predict` of all models but cnn: measured before" in report(lines, tmp_path)
+    lines += rounds("vae", block(10, 5), block=newer)
+    assert "Later `predict` of mlp: measured before" in report(lines, tmp_path)
+    lines += rounds("mlp", block(10, 5), block=newer)
+    assert "Later `predict` of" not in report(lines, tmp_path)
+
+
 def test_a_block_that_was_measured_again_counts_once(tmp_path):
     lines = rounds("mlp", block(10, 5)) + rounds("mlp", block(30, 10), block="2026-11-23T08:00:00+00:00")
     assert row(section(report(lines, tmp_path), "Whole fit"), "mlp")[-3] == "3.00x"
