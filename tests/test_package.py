@@ -14,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import keras_xla
 from tests.pages import listings
 from tests.test_docs import check
 from tests.test_examples import ROOT
@@ -106,9 +107,13 @@ def third_party_imports():
                 yield name, path.relative_to(ROOT)
 
 
-def test_what_is_imported_is_declared():
+@pytest.fixture
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_what_is_imported_is_declared(project):
     """Another package may bring it along today, and no longer tomorrow."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in FOR_USERS)]
     declared = {canonicalize_name(Requirement(line).name) for each in lists for line in each}
     distributions = metadata.packages_distributions()
@@ -138,6 +143,13 @@ def test_the_wheel_is_complete_and_has_a_command(wheel, tmp_path):
     command = [sys.executable, site / "bin" / "keras-xla", "--quiet", "script.py", "7"]
     printed = run(*command, cwd=tmp_path, PYTHONPATH=str(site))
     assert printed.split() == ["['7']", str(site / "keras_xla" / "__init__.py")]
+
+
+def test_the_page_on_citing_names_this_version(project):
+    page = (ROOT / "docs" / "citation.md").read_text().replace("\\_", "_")
+    assert f"title   = {{keras_xla: {project['description'].rstrip('.')}}}" in page
+    assert f"version = {{{keras_xla.__version__}}}" in page
+    assert f"license = {{{project['license']}}}" in page
 
 
 @pytest.mark.slow
