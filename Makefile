@@ -12,10 +12,10 @@ ON_JAX := tests/private tests/training tests/functions tests/backend/test_jax_st
 # few mappings of memory, of which Linux allows 65,530; behind them compiling is a segmentation fault. So: several runs.
 # PyTorch, the reference, has one thread in each: two of its threads wait for each other by keeping a core busy.
 PARALLEL := -n 2 --dist worksteal
-test test-all differential oldest transformers4 nightly: export OMP_NUM_THREADS := 1
+test test-all coverage differential oldest transformers4 nightly: export OMP_NUM_THREADS := 1
 # Models in tests are tiny, and take longer to compile than to run: LLVM's optimizations are left to `make test-all`. Not so
 # where training is tested, which times both ways.
-test: UNOPTIMIZED := XLA_FLAGS="--xla_backend_optimization_level=0 $$XLA_FLAGS"
+test coverage: UNOPTIMIZED := XLA_FLAGS="--xla_backend_optimization_level=0 $$XLA_FLAGS"
 # All tests in several runs: $(call in_runs,python,options)
 define in_runs
 	$(UNOPTIMIZED) $(1) -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation $(2)
@@ -23,16 +23,20 @@ define in_runs
 	$(1) -m pytest $(PARALLEL) tests/training tests/generation/speech $(2)
 endef
 
-.PHONY: docs demo test test-all differential keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
+# Both backends, and the live TensorFlow models of transformers 4 in an environment of their own: $(call both_backends,python)
+define both_backends
+	$(call in_runs,$(BIN)/$(1),-m "not slow")
+	$(UNOPTIMIZED) KERAS_BACKEND=jax $(BIN)/$(1) -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
+	$(UNOPTIMIZED) .venv-transformers4/bin/$(1) -m pytest $(PARALLEL) tests/transformers4 -m "not slow"
+endef
+
+.PHONY: docs demo test test-all coverage differential keras-tests lint format bench bench-fit bench-live oldest nightly transformers4 ray clean
 
 demo: $(VENV)/.base
 	$(BIN)/python examples/demo.py
 
-# Both backends, and the live TensorFlow models of transformers 4 in an environment of their own.
 test: $(VENV)/.test .venv-transformers4/.installed
-	$(call in_runs,$(BIN)/python,-m "not slow")
-	$(UNOPTIMIZED) KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m "not slow"
-	$(UNOPTIMIZED) .venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m "not slow"
+	$(call both_backends,python)
 
 # And what takes longer, on both backends: before an issue is closed.
 test-all: test
@@ -40,6 +44,16 @@ test-all: test
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(ON_JAX) -m slow
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m slow
 	$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile random $$(grep -rl "from hypothesis" tests)
+
+# How much of keras_xla/ runs in `make test`, in the processes that tests start, too: build/coverage has it line by line.
+coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
+coverage: $(VENV)/.test .venv-transformers4/.installed
+	rm -rf build/coverage && mkdir -p build/coverage
+	$(call both_backends,coverage run)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet --directory build/coverage/lines
+	$(BIN)/coverage report --skip-covered --sort=cover > build/coverage/report.txt
+	tail -n 1 build/coverage/report.txt
 
 # Scripts of actions in plain Keras and in ours, whatever can be seen of them compared: an hour or so.
 differential: $(VENV)/.test

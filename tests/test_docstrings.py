@@ -4,6 +4,7 @@ import functools
 import inspect
 import os
 import pathlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -132,3 +133,13 @@ def test_it_and_its_members_have_docstrings(name):
     if inspect.isclass(value) and not issubclass(value, keras.callbacks.Callback):  # whose hooks are Keras'
         without = [member for member, each in members(name, value) if not (each.__doc__ or "").strip()]
         assert not without
+
+
+def test_every_public_name_is_on_a_page_of_the_reference():
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    shown = re.findall(r"^::: (\S+)$", pages, re.MULTILINE)
+    found = {id(pkgutil.resolve_name(name)) for name in shown}
+    assert len(found) == len(shown)  # each on one page
+    # `callbacks` is a module, whose names are there.
+    missing = [name for name, value in PUBLIC.items() if id(value) not in found and value is not callbacks]
+    assert not missing
