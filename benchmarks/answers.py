@@ -153,9 +153,10 @@ WORKS = dict(step=steps, stream=streaming, loop=loop, first=first_tokens, chat=c
 
 
 def middle(values, form=".2f"):
-    """The median, and in brackets the extremes."""
+    """The median, and in brackets the extremes; a single value alone."""
     values = list(values)
-    return f"{statistics.median(values):{form}} ({min(values):{form}} - {max(values):{form}})"
+    extremes = f" ({min(values):{form}} - {max(values):{form}})" if len(values) > 1 else ""
+    return f"{statistics.median(values):{form}}{extremes}"
 
 
 def report(lines):
@@ -181,8 +182,8 @@ def report(lines):
 def said_of_calls(lines):
     text = [
         f"{len(LENGTHS)} prompts of {LENGTHS[0]} to {LENGTHS[-1]} tokens, {min(NEW)} to {max(NEW)} new tokens, greedy "
-        f"and sampled, streamed and not; each way {1 + lines[-1]['round']} times, in a process of its own. What has no "
-        "streams makes all whole.",
+        f"and sampled, streamed and not. Every row is of processes of its own, {1 + lines[-1]['round']} each. What has "
+        "no streams makes all whole.",
         "",
         "| | compilations | the calls, s | the same calls once more, s | warm-up before, s |",
         "|---|---|---|---|---|",
@@ -258,7 +259,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--processes", type=int, default=2, help="for each way to make the mixed calls")
     parser.add_argument("--raw", type=pathlib.Path, default=RAW, help="the raw lines; the page stands beside them")
-    parser.add_argument("--only", nargs="+", choices=["calls", *WORKS], default=["calls", *WORKS], help="measure these")
+    parts = ["calls", *WORKS]
+    parser.add_argument("--only", nargs="*", choices=parts, default=parts, help="parts to measure; none: the page only")
     args = parser.parse_args()
     lines = [json.loads(line) for line in args.raw.read_text().splitlines()] if args.raw.exists() else []
     lines = [line for line in lines if line["what"] not in args.only]
