@@ -144,7 +144,7 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 
 .venv-oldest/.installed: .ci/oldest.txt pyproject.toml
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet -c .ci/oldest.txt -e ".[test]"
+	.venv-oldest/bin/python -m pip install --quiet -c .ci/oldest.txt -e ".[test,transformers4]"
 	touch $@
 
 # keras-nightly is the package `keras` under another name, so TensorFlow's own has to go first.
@@ -167,4 +167,4 @@ $(VENV)/.lint: pyproject.toml | $(BIN)/python
 	touch $@
 
 clean:
-	rm -rf .venv .venv-peer .venv-oldest .venv-nightly .venv-transformers4 .venv-ray .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv* .pytest_cache .mypy_cache .ruff_cache .hypothesis

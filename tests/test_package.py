@@ -13,6 +13,7 @@ from importlib import metadata
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import keras_xla
 from tests.pages import listings
@@ -21,6 +22,7 @@ from tests.test_examples import ROOT
 
 PACKAGE = ROOT / "keras_xla"
 FOR_USERS = ("jax", "audio", "grammar")  # the extras whose packages keras_xla imports
+IN_OLDEST = (*FOR_USERS, "kerashub", "transformers4", "demo", "test")
 BUILDER = """
 import numpy as np
 import tensorflow_datasets as tfds
@@ -112,10 +114,14 @@ def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
+def declared_by(project: dict, *extras: str) -> list[Requirement]:
+    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)]
+    return [Requirement(line) for each in lists for line in each]
+
+
 def test_what_is_imported_is_declared(project):
     """Another package may bring it along today, and no longer tomorrow."""
-    lists = [project["dependencies"], *(project["optional-dependencies"][extra] for extra in FOR_USERS)]
-    declared = {canonicalize_name(Requirement(line).name) for each in lists for line in each}
+    declared = {canonicalize_name(each.name) for each in declared_by(project, *FOR_USERS)}
     distributions = metadata.packages_distributions()
     missing = {
         name: str(path)
@@ -123,6 +129,14 @@ def test_what_is_imported_is_declared(project):
         if not declared & {canonicalize_name(each) for each in distributions.get(name, [name])}
     }
     assert not missing
+
+
+def test_the_oldest_environment_has_the_lowest_versions_that_are_declared(project):
+    lines = (ROOT / ".ci" / "oldest.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    for each in declared_by(project, *IN_OLDEST):
+        (lowest,) = (Version(part.version) for part in each.specifier if part.operator in (">=", "=="))
+        assert Version(pins[each.name]) == lowest, each
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])

@@ -18,8 +18,8 @@ def test_a_wrong_version(monkeypatch, version):
     with pytest.raises(ImportError) as error:
         require("transformers", "Reading configs")
     text = str(error.value)
-    assert f"Reading configs needs transformers<6,>=4.57, and version {version} is installed" in text
-    assert "python -m pip install 'transformers<6,>=4.57'" in text
+    assert f"Reading configs needs transformers<6,>=4.57.1, and version {version} is installed" in text
+    assert "python -m pip install 'transformers<6,>=4.57.1'" in text
 
 
 def test_a_missing_package(monkeypatch):
