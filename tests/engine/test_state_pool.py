@@ -59,8 +59,8 @@ def test_what_was_kept_before_for_the_same_owner_is_anybodys():
 def test_of_too_many_kept_states_those_used_longest_ago_go_and_free_their_memory():
     pool, owners = StatePool(State, kept_bytes=10), [Owner() for _ in range(3)]
     each = [kept(5) for _ in owners]
-    for owner, one in zip(owners[:2], each, strict=False):
-        pool.keep(owner, one)
+    pool.keep(owners[0], each[0])
+    pool.keep(owners[1], each[1])
     pool.keep(owners[0], pool.take_kept(owners[0]))  # used once more
     pool.keep(owners[2], each[2])
     gone = weakref.ref(each[1].state)
