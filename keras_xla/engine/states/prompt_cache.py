@@ -158,18 +158,19 @@ class SavedPrompt:
 
 
 class PromptCache:
-    """The state of the last generation that was put here, for as long as the pool has room for it.
+    """The state of the last generation that was put here.
 
     Threads may share it: a state that one of them has taken is not there for the others, who run their prompts whole.
 
     Args:
-        pool: Keeps the state.
+        pool: Where states go that are of no use any more.
         variables: The model's.
-        saved: What serves while there is no such state.
+        saved: What serves while there was no generation yet.
     """
 
     def __init__(self, pool: StatePool, variables: Sequence[keras.Variable], saved: SavedPrompt | None = None):
         self._pool, self._variables, self._saved = pool, variables, saved
+        self._kept: Kept | None = None
         self._lock = threading.Lock()
 
     def serve(self, pool: StatePool, variables: Sequence[keras.Variable]) -> None:
@@ -177,9 +178,9 @@ class PromptCache:
         with self._lock:
             if pool is self._pool:
                 return
-            before, self._saved = self._pool, None
+            kept, before, self._kept, self._saved = self._kept, self._pool, None, None
             self._pool, self._variables = pool, variables
-        if (kept := before.take_kept(self)) is not None:
+        if kept is not None:
             before.give(kept.key, kept.state)
 
     def take(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray) -> Beginning | None:
@@ -198,7 +199,8 @@ class PromptCache:
         """
         if key.beams > 1:
             return None
-        kept = self._pool.take_kept(self)
+        with self._lock:
+            kept, self._kept = self._kept, None
         if kept is None:
             return None if self._saved is None else self._saved.take(key, chunk, ids, starts)
         begun = None
@@ -213,8 +215,11 @@ class PromptCache:
         kept = Kept.of(generation)
         if kept.key.beams > 1:  # beams have slots of their own
             self._pool.give(kept.key, kept.state)
-        else:
-            self._pool.keep(self, kept)
+            return
+        with self._lock:
+            before, self._kept = self._kept, kept
+        if before is not None:
+            self._pool.give(before.key, before.state)
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:

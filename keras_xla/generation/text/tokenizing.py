@@ -82,9 +82,7 @@ def _chat(tokenizer, i: int, messages, text: TextOptions) -> str:
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
     except (TemplateError, TypeError, KeyError, AttributeError) as error:
-        parts = any(isinstance(message["content"], list) for message in messages)
         raise ValueError(
             f"The tokenizer's chat template refused chat {i}: {type(error).__name__}: {error}. It received the roles "
-            f"{[message['role'] for message in messages]}{', with content in parts' if parts else ''}. Change them as "
-            f"the reason says{', and pass strings to a model that reads text alone' if parts else ''}."
+            f"{[message['role'] for message in messages]}."
         ) from error
