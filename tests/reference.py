@@ -133,6 +133,23 @@ SPEECH = {
     )
 }
 
+# With room for prompts and sources that attention goes over in blocks.
+_LONG = dict(max_position_embeddings=1100)
+LONG = {
+    "gpt2-long": ("GPT2", {**_GPT2, "n_positions": 1100}),
+    "llama-long": ("Llama", {**_LLAMA, **_LONG, "tie_word_embeddings": True, "num_key_value_heads": 2}),
+    "mistral-long": ("Mistral", {**_LLAMA, **_LONG, "num_key_value_heads": 2, "sliding_window": 300}),
+}
+LONG_SEQ2SEQ = {
+    "t5-long": ("T5", {**_T5, "relative_attention_num_buckets": 32, "relative_attention_max_distance": 600}),
+    "bart-long": ("Bart", {**_BART, **_LONG}),
+}
+LONG_FRAMES = 1240
+LONG_SPEECH = {
+    "whisper-long": ("Whisper", {**SPEECH["whisper"][1], "max_source_positions": LONG_FRAMES // 2}),
+}
+_ALL_SEQ2SEQ, _ALL_SPEECH = SEQ2SEQ | LONG_SEQ2SEQ, SPEECH | LONG_SPEECH
+
 
 @functools.cache
 def torch_model(variant: str, seed: int = 0) -> torch.nn.Module:
@@ -141,8 +158,8 @@ def torch_model(variant: str, seed: int = 0) -> torch.nn.Module:
         pytest.skip("transformers 4 cannot build OPT with norms that have no weights")
     if variant == "marian-two-vocabularies" and transformers.__version__.startswith("4."):
         pytest.skip("transformers 4 gives Marian's decoder the vocabulary of the encoder")
-    family, values = {**VARIANTS, **SEQ2SEQ, **SPEECH}[variant]
-    kind = {**dict.fromkeys(SEQ2SEQ, AutoModelForSeq2SeqLM), **dict.fromkeys(SPEECH, AutoModelForSpeechSeq2Seq)}
+    family, values = {**VARIANTS, **LONG, **_ALL_SEQ2SEQ, **_ALL_SPEECH}[variant]
+    kind = dict.fromkeys(_ALL_SEQ2SEQ, AutoModelForSeq2SeqLM) | dict.fromkeys(_ALL_SPEECH, AutoModelForSpeechSeq2Seq)
     config = getattr(transformers, f"{family}Config")(**values)
     torch.manual_seed(seed)
     model = kind.get(variant, AutoModelForCausalLM).from_config(config, attn_implementation="eager")
@@ -186,7 +203,7 @@ def generate(variant: str, prompt: list[int], **options) -> list[int]:
 
 def seq2seq_logits(variant: str, source: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """The reference's logits `(batch, length, vocab)` for unpadded sources (ids, or features) and decoder ids."""
-    name = "input_features" if variant in SPEECH else "input_ids"
+    name = "input_features" if variant in _ALL_SPEECH else "input_ids"
     with torch.no_grad():
         return torch_model(variant)(**{name: torch.tensor(source)}, decoder_input_ids=torch.tensor(ids)).logits.numpy()
 

@@ -32,6 +32,7 @@ to_device = _module.to_device
 thread_settings = _module.thread_settings
 with_thread_settings = _module.with_thread_settings
 machine = _module.machine
+on_cpu = _module.on_cpu
 
 _stored = importlib.import_module(f"keras_xla.backend.{name}.stored")
 compiled_for = _stored.compiled_for

@@ -53,6 +53,13 @@ class Encoder(WeightedLayer):
         self.built = True
 
     def call(self, source, real=None, embedding=None):
+        return self._run(source, real, embedding)
+
+    def encode(self, source, real=None, embedding=None):
+        """What a call returns, without gradients: long sources take less time and memory."""
+        return self._run(source, real, embedding, blockwise=True)
+
+    def _run(self, source, real, embedding, blockwise: bool = False):
         spec = self.spec
         x = self._listen(source) if spec.source.kind == "speech" else self._embed(source, embedding)
         positions = ops.arange(x.shape[1], dtype="int32")[None]  # [1, L]
@@ -64,6 +71,8 @@ class Encoder(WeightedLayer):
             rotary=self.positions.rotary(positions),
             bias=self.positions.bias(positions, positions),
         )
+        if blockwise:
+            attention_inputs = attention_inputs.blockwise(x.shape[1], x.shape[1])
         x, _ = run_blocks(self.blocks, x, attention_inputs)
         return self.final_norm(x) if spec.final_norm else x
 

@@ -46,13 +46,19 @@ class EncoderDecoder(keras.layers.Layer):
         return self.decoder.quantization
 
     def call(self, source, ids, source_mask=None):
-        memory = self.decoder.remember(self.encode(source, source_mask), source_mask)
+        hidden = self.encoder(source, source_mask, embedding=self._shared)
+        memory = self.decoder.remember(hidden, source_mask)
         return self.decoder(ids, memory)
 
     def encode(self, source, mask=None):
         """See `interface.EncoderDecoder.encode`."""
-        shared = self.spec.encoder.source.kind == "text" and self.spec.encoder.source.shared
-        return self.encoder(source, mask, embedding=self.decoder.embedding if shared else None)
+        return self.encoder.encode(source, mask, embedding=self._shared)
+
+    @property
+    def _shared(self) -> Any:
+        """The embedding that the encoder shares with the decoder, if it does."""
+        source = self.spec.encoder.source
+        return self.decoder.embedding if source.kind == "text" and source.shared else None
 
     def remember(self, hidden, mask=None) -> Decisions:
         """See `interface.EncoderDecoder.remember`."""

@@ -121,6 +121,8 @@ class Transformer(WeightedLayer):
             bias=self.positions.bias(view.positions, view.slot_positions),
             source=None if memory is None else memory.seen,
         )
+        if cache is not None:
+            attention_inputs = attention_inputs.blockwise(ids.shape[1], view.seen.shape[2])
         memories = None if memory is None else memory.layers
         return run_blocks(self.blocks, x, attention_inputs, cache, slot, memories)
 

@@ -116,6 +116,11 @@ def host_call(fn: Callable, inputs: Any, outputs: Sequence[tuple[tuple, str]]) -
     )
 
 
+def on_cpu() -> bool:
+    """Whether executables run on the CPU."""
+    return jax.default_backend() == "cpu"
+
+
 def machine() -> dict[str, str]:
     """What a measured time holds for, apart from what was run: `"device"`, `"versions"` and `"settings"`."""
     devices = ", ".join(device.device_kind for device in jax.devices())

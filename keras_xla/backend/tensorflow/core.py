@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.machine import machine as machine
+from keras_xla.backend.tensorflow.machine import on_cpu as on_cpu
 from keras_xla.private.keras import as_stored, stand_on
 from keras_xla.private.names import otherwise
 

@@ -23,6 +23,11 @@ def on_gpu() -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
+def on_cpu() -> bool:
+    """Whether executables run on the CPU, as no GPU is there."""
+    return not on_gpu()
+
+
 def machine() -> dict[str, str]:
     """What a measured time holds for, apart from what was run: `"device"` for people, `"versions"` and `"settings"`."""
     gpus = [_gpu_name(gpu) for gpu in tf.config.get_visible_devices("GPU")]

@@ -8,6 +8,7 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.models.layers import cache as kv
 from keras_xla.models.layers.basic import Linear, Norm
+from keras_xla.models.layers.blockwise_attention import attend_blockwise, span
 from keras_xla.models.layers.positions import rotate
 from keras_xla.models.spec import AttentionSpec, NormSpec
 
@@ -22,6 +23,14 @@ class AttentionInputs(NamedTuple):
     rotary: Any = None  # cosines and sines, see `rotary_tables`
     bias: Any = None  # [B or 1, HG, S, T], added to the scores
     source: Any = None  # [B, 1, 1, M] bool, what can be seen of an encoder's hidden states; None for all
+    spans: Any = None  # {window: see `span`}; None: attention to all slots at once
+
+    def blockwise(self, queries: int, slots: int) -> "AttentionInputs":
+        """The same for `queries` a row over so many `slots`, in blocks if that pays.
+
+        It cannot be differentiated then: the length of the loop is known only when it runs.
+        """
+        return self._replace(spans={window: span(mask, queries, slots) for window, mask in self.masks.items()})
 
 
 def attend(q, k, v, mask, bias, scale: float):
@@ -92,7 +101,9 @@ class Attention(keras.layers.Layer):
         k, v = ops.reshape(k, rows), ops.reshape(v, rows)  # [BH, S, D]
         if cache is not None:
             k, v = kv.write(cache, k, v, slot)  # [BH, T, D]
-        y = attend(q, k, v, attention_inputs.masks[self.window], attention_inputs.bias, self.factor)
+        inputs = q, k, v, attention_inputs.masks[self.window], attention_inputs.bias, self.factor
+        slots = attention_inputs.spans and attention_inputs.spans[self.window]
+        y = attend_blockwise(*inputs, slots) if slots else attend(*inputs)
         return self.out(y), (k, v)
 
 
