@@ -47,7 +47,8 @@ class Generator:
         processed_scores: Whether scores are of the processed distribution (before the temperature) rather than the
             model's own; a beam's always is.
         refresh: Called before each run: gives the model the weights that count now.
-        cache_bytes: That the caches of a batch may hold; what needs more runs one batch after the other.
+        cache_bytes: That the caches of a batch may hold; what needs more runs one batch after the other. And that the
+            states may hold which chats and `reuse_prompt=True` go on with.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Generator:
         self.batch_buckets, self.cache_buckets, self._cache_bytes = batch, cache, cache_bytes
         more = programs.more_variables, programs.computes, programs.tracing
         self.executables = Executables(name, programs.function, model.variables, on_recompile, *more)
-        self.pool = StatePool(programs.new_state)
+        self.pool = StatePool(programs.new_state, kept_bytes=cache_bytes)
         self.prompt_runner = PromptRunner(model, programs, self.executables, self.pool, batch, cache, source, refresh)
         made = programs, self.executables, self.pool, self.prompt_runner, cache
         self._starter, self._refill = Starter(*made), Refill(*made, batch, cache_bytes)

@@ -1,7 +1,7 @@
 """Which architecture is which family. A new one is a file in `convert/` and a row here."""
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -82,7 +82,7 @@ def load_model(
     """
     check_quantization(quantization)
     dtype = checkpoint.dtype() if dtype == "auto" else dtype
-    if dtype is not None and keras.dtype_policies.get(dtype).compute_dtype not in _DTYPES:
+    if dtype is not None and _compute_dtype(dtype) not in _DTYPES:
         raise ValueError(f"Received dtype={dtype!r}; expected one that computes in {', '.join(_DTYPES)}, or None.")
     config, kind = model_config(checkpoint), checkpoint.config["model_type"]
     family = FAMILIES[kind]
@@ -99,3 +99,11 @@ def load_model(
     model, filled = load(build_model, family, checkpoint, report)
     follow(model, filled, checkpoint)
     return model
+
+
+def _compute_dtype(dtype: Any) -> str | None:
+    """Of a dtype or its policy; None for what is neither."""
+    try:
+        return keras.dtype_policies.get(dtype).compute_dtype
+    except (TypeError, ValueError):  # Keras takes "int8" for the beginning of a quantized policy's name
+        return None

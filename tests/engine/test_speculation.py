@@ -45,13 +45,13 @@ def generate(texts, guesses, count=None, gen=None, **options):
     return outputs, runs
 
 
-def looked_up(texts, ends=None, source=None, count=4):
+def looked_up(texts, next_slots=None, source=None, count=4):
     """What is guessed behind each text, and how many letters were alike."""
     ids = np.array([encode(text) for text in texts])
     starts = np.array([len(text) - len(text.lstrip("_")) for text in texts], np.int32)
-    ends = np.array([len(text) for text in texts] if ends is None else ends, np.int32)
+    next_slots = np.array([len(text) for text in texts] if next_slots is None else next_slots, np.int32)
     source = None if source is None else ops.convert_to_tensor(np.array(source, np.int32))
-    made = look_up(*map(ops.convert_to_tensor, (ids, starts, ends)), source, count)
+    made = look_up(*map(ops.convert_to_tensor, (ids, starts, next_slots)), source, count)
     tokens, matched = map(ops.convert_to_numpy, made)
     return [decode(row) for row in tokens], matched.tolist()
 
@@ -75,7 +75,7 @@ def test_a_text_goes_on_as_it_did_where_it_was_the_same(text, guess, matched):
 
 
 def test_rows_are_looked_up_each_for_itself_up_to_its_end():
-    tokens, found = looked_up(["__cdeacd", "abcdabgh"], ends=[8, 6])
+    tokens, found = looked_up(["__cdeacd", "abcdabgh"], next_slots=[8, 6])
     assert tokens == ["eacd", "cdab"] and found == [2, 2]
 
 
@@ -98,7 +98,7 @@ def test_the_place_is_the_last_of_those_with_the_most_tokens_alike(text, before,
         return next((n for n in range(LONGEST) if n > place or text[place - n] != text[len(text) - 1 - n]), LONGEST)
 
     best = max(((alike(place), place) for place in range(len(text) - 1)), default=(0, 0))
-    tokens, found = looked_up(["_" * before + text + "g" * behind], ends=[before + len(text)])
+    tokens, found = looked_up(["_" * before + text + "g" * behind], next_slots=[before + len(text)])
     assert found == [best[0]]
     if best[0]:
         expected = text[best[1] + 1 :]

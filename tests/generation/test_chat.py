@@ -1,5 +1,8 @@
 """Chats: what generate would answer to the whole conversation, without computing its past again."""
 
+import gc
+import re
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -172,10 +175,72 @@ def test_bad_messages_raise_our_errors(layer, messages, error, text):
         layer.generate(messages)
 
 
-def test_what_a_template_refuses_is_told(model):
-    layer = XLAGenerationLayer(model, tiny(), max_new_tokens=4)
-    with pytest.raises(ValueError, match=r"template refused chat 0.*only users"):
-        layer.generate([{"role": "user", "content": "a"}], chat_template="{{ raise_exception('only users') }}")
+PARTS = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+EACH = "{% for m in messages %}<{{ m.role }}>{{ CONTENT }}</s>{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("raise_exception('only users')", "TemplateError: only users"),
+        ("m.content + ''", "TypeError: can only concatenate list"),
+        ("m.content.strip()", "UndefinedError: 'list object' has no attribute 'strip'"),
+        ("'%d' % m.content", "TypeError: %d format"),
+        ("m.content | items | list", "TypeError: Can only get item pairs from a mapping"),
+    ],
+)
+def test_what_a_template_refuses_is_told(layer, content, reason):
+    template = EACH.replace("CONTENT", content)
+    told = rf"template refused chat 0: {re.escape(reason)}.* the roles \['user'\], with content in parts"
+    with pytest.raises(ValueError, match=told):
+        layer.generate(PARTS, chat_template=template)
+    chat = layer.chat(messages=PARTS, chat_template=template)
+    for answer in (chat.send, lambda text: list(chat.stream(text))):
+        with pytest.raises(ValueError, match="template refused chat 0"):
+            answer("And you")
+    assert chat.messages == PARTS
+    with pytest.raises(ValueError, match=r"the roles \['user'\]\. Change them"):
+        layer.generate([{"role": "user", "content": "Hi"}], chat_template="{{ raise_exception('no') }}")
+
+
+def test_a_template_that_takes_parts_gets_them(layer):
+    template = EACH.replace("CONTENT", "m.content[0].text")
+    assert layer.generate(PARTS, chat_template=template) == layer.generate("<user>Hi</s>", add_special_tokens=False)
+
+
+class TestMemory:
+    """What chats keep is bounded, and a chat that is let go of keeps nothing."""
+
+    @pytest.fixture
+    def small(self, model):
+        """Keeps the state of one chat."""
+        return XLAGenerationLayer(model, tiny(), max_new_tokens=4, eos_token_id=2, cache_buckets=(64,), cache_bytes=1)
+
+    @staticmethod
+    def kept(layer):
+        return len(layer._generator.pool._kept)
+
+    def test_a_chat_that_is_let_go_of_keeps_nothing(self, layer):
+        before, chat = self.kept(layer), layer.chat()
+        chat.send("Hi")
+        state = weakref.ref(layer._generator.pool._kept[chat._reuse][0].state)
+        assert self.kept(layer) == before + 1
+        del chat
+        gc.collect()
+        assert self.kept(layer) == before and state() is None
+
+    def test_the_one_used_longest_ago_is_computed_again(self, small, monkeypatch):
+        ran, run = [], small._generator.prompt_runner.prefill
+        monkeypatch.setattr(
+            small._generator.prompt_runner, "prefill", lambda *args: ran.append(args[4]) or run(*args)
+        )  # the slot of the first chunk
+        chats = [small.chat(), small.chat()]
+        for chat in chats:
+            chat.send("Hi there")
+        answers = [chats[1].send("And you"), chats[0].send("And you")]
+        assert ran[:2] == [0, 0] and ran[2] > 10 and ran[3] == 0
+        assert self.kept(small) == 1
+        assert answers == [small.generate(chats[i].messages[:-1])[0] for i in (1, 0)]
 
 
 class TestReusePrompt:
@@ -244,9 +309,9 @@ class TestSavedPrompts:
             ([[*BEGUN, 9]], 39),
             ([BEGUN], 39),
             ([[*BEGUN, 50], [*BEGUN, 51, 52], [*BEGUN, *range(50, 70)]], 39),
-            ([[*BEGUN[:20], 3, 4]], 20),
+            ([[*BEGUN[:35], 3, 4]], 35),
         ],
-        ids=["one", "itself", "several", "half of it"],
+        ids=["one", "itself", "several", "a part of it"],
     )
     def test_calls_begin_with_it(self, layer, saved, chunks, rows, known):
         expected = layer.generate(rows)["sequences"].tolist()

@@ -1,4 +1,4 @@
-"""Ctrl-C, as a user presses it: at once, in the middle of a compilation or of a generation; then all is as before."""
+"""Ctrl-C as a user presses it, and `cancel` from another thread: both end a call at once; then all is as before."""
 
 import json
 import subprocess
@@ -43,12 +43,18 @@ SCRIPT = textwrap.dedent(
     found["compilations"] = layer.trace_count
     found["logged"] = len(keras_xla.compile_log("generate"))
     start = time.perf_counter()
-    layer.generate(ids)
+    whole = layer.generate(ids)["sequences"][0]
     found["whole"] = time.perf_counter() - start
     found["generation"] = interrupted(lambda: layer.generate(ids), found["whole"] / 8)
     pieces = []
     found["stream"] = interrupted(lambda: pieces.extend(layer.stream(ids)), found["whole"] / 8)
     found["pieces"] = sum(map(len, pieces))
+    cancel = threading.Event()
+    another, start = threading.Timer(found["whole"] / 8, cancel.set), time.perf_counter()
+    another.start()
+    out = layer.generate(ids, cancel=cancel)
+    found["cancelled"], made = time.perf_counter() - start, int(out["lengths"][0])
+    found["made"], found["beginning"] = made, bool((out["sequences"][0, :made] == whole[:made]).all())
     found["same"] = bool((layer.generate(ids, max_new_tokens=50)["sequences"] == first).all())
     found["compilations at the end"] = layer.trace_count
     other = keras_xla.XLAGenerationLayer(layer.model, cache_buckets=[2000], max_new_tokens=1900)
@@ -77,9 +83,13 @@ def test_a_warmup_goes_on_where_it_was_interrupted(found):
     assert found["warm-up"] is not None and found["compilations of the warm-up"] == 2
 
 
-@pytest.mark.parametrize("call", ["generation", "stream"])
+@pytest.mark.parametrize("call", ["generation", "stream", "cancelled"])
 def test_a_generation_ends_long_before_its_last_token(found, call):
     assert found[call] is not None and found[call] < 0.7 * found["whole"]
+
+
+def test_what_another_thread_cancels_returns_what_was_made(found):
+    assert 0 < found["made"] < 1900 and found["beginning"]
 
 
 def test_afterwards_the_layer_is_as_good_as_new(found):

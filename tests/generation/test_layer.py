@@ -2,10 +2,12 @@
 
 import copy
 import json
+import logging
 import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 
 import keras
 import numpy as np
@@ -87,6 +89,64 @@ def test_strings_go_through_a_sequential_model_in_arrays_and_datasets(layer):
     assert pipeline.predict(data, verbose=0).tolist() == expected
     mapped = [text for batch in data.map(layer).as_numpy_iterator() for text in batch.tolist()]
     assert mapped == expected
+
+
+def object_array(texts):
+    return np.array(texts, object)
+
+
+class TestWhatPredictTakes:
+    """`predict` is Keras' own, and docs/generation.md says which forms it takes; the layer alone takes all of them."""
+
+    TEXTS = ("abc", "hello there")
+
+    @pytest.fixture(scope="class")
+    def of_ids(self, layer):
+        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("input_ids", "attention_mask")}
+        return keras.Model(inputs, layer(inputs))
+
+    @pytest.fixture(scope="class")
+    def of_texts(self, layer):
+        return keras.Sequential([keras.Input((), dtype="string"), layer])
+
+    @staticmethod
+    def tokens(**options):
+        return tiny()(list(TestWhatPredictTakes.TEXTS), padding=True, **options)
+
+    @pytest.mark.parametrize(
+        "form", [dict, lambda batch: {name: batch[name] for name in ("input_ids", "attention_mask")}]
+    )
+    def test_a_dict_of_what_a_tokenizer_returns(self, layer, of_ids, form):
+        made = of_ids.predict(form(self.tokens(return_tensors="np")), verbose=0)["sequences"].tolist()
+        assert made == layer.generate(self.tokens())["sequences"].tolist()
+
+    @tensorflow_only
+    @pytest.mark.parametrize("form", [keras.ops.convert_to_tensor, object_array])
+    def test_a_tensor_of_strings_and_an_array_of_objects(self, layer, of_texts, form):
+        made = of_texts.predict(form(list(self.TEXTS)), verbose=0)
+        assert [text.decode() for text in made] == layer.generate(list(self.TEXTS))
+
+    @pytest.mark.parametrize("options", [{}, {"return_tensors": "np"}])
+    def test_what_a_tokenizer_returns_is_no_dict_to_keras(self, layer, of_ids, options):
+        with pytest.raises(ValueError, match="Unrecognized data type"):
+            of_ids.predict(self.tokens(**options), verbose=0)
+
+    @tensorflow_only
+    @pytest.mark.parametrize(("form", "error"), [(list, "Unrecognized data type"), (np.array, "Invalid dtype: str")])
+    def test_lists_and_arrays_of_strings_are_refused(self, of_texts, form, error):
+        with pytest.raises(ValueError, match=error):
+            of_texts.predict(form(list(self.TEXTS)), verbose=0)
+
+    @pytest.mark.parametrize("form", [list, np.array, object_array])
+    def test_the_layer_takes_strings_in_any_form(self, layer, form):
+        texts = list(self.TEXTS)
+        assert layer.generate(form(texts)) == layer(form(texts)) == layer.generate(texts)
+
+    @pytest.mark.parametrize("options", [{}, {"return_tensors": "np"}])
+    def test_the_layer_takes_what_a_tokenizer_returns(self, layer, options):
+        expected = layer.generate([tiny()(text)["input_ids"] for text in self.TEXTS])["sequences"].tolist()
+        assert layer.generate(self.tokens(**options))["sequences"].tolist() == expected
+        assert keras.ops.convert_to_numpy(layer(self.tokens(**options))["sequences"]).tolist() == expected
 
 
 @tensorflow_only
@@ -215,6 +275,56 @@ def test_a_saved_pipeline_loads_with_weights_tokenizer_and_options(layer, tmp_pa
     restored = loaded.get_layer(layer.name)
     assert restored.options == layer.options
     assert restored.generate("abc") == layer.generate("abc")
+
+
+@pytest.mark.parametrize("named", ["Own", "PreTrainedTokenizerFast"])
+def test_a_saved_tokenizers_own_code_is_neither_run_nor_asked_about(layer, tmp_path, monkeypatch, named):
+    path, asked = tmp_path / "pipeline.keras", []
+    keras.Sequential([keras.Input((3,), dtype="int32"), layer]).save(path)
+    with zipfile.ZipFile(path) as whole:
+        files = {name: whole.read(name) for name in whole.namelist()}
+    (config,) = (name for name in files if name.endswith("tokenizer_config.json"))
+    own = {"auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]}, "tokenizer_class": named}
+    files[config] = json.dumps({**json.loads(files[config]), **own}).encode()
+    files[config.replace("tokenizer_config.json", "own.py")] = f"open({str(tmp_path / 'ran')!r}, 'w')".encode()
+    with zipfile.ZipFile(path, "w") as whole:
+        for name, content in files.items():
+            whole.writestr(name, content)
+    monkeypatch.setattr("builtins.input", lambda *question: asked.append(question) or "y")
+    if named == "Own":  # of whose class there is nothing but that code
+        with pytest.raises(ValueError, match=r"Code that comes with a tokenizer is not run\."):
+            keras.saving.load_model(path)
+    else:
+        assert keras.saving.load_model(path).layers[-1].generate("abc") == layer.generate("abc")
+    assert not asked and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.slow
+@tensorflow_only
+def test_tensorflow_never_warns_of_retracing(model):
+    """Each executable is traced once, however many there are."""
+    import tensorflow as tf
+
+    told = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    tf.get_logger().addHandler(handler)
+    try:
+        layer = XLAGenerationLayer(model, tiny(), max_new_tokens=40, batch_buckets=range(1, 8), cache_buckets=(32, 64))
+        for rows in range(1, 8):
+            layer.generate(["abc"] * rows, max_new_tokens=4)
+            list(layer.stream(["abc"] * rows, max_new_tokens=4))
+            layer.score(["abc"] * rows)
+        layer.generate("abc")  # to the next cache
+        for beams in range(2, 8):
+            layer.generate("abc", num_beams=beams, max_new_tokens=2)
+        pipeline = keras.Sequential([keras.Input((), dtype="string"), layer])
+        texts = tf.constant(["abc"] * 13)
+        pipeline.predict(texts, batch_size=5, verbose=0)
+        list(tf.data.Dataset.from_tensor_slices(texts).batch(5).map(layer))
+    finally:
+        tf.get_logger().removeHandler(handler)
+    assert layer.trace_count > 20 and not [text for text in told if "retracing" in text]
 
 
 def test_run_eagerly_gives_the_same_without_compiling(new_layer, expected, new_events):

@@ -129,10 +129,17 @@ def test_a_tokenizer_that_cannot_be_read_is_an_error_whenever_it_is_needed(folde
     layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
     assert layer.generate([[5, 6]])["lengths"] == [3]
     for _ in range(2):
-        with pytest.raises(ValueError, match=rf"{folder}: its tokenizer files cannot be read"):
+        with pytest.raises(ValueError, match=rf"{folder}: its tokenizer cannot be read from tokenizer\.json \("):
             layer.generate("abc")
     layer.tokenizer = tiny()
     assert layer.generate("abc")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bool", "float8_e4m3fn"])
+def test_a_dtype_of_no_floats_is_refused_before_the_weights_are_read(folder, monkeypatch, dtype):
+    monkeypatch.setattr("keras_xla.models.registry.load", lambda *args: pytest.fail("the weights were read"))
+    with pytest.raises(ValueError, match=rf"Received dtype='{dtype}'; expected one that computes in float32, bfloat16"):
+        XLAGenerationLayer.from_pretrained(folder, dtype=dtype)
 
 
 def test_threads_that_need_it_first_read_it_once():

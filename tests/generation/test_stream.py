@@ -1,5 +1,6 @@
 """Streams: pieces that joined are what `generate` returns, for text and ids, one prompt and several."""
 
+import gc
 import itertools
 import threading
 import time
@@ -135,6 +136,20 @@ def test_a_stream_that_is_closed_leaves_the_layer_as_good_as_new(layer):
     assert layer.generate("abc") == expected
 
 
+@pytest.mark.parametrize("end", ["close", "let go"])
+def test_a_stream_that_nobody_reads_any_further_hands_its_state_back(layer, end):
+    pool = layer._generator.pool
+    layer.generate("abc")
+    idle, stream = pool.nbytes, layer.stream("abc")
+    next(stream)
+    assert pool.nbytes < idle
+    if end == "close":
+        stream.close()
+    del stream
+    gc.collect()
+    assert pool.nbytes == idle
+
+
 def test_two_streams_at_once_have_a_state_of_their_own(layer):
     whole = [layer.generate(prompt)[0] for prompt in PROMPTS[:2]]
     streams = [layer.stream(prompt) for prompt in PROMPTS[:2]]
@@ -144,7 +159,7 @@ def test_two_streams_at_once_have_a_state_of_their_own(layer):
     assert made == whole
 
 
-def test_another_thread_ends_a_call_which_returns_what_there_is(layer):
+def test_an_event_ends_a_call_which_returns_what_there_is(layer):
     whole = layer.generate([[5, 6, 7]], eos_token_id=None)["sequences"][0].tolist()
     cancel, made = threading.Event(), []
     for ids in layer.stream([[5, 6, 7]], eos_token_id=None, cancel=cancel):

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.sources.safetensors_folder import open_tokenizer
+from tests.tokenizers import tiny
 
 
 def save(folder, dtype=torch.float32, **options):
@@ -167,8 +168,21 @@ def test_a_tokenizers_own_code_is_neither_run_nor_asked_about(tmp_path, monkeypa
     assert not asked and not (tmp_path / "ran").exists()
 
 
-def test_tokenizer_files_that_cannot_be_read_are_named(tmp_path):
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        ({"tokenizer.json": '{"model": '}, "tokenizer.json"),
+        ({"tokenizer.json": '{"model": {"type": "Unheard"}}'}, "tokenizer.json"),
+        ({"tokenizer_config.json": "[]"}, "tokenizer_config.json"),
+        ({"tokenizer.json": "", "tokenizer_config.json": "\x00"}, "tokenizer.json, tokenizer_config.json"),
+    ],
+    ids=["cut off", "unknown model", "a list", "both"],
+)
+def test_tokenizer_files_that_cannot_be_read_are_named(tmp_path, damage, named):
     save(tmp_path)
-    (tmp_path / "tokenizer.json").write_text('{"model": ')
-    with pytest.raises(ValueError, match=rf"{tmp_path}: its tokenizer files cannot be read"):
+    tiny().save_pretrained(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
+    for name, content in damage.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"{tmp_path}: its tokenizer cannot be read from {named} \("):
         open_checkpoint(tmp_path).read_tokenizer()

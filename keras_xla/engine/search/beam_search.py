@@ -123,8 +123,8 @@ class BeamSearch:
 
         def drawn():
             # The largest of Gumbel-perturbed scores are a draw without replacement (Kool et al., 2019).
-            ends = ops.sum(ops.cast(r.eos >= 0, "int32"))
-            least = ops.maximum(ends, 1) + 1
+            eos_count = ops.sum(ops.cast(r.eos >= 0, "int32"))
+            least = ops.maximum(eos_count, 1) + 1
             kept = samplers.filter_logits(flat, r.filters(self.width), least, r.eos.shape[0] + 1)
             kept = ops.where(ops.isnan(flat), flat, kept)  # broken weights are no forbidden tokens
             sums = total(normal(kept))

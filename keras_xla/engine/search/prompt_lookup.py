@@ -28,8 +28,8 @@ class PromptLookup:
 
     def look(self, state: SamplingState) -> tuple[Any, Any]:
         """See `speculate.Guesser`."""
-        starts, ends = self._request.starts, self._request.prompt_end + state.lengths
-        return look_up(state.tokens, starts, ends, self._request.extras.get("source"), self.count)
+        starts, next_slots = self._request.starts, self._request.prompt_end + state.lengths
+        return look_up(state.tokens, starts, next_slots, self._request.extras.get("source"), self.count)
 
     def guess(self, found, going, chosen, state: SamplingState, draft) -> tuple[Any, Any]:
         """See `speculate.Guesser`."""
@@ -40,7 +40,7 @@ class PromptLookup:
         return draft
 
 
-def look_up(tokens: Any, starts: Any, ends: Any, source: Any, count: int) -> tuple[Any, Any]:
+def look_up(tokens: Any, starts: Any, next_slots: Any, source: Any, count: int) -> tuple[Any, Any]:
     """What followed where the text last was as it is at its end.
 
     Of several places that with the most tokens alike counts, and of those the last one.
@@ -48,7 +48,7 @@ def look_up(tokens: Any, starts: Any, ends: Any, source: Any, count: int) -> tup
     Args:
         tokens: `[B, T]` int32.
         starts: `[B]` int32, each row's first real slot.
-        ends: `[B]` int32, the slot behind each row's last token.
+        next_slots: `[B]` int32, the slot behind each row's last token.
         source: `[B, M]` int32, what an encoder reads, padding -1; None where it reads no tokens.
         count: G.
 
@@ -57,10 +57,10 @@ def look_up(tokens: Any, starts: Any, ends: Any, source: Any, count: int) -> tup
         that it comes from, 0 where there is no such text.
     """
     slot = ops.arange(tokens.shape[1], dtype="int32")[None]
-    text = ops.where(ops.logical_and(slot >= starts[:, None], slot < ends[:, None]), tokens, -1)
+    text = ops.where(ops.logical_and(slot >= starts[:, None], slot < next_slots[:, None]), tokens, -1)
     text = text if source is None else ops.concatenate([source, text], axis=1)  # [B, L]
     places, before = text.shape[1], text.shape[1] - tokens.shape[1]
-    place, last = ops.arange(places, dtype="int32")[None], before + ends[:, None] - 1
+    place, last = ops.arange(places, dtype="int32")[None], before + next_slots[:, None] - 1
     alike, matched, shifted = text >= 0, ops.zeros_like(text), text
     for back in range(LONGEST):
         same = shifted == ops.take_along_axis(text, ops.maximum(last - back, 0), axis=1)

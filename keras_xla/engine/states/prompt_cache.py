@@ -158,19 +158,18 @@ class SavedPrompt:
 
 
 class PromptCache:
-    """The state of the last generation that was put here.
+    """The state of the last generation that was put here, for as long as the pool has room for it.
 
     Threads may share it: a state that one of them has taken is not there for the others, who run their prompts whole.
 
     Args:
-        pool: Where states go that are of no use any more.
+        pool: Keeps the state.
         variables: The model's.
-        saved: What serves while there was no generation yet.
+        saved: What serves while there is no such state.
     """
 
     def __init__(self, pool: StatePool, variables: Sequence[keras.Variable], saved: SavedPrompt | None = None):
         self._pool, self._variables, self._saved = pool, variables, saved
-        self._kept: Kept | None = None
         self._lock = threading.Lock()
 
     def serve(self, pool: StatePool, variables: Sequence[keras.Variable]) -> None:
@@ -178,9 +177,9 @@ class PromptCache:
         with self._lock:
             if pool is self._pool:
                 return
-            kept, before, self._kept, self._saved = self._kept, self._pool, None, None
+            before, self._saved = self._pool, None
             self._pool, self._variables = pool, variables
-        if kept is not None:
+        if (kept := before.take_kept(self)) is not None:
             before.give(kept.key, kept.state)
 
     def take(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray) -> Beginning | None:
@@ -200,14 +199,15 @@ class PromptCache:
         if key.beams > 1:
             return None
         with self._lock:
-            kept, self._kept = self._kept, None
+            pool, variables, saved = self._pool, self._variables, self._saved
+        kept = pool.take_kept(self)
         if kept is None:
-            return None if self._saved is None else self._saved.take(key, chunk, ids, starts)
+            return None if saved is None else saved.take(key, chunk, ids, starts)
         begun = None
-        if backend.same_weights(self._variables, kept.weights):
+        if backend.same_weights(variables, kept.weights):
             begun = kept.begins(key, chunk, ids, starts, free=True)
         if begun is None:
-            self._pool.give(kept.key, kept.state)
+            pool.give(kept.key, kept.state)
         return begun
 
     def close(self, generation: Generation) -> None:
@@ -215,11 +215,8 @@ class PromptCache:
         kept = Kept.of(generation)
         if kept.key.beams > 1:  # beams have slots of their own
             self._pool.give(kept.key, kept.state)
-            return
-        with self._lock:
-            before, self._kept = self._kept, kept
-        if before is not None:
-            self._pool.give(before.key, before.state)
+        else:
+            self._pool.keep(self, kept)
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> int:

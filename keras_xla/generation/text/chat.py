@@ -16,7 +16,8 @@ class Chat:
     Every turn is rendered by the tokenizer's chat template, from the first message on. What then begins as the turn
     before did is not computed again, so that a turn of a long conversation runs only what is new. (A model that runs
     prompts whole, see `XLAGenerationLayer.save_prompt`, and TensorFlow on a GPU compute all of it in every turn.) A
-    chat answers one message at a time. Several chats with one layer may go on at the same time, in several threads too.
+    chat whose cache was given up for other chats, see `cache_bytes` of the layer, does so in its next turn. A chat
+    answers one message at a time. Several chats with one layer may go on at the same time, in several threads too.
 
     Attributes:
         messages: The conversation so far, in Hugging Face's format: a list of dicts with `"role"` (`"system"`,

@@ -82,7 +82,9 @@ def _chat(tokenizer, i: int, messages, text: TextOptions) -> str:
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
     except (TemplateError, TypeError, KeyError, AttributeError) as error:
+        parts = any(isinstance(message.get("content"), list) for message in messages)
         raise ValueError(
             f"The tokenizer's chat template refused chat {i}: {type(error).__name__}: {error}. It received the roles "
-            f"{[message['role'] for message in messages]}."
+            f"{[message['role'] for message in messages]}{', with content in parts' if parts else ''}. Change them as "
+            f"the reason says{', and pass strings to a model that reads text alone' if parts else ''}."
         ) from error

@@ -31,6 +31,15 @@ _TOKENIZER_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
+_BESIDE_THEM = (
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    "source.spm",
+    "target.spm",
+    "chat_template.jinja",
+)
 
 
 class SafetensorsFolder:
@@ -89,7 +98,7 @@ def open_tokenizer(folder: str) -> Any:
     """The tokenizer of a folder; code that comes with it is never run.
 
     Raises:
-        ValueError: for files that transformers cannot read, or only by running code of theirs.
+        ValueError: for files that transformers cannot read, or only by running code of theirs; it names them.
     """
     require("transformers", "Reading a tokenizer")
     if not os.path.isdir(folder):  # it is read when it is first needed
@@ -104,10 +113,33 @@ def open_tokenizer(folder: str) -> Any:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
+        files = ", ".join(_suspects(Path(folder))) or "what is in there"
         raise ValueError(
-            f"{folder}: its tokenizer files cannot be read ({type(error).__name__}: {error}). Pass tokenizer=..., or "
-            "download them again. Code that comes with a tokenizer is not run."
+            f"{folder}: its tokenizer cannot be read from {files} ({type(error).__name__}: {error}). Pass "
+            "tokenizer=..., or download that again. Code that comes with a tokenizer is not run."
         ) from error
+
+
+def _suspects(folder: Path) -> list[str]:
+    """The damaged files of a tokenizer that could not be read; all of its files where none of them is known to be."""
+    names = [name for name in (*_TOKENIZER_FILES, *_BESIDE_THEM) if (folder / name).is_file()]
+    return [name for name in names if _is_damaged(folder / name)] or names
+
+
+def _is_damaged(file: Path) -> bool:
+    """Whether a tokenizer's file is known not to be what its name says."""
+    from tokenizers import Tokenizer  # late, as transformers, which needs it
+
+    try:
+        if file.suffix == ".json":
+            _json(file)
+        if file.name == "tokenizer.json":
+            Tokenizer.from_file(str(file))
+    except BaseException as error:  # Rust's panic is not even an Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        return True
+    return False
 
 
 def _json(path: Path) -> dict[str, Any]:
