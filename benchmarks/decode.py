@@ -8,8 +8,8 @@ Every contender runs in a process of its own; rounds alternate between them. Mil
 a 64-token and a 2-token run, divided by 62, so prompt, call and compile costs drop out. GPT-2 has random weights,
 SmolLM2 real ones. The raw lines of a model are replaced when it is measured, and the table is made of all of them.
 
-With `--before` the contenders are keras_xla of now and of an older checkout, with beams, too; the raw lines and the
-table are others then.
+With `--before` the contenders are keras_xla of now, the same with caches of just the size that is needed, and an older
+checkout, with beams, too; the raw lines and the table are others then.
 """
 
 import argparse
@@ -30,6 +30,7 @@ RAW = HERE / "results" / "decode.jsonl"
 RAW_BEFORE = HERE / "results" / "decode_before.jsonl"
 BEAMS = 4
 PROMPT, SHORT, NEW = 8, 2, 64  # Hugging Face's TF XLA generate fails for one new token
+FITTING = PROMPT + NEW, PROMPT + BEAMS * NEW  # slots of a cache, without beams and with them
 PAUSE = 0.5  # seconds: the threads of whoever ran before spin for a while
 
 # Weights that a step reads, in float32: the blocks, the final norm, and the embedding as the head.
@@ -106,7 +107,7 @@ def with_older(source, before):
     """Ours and those of an older checkout, started; those of a backend run one after the other."""
     contenders = {}
     for name, backend in (("tf", "tensorflow"), ("jax", "jax")):
-        for worker, root in (("ours", ROOT), ("ours-before", before.resolve())):
+        for worker, root in (("ours", ROOT), ("ours-exact", ROOT), ("ours-before", before.resolve())):
             label = f"{name}{worker.removeprefix('ours')}"
             given = (sys.executable, "workers.py", worker, source, str(PROMPT))
             contenders[label] = Contender(label, *given, root=root, backend=backend)
@@ -182,19 +183,21 @@ def report_before(lines):
         "",
         f"`python benchmarks/decode.py --before FOLDER`, {told(lines[0])}. Before: commit {lines[0]['before']}. Prompt "
         f"of {PROMPT} tokens, {NEW} new ones, float32; {rounds} rounds in which all take turns; medians, in brackets "
-        "the lowest and the highest. Now beside before: of the two runs in a round; below 1 it is faster now. Same "
-        "tokens: of now and before, on both backends.",
+        "the lowest and the highest. Now beside before: of the two runs in a round; below 1 it is faster now. Fitting: "
+        f"now, with caches of just the slots that are needed, `cache_buckets={list(FITTING)}`, as the older version had "
+        "them. Same tokens: of all of them, on both backends.",
         "",
-        "| | | backend | before, ms a step | now, ms a step | now beside before | first call, s: before, now "
-        "| same tokens |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | | backend | before, ms a step | now, ms a step | now beside before | fitting beside before "
+        "| first call, s: before, now | same tokens |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for (model, batch, beams, backend), pair in of.items():
-        before, now = pair["before"], pair["now"]
+        before, now, fitting = pair["before"], pair["now"], pair["exact"]
         cells = [MODELS[model][0], f"batch {batch}, " + (f"{beams} beams" if beams > 1 else "greedy")]
         cells += ["TensorFlow" if backend == "tf" else "JAX"]
         cells += [middle([line["ms"] for line in mine], ".1f") for mine in (before, now)]
-        cells += [middle([b["ms"] / a["ms"] for a, b in zip(before, now, strict=True)], ".2f")]
+        for mine in (now, fitting):
+            cells += [middle([b["ms"] / a["ms"] for a, b in zip(before, mine, strict=True)], ".2f")]
         cells += [f"{before[0]['first']:.1f}, {now[0]['first']:.1f}"]
         alike = (line["same"] for line in lines if [line["model"], *size_of(line)] == [model, batch, beams])
         cells += ["yes" if all(alike) else "no"]

@@ -161,6 +161,7 @@ def llama_cpp(folder, prompt, kind):
 CONTENDERS = {
     "ours": ours,
     "ours-before": functools.partial(ours, new_token_buckets=[64]),  # an older version: one executable for both runs
+    "ours-exact": functools.partial(ours, cache_buckets=[72, 264]),  # what decode.py needs, without beams and with them
     "ours-int8": functools.partial(ours, quantization="int8"),
     "ours-int4": functools.partial(ours, quantization="int4"),
     "keras-hub": keras_hub,

@@ -16,7 +16,6 @@ from tests import reference
 
 # B batch, S queries, T slots, H heads, D head size
 
-pytestmark = pytest.mark.quick_on_jax("llama", "whisper", "blocks")
 CLOSE = dict(atol=2e-4, rtol=1e-4)
 
 
@@ -48,6 +47,7 @@ def causal(first, queries, slots, starts, window=None):
     return (seen if window is None else seen & (slot > query - window))[:, None]
 
 
+@pytest.mark.quick_on_jax
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_blocks_give_what_all_slots_at_once_give(data):
@@ -120,6 +120,7 @@ def in_chunks(decoder, ids, starts, slots, size):
 
 
 @pytest.mark.parametrize("variant", reference.LONG)
+@pytest.mark.quick_on_jax("mistral")
 def test_long_prompts_in_chunks_give_the_reference_s_logits(variant, checkpoint):
     rows = np.random.default_rng(0).integers(3, reference.VOCAB, (2, 960)).astype("int32")
     start, model = 200, load(variant, checkpoint)
@@ -131,6 +132,8 @@ def test_long_prompts_in_chunks_give_the_reference_s_logits(variant, checkpoint)
 
 
 @pytest.mark.parametrize("variant", reference.LONG)
+@pytest.mark.quick("llama")
+@pytest.mark.quick_on_jax
 def test_long_prompts_give_the_reference_s_tokens(variant, checkpoint):
     rng = np.random.default_rng(1)
     prompts = [rng.integers(3, reference.VOCAB, n).tolist() for n in (620, 1, 900)]
@@ -148,6 +151,7 @@ def conditioned(model, source, mask):
 
 
 @pytest.mark.parametrize("variant", reference.LONG_SEQ2SEQ)
+@pytest.mark.quick_on_jax("t5")
 def test_long_sources_and_long_answers_give_the_reference_s_logits(variant, checkpoint):
     rng = np.random.default_rng(2)
     source = rng.integers(3, reference.VOCAB, (2, 700)).astype("int32")
@@ -159,6 +163,7 @@ def test_long_sources_and_long_answers_give_the_reference_s_logits(variant, chec
         np.testing.assert_allclose(logits[row], expected[0], **CLOSE)
 
 
+@pytest.mark.quick_on_jax
 def test_long_speech_gives_the_reference_s_logits(checkpoint):
     rng = np.random.default_rng(3)
     features = rng.normal(0, 1, (2, reference.MEL, reference.LONG_FRAMES)).astype("float32")
