@@ -184,8 +184,8 @@ def report_before(lines):
         f"`python benchmarks/decode.py --before FOLDER`, {told(lines[0])}. Before: commit {lines[0]['before']}. Prompt "
         f"of {PROMPT} tokens, {NEW} new ones, float32; {rounds} rounds in which all take turns; medians, in brackets "
         "the lowest and the highest. Now beside before: of the two runs in a round; below 1 it is faster now. Fitting: "
-        f"now, with caches of just the slots that are needed, `cache_buckets={list(FITTING)}`, as the older version had "
-        "them. Same tokens: of all of them, on both backends.",
+        f"now, with caches of just the slots that are needed, `cache_buckets={list(FITTING)}`, as the older version "
+        "had them. Same tokens: of all of them, on both backends.",
         "",
         "| | | backend | before, ms a step | now, ms a step | now beside before | fitting beside before "
         "| first call, s: before, now | same tokens |",

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterable
 
 EPOCHS = 50
 QUESTIONS = (
@@ -86,6 +87,14 @@ def show_training() -> None:
     print(keras_xla.model_report(model))
 
 
+def show(pieces: Iterable[str]) -> None:
+    """Print an answer as it is made."""
+    start = time.perf_counter()
+    for piece in pieces:
+        print(piece.replace("\n", "\n    "), end="", flush=True)
+    print(f"\n    [{time.perf_counter() - start:.1f} s]\n")
+
+
 def show_generation() -> None:
     print("\n2. SmolLM2-135M-Instruct answers, one token after the other\n", flush=True)
     source = smollm2.fetch()
@@ -104,14 +113,11 @@ def show_generation() -> None:
     for question, options in QUESTIONS:
         said = ", ".join(f"{name}={value!r}" for name, value in options.items()) or "greedy"
         print(f"  {question}  ({said})\n    ", end="", flush=True)
-        start = time.perf_counter()
-        for piece in layer.stream([{"role": "user", "content": question}], **options):
-            print(piece.replace("\n", "\n    "), end="", flush=True)
-        print(f"\n    [{time.perf_counter() - start:.1f} s]\n")
+        show(layer.stream([{"role": "user", "content": question}], **options))
     chat = layer.chat(max_new_tokens=24)
     for turn in TURNS:
-        answer, seconds = generate_text.timed(chat.send, turn)
-        print(f"  You: {turn}\n  It:  {answer}\n    [{seconds:.1f} s]\n")
+        print(f"  You: {turn}\n  It:  ", end="", flush=True)
+        show(chat.stream(turn))
     assert layer.trace_count == compiled
     print(f"Compiled while it answered: nothing. All compilations of it:\n{keras_xla.compile_log('generate')}")
 

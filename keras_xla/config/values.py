@@ -1,7 +1,7 @@
 """Values of options, checked: what was received, what was expected, what to do. Standard library only."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -111,6 +111,8 @@ def as_integer(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:
 
 def as_integers(name: str, value: Any, low: int) -> list[int]:
     """Ints within limits: several of them, or one."""
+    if not isinstance(value, (Integral, Iterable)):
+        raise TypeError(f"Received {name}={value!r}; expected an int, or a list of ints.")
     return [as_integer(name, each, low) for each in ([value] if isinstance(value, Integral) else value)]
 
 

@@ -70,7 +70,9 @@ def make(name: str, sizes: Sequence[int] | None, smallest: int) -> Buckets:
         TypeError: for what is no sequence of ints.
     """
     if sizes is not None and not (
-        isinstance(sizes, Sequence) and not isinstance(sizes, str) and all(isinstance(s, Integral) for s in sizes)
+        isinstance(sizes, Sequence)
+        and not isinstance(sizes, str)
+        and all(isinstance(s, Integral) and not isinstance(s, bool) for s in sizes)
     ):
         raise TypeError(f"Received {name}_buckets={sizes!r}; expected a list of ints, such as [1, 8].")
     return Buckets(name, None if sizes is None else tuple(int(s) for s in sizes), smallest)

@@ -17,7 +17,7 @@ from keras_xla.engine.programs import Programs
 from keras_xla.engine.runs.refill import Refill
 from keras_xla.engine.runs.run import Guide, Run, Stop, nothing, refuse_broken
 from keras_xla.engine.runs.starter import Batch, Starter
-from keras_xla.engine.runs.watch import Watch
+from keras_xla.engine.runs.watch import Ended, Watch
 from keras_xla.engine.search import processors as logits
 from keras_xla.engine.search.own_processors import check_processor_options
 from keras_xla.engine.states.prompt_cache import Kept, PromptCache, SavedPrompt
@@ -141,14 +141,15 @@ class Generator:
                     values[part.answers] = mended[name]
             return outputs
         for part in self.parts(rows, options, negative):
-            if watch.over:
+            begun, unwanted = (None if x is None else part.of(x) for x in (prompts, negative))
+            led = part.of_rows(guides)
+            more = dict(numbers=part.rows, first_row=first_row, room=part.room, assistant=assistant)
+            more |= dict(guides=led, reuse=reuse, negative=unwanted, watch=watch)
+            try:
+                run = self.start(part.of(rows), part.options, begun, **more)
+            except Ended:
                 outputs = nothing(len(part.prompts), options)
             else:
-                begun, unwanted = (None if x is None else part.of(x) for x in (prompts, negative))
-                led = part.of_rows(guides)
-                more = dict(numbers=part.rows, first_row=first_row, room=part.room, assistant=assistant)
-                more |= dict(guides=led, reuse=reuse, negative=unwanted)
-                run = self.start(part.of(rows), part.options, begun, **more)
                 outputs = self._outputs(run, watch, part.of_rows(stops), led, options, skip_broken)
             made.append(outputs)
             order.append(part.answers)
@@ -223,16 +224,20 @@ class Generator:
         room: int = 0,
         assistant: "Generator | None" = None,
         negative: Rows | None = None,
+        watch: Watch | None = None,
     ) -> Run:
         """Run the prompts of one batch; arguments and errors as for `__call__`.
 
         `numbers` are those of the rows in the call, from 0 on by default. What is drawn for a row depends on its number
         and `first_row` together, but not where each prompt has a seed: its answers are those that it would have alone.
         The batch has `room` for so many rows at least.
+
+        Raises:
+            Ended: if `watch` is over before the prompts have run.
         """
         more: dict[str, Any] = dict(numbers=numbers, first_row=first_row, room=room, negative=negative)
         more |= dict(guides=guides, reuse=reuse, assistant=assistant)
-        return self._starter(self._batch(rows, options, prompts, hidden, **more))
+        return self._starter(self._batch(rows, options, prompts, hidden, **more), watch)
 
     def _batch(
         self,

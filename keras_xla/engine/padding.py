@@ -10,7 +10,7 @@ from keras_xla import backend
 
 CHUNK_PART, LEAST_CHUNK = 8, 32  # of a cache, and in tokens
 # A CPU computes no faster with more at once. A GPU does, until it no longer waits for weights.
-MOST_CHUNK = {True: 256, False: 512}
+MOST_ON_CPU, MOST_ELSEWHERE = 256, 512
 
 
 def pad_left(rows: Sequence[np.ndarray], batch: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
@@ -34,7 +34,8 @@ def pad_source(rows: Sequence[np.ndarray], batch: int, length: int) -> tuple[np.
 
 def chunk_size(cache: int) -> int:
     """Tokens of a prompt that run at once over a cache of so many slots."""
-    return min(cache, MOST_CHUNK[backend.on_cpu()], max(LEAST_CHUNK, cache // CHUNK_PART))
+    most = MOST_ON_CPU if backend.on_cpu() else MOST_ELSEWHERE
+    return min(cache, most, max(LEAST_CHUNK, cache // CHUNK_PART))
 
 
 def chunks(ids: np.ndarray, size: int, cache: int, first: int = 0) -> Iterator[tuple[np.ndarray, np.int32]]:

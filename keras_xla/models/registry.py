@@ -105,5 +105,5 @@ def _compute_dtype(dtype: Any) -> str | None:
     """Of a dtype or its policy; None for what is neither."""
     try:
         return keras.dtype_policies.get(dtype).compute_dtype
-    except (TypeError, ValueError):  # Keras takes "int8" for the beginning of a quantized policy's name
+    except (AttributeError, TypeError, ValueError):  # Keras takes "int8" for the beginning of a quantized policy's name
         return None

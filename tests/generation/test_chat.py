@@ -36,9 +36,9 @@ def chunks(layer, monkeypatch):
     """The slots at which chunks of prompts began to run."""
     ran, run = [], layer._generator.prompt_runner.prefill
 
-    def prefill(key, state, ids, starts, known=0, weights=None):
+    def prefill(key, state, ids, starts, known=0, *more):
         ran.append((known, ids.shape[1]))
-        return run(key, state, ids, starts, known, weights)
+        return run(key, state, ids, starts, known, *more)
 
     monkeypatch.setattr(layer._generator.prompt_runner, "prefill", prefill)
     return ran
@@ -175,6 +175,39 @@ def test_bad_messages_raise_our_errors(layer, messages, error, text):
         layer.generate(messages)
 
 
+def test_template_arguments_of_a_chat_hold_for_every_turn_unless_one_has_its_own(model):
+    layer = XLAGenerationLayer(model, tiny(), max_new_tokens=4, eos_token_id=2)
+    template = "{% if enable_thinking %}T{% endif %}{% for t in tools or [] %}{{ t.function.name }}{% endfor %}" + (
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+    chat = layer.chat(tools=[tool], enable_thinking=True, chat_template=template)
+    (first,) = layer.generate("TaddHi")
+    assert chat.send("Hi") == first
+    (second,) = layer.generate(f"addHi{first}x")
+    assert chat.send("x", enable_thinking=False) == second
+    assert chat.send("y") == layer.generate(f"TaddHi{first}x{second}y")[0]
+
+
+@pytest.mark.parametrize("messages", ["Hi", {"role": "user", "content": "Hi"}, None, 5, ["Hi"]], ids=str)
+def test_a_chat_takes_a_list_of_messages_and_says_so(layer, messages):
+    chat = layer.chat()
+    chat.messages = messages
+    for make in (lambda: layer.chat(messages=messages), lambda: chat.send("Hi"), lambda: list(chat.stream("Hi"))):
+        with pytest.raises(
+            TypeError, match=r"Received messages=.*; expected a list of dicts with 'role' and 'content'"
+        ):
+            make()
+    chat.messages = []
+    assert chat.send("Hi") == chat.messages[-1]["content"]
+
+
+@pytest.mark.parametrize("option", [dict(reuse_prompt=True), dict(return_prompt=True)], ids=str)
+def test_options_that_a_turn_cannot_have_are_refused(layer, option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        layer.chat().send("Hi", **option)
+
+
 PARTS = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
 EACH = "{% for m in messages %}<{{ m.role }}>{{ CONTENT }}</s>{% endfor %}"
 
@@ -223,7 +256,7 @@ class TestMemory:
     def test_a_chat_that_is_let_go_of_keeps_nothing(self, layer):
         before, chat = self.kept(layer), layer.chat()
         chat.send("Hi")
-        state = weakref.ref(layer._generator.pool._kept[chat._reuse][0].state)
+        state = weakref.ref(layer._generator.pool._kept[weakref.ref(chat._reuse)].state)
         assert self.kept(layer) == before + 1
         del chat
         gc.collect()

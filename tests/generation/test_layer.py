@@ -193,7 +193,6 @@ def test_a_prompt_longer_than_a_tokenizer_likes_makes_no_noise(model, capfd):
     assert "longer than" not in "".join(capfd.readouterr())
 
 
-@pytest.mark.slow
 def test_chats_go_through_the_chat_template_without_a_second_bos(model):
     layer = XLAGenerationLayer(model, tiny(bos=True), max_new_tokens=6)
     chat = [{"role": "user", "content": "Hi"}]
@@ -479,6 +478,11 @@ def test_a_very_negative_length_penalty_is_no_nan(layer):
         (lambda layer: XLAGenerationLayer(layer.model, cache_buckets=64), TypeError, "expected a list of ints"),
         (lambda layer: layer.generate(None), TypeError, "Received None; expected text"),
         (lambda layer: layer.generate(5), TypeError, "Received 5; expected text"),
+        (lambda layer: layer.generate({"abc"}), TypeError, r"Received a set; .* Pass a list of its elements"),
+        (lambda layer: layer.generate(iter(["abc"])), TypeError, r"Received a list_iterator; expected text"),
+        (lambda layer: layer.generate({"role": "user", "content": "a"}), TypeError, "one message; expected a list"),
+        (lambda layer: layer.warmup(None), TypeError, "Received batch_sizes=None; expected an int, or a list of ints"),
+        (lambda layer: XLAGenerationLayer(layer.model, cache_buckets=[True]), TypeError, "expected a list of ints"),
         (lambda layer: layer.generate("a\ud800"), ValueError, "no Unicode text"),
     ],
 )

@@ -50,7 +50,7 @@ def layer(checkpoint):
 
 
 @pytest.mark.parametrize("prompt", ["abc", "So it goes", "x"])
-@pytest.mark.slow
+@pytest.mark.quick("x")
 def test_rows_end_as_in_hugging_face(layer, prompt):
     whole = layer.generate(prompt)[0]
     ids = tiny()(prompt)["input_ids"]

@@ -1,5 +1,6 @@
 """Streams: pieces that joined are what `generate` returns, for text and ids, one prompt and several."""
 
+import functools
 import gc
 import itertools
 import threading
@@ -7,8 +8,13 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.generation.text import tokenizing
 from keras_xla.generation.text.pieces import TextPieces
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -123,6 +129,35 @@ def test_characters_of_several_tokens_come_whole():
     assert made == ["a", "", "é", "", "", "€", "", "", "", "😀", "b"]
 
 
+@functools.cache
+def with_byte_tokens():
+    """A tokenizer as Llama 2 and Mistral have it: what is not in its vocabulary is written in bytes."""
+    names = ["<unk>", "\u2581", "a", "b", "\u2581a", *(f"<0x{byte:02X}>" for byte in "é€😀".encode())]
+    tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, [("\u2581", "a")], byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    parts = decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
+    tokenizer.decoder = decoders.Sequence(list(parts))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+
+
+@given(st.lists(st.integers(1, 13), min_size=1, max_size=12))
+def test_pieces_joined_are_the_text_wherever_it_ends_among_tokens_of_one_byte(ids):
+    tokenizer = with_byte_tokens()
+    decode = tokenizing.decoder(tokenizer, np.array(tokenizer("a b")["input_ids"]))
+    pieces, ids = TextPieces(decode, tokenizing.byte_tokens(tokenizer)), np.array(ids)
+    made = [pieces.add(ids[: n + 1], n + 1 == len(ids)) for n in range(len(ids))]
+    assert "".join(made) == decode(ids)
+
+
+def test_tokens_of_one_byte_are_shown_with_the_token_behind_them():
+    tokenizer = with_byte_tokens()
+    assert tokenizing.byte_tokens(tokenizer) == set(range(5, 14))
+    ids = np.array([2, 5, 6, 7, 8, 9, 3, 2])  # aé€ba
+    pieces = TextPieces(tokenizing.decoder(tokenizer, ids[:0]), tokenizing.byte_tokens(tokenizer))
+    made = [pieces.add(ids[: n + 1], n + 1 == len(ids)) for n in range(len(ids))]
+    assert made == ["a", "", "", "", "", "", "é€b", "a"]
+
+
 def test_bytes_that_never_become_a_character_are_shown_at_the_end():
     pieces = TextPieces(lambda ids: (b"a" + b"\xc3" * (len(ids) - 1)).decode("utf-8", errors="replace"))
     assert [pieces.add(np.arange(1), False), pieces.add(np.arange(2), True)] == ["a", "\ufffd"]
@@ -148,6 +183,24 @@ def test_a_stream_that_nobody_reads_any_further_hands_its_state_back(layer, end)
     del stream
     gc.collect()
     assert pool.nbytes == idle
+
+
+def test_a_streamer_that_raises_in_the_middle_leaves_the_layer_as_good_as_new(layer):
+    class Raising:
+        told = 0
+
+        def put(self, ids):
+            self.told += 1
+            if self.told == 4:
+                raise RuntimeError("the line is closed")
+
+        def end(self):
+            pass
+
+    expected, compiled = layer.generate("abc"), layer.trace_count
+    with pytest.raises(RuntimeError, match="the line is closed"):
+        layer.generate("abc", streamer=Raising())
+    assert layer.generate("abc") == expected == ["".join(layer.stream("abc"))] and layer.trace_count == compiled
 
 
 def test_two_streams_at_once_have_a_state_of_their_own(layer):

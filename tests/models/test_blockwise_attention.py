@@ -1,5 +1,6 @@
 """Attention over blocks of slots is attention to all of them: on its own, and in models beside PyTorch transformers."""
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -93,6 +94,27 @@ def test_large_scores_and_half_precision_lose_nothing():
     whole, blocks, _ = both(q, k, v, causal(400, 16, 512, [0]), None)
     assert blocks.dtype == np.float16
     np.testing.assert_allclose(blocks.astype("float32"), whole.astype("float32"), atol=4e-3)
+
+
+def test_values_that_are_not_seen_do_not_overflow_half_precision():
+    """Those of padding, each of which has the weight 1 for a query that has seen nothing yet."""
+    q, k, v = drawn(np.random.default_rng(0), 1, 2, 2, 16, 768, dtype="float16")
+    v[:, :600] = 3e4
+    whole, blocks, _ = both(q, k, v, causal(700, 16, 768, [0], window=80), None)
+    np.testing.assert_allclose(blocks.astype("float32"), whole.astype("float32"), atol=4e-3)
+    v[:] = 3e4
+    whole, blocks, _ = both(q, k, v, causal(700, 16, 768, [0]), None)
+    np.testing.assert_allclose(blocks.astype("float32"), whole.astype("float32"), rtol=2e-3)
+
+
+def test_a_value_in_double_precision_stays_what_it_is():
+    if keras.backend.backend() == "jax":
+        pytest.skip("JAX has no float64 unless it is switched on")
+    q, k, v = drawn(np.random.default_rng(0), 1, 2, 2, 16, 512, dtype="float64")
+    mask = np.zeros((1, 1, 16, 512), bool)
+    mask[..., 7] = True
+    _, blocks, _ = both(q, k, v, mask, None)
+    np.testing.assert_array_equal(blocks[0, 0], np.concatenate([v[0, 7], v[1, 7]]))
 
 
 @pytest.mark.parametrize(("queries", "slots"), [(15, 512), (16, 511), (1, 4096)])

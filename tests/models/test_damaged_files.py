@@ -312,6 +312,22 @@ def test_configs_that_do_not_fit_their_weights(tmp_path, checkpoint, changes):
         load_model(open_checkpoint(folder))
 
 
+@pytest.mark.parametrize(
+    ("variant", "key"),
+    [("marian", "max_position_embeddings"), ("t5-gated", "relative_attention_max_distance")],
+)
+@pytest.mark.parametrize("size", [2**20 + 1, 10**7, 10**10])
+def test_tables_that_are_computed_have_a_limit(tmp_path, checkpoint, monkeypatch, variant, key, size):
+    """No weight has their size, with which it could be compared."""
+    folder = tmp_path / "model"
+    shutil.copytree(checkpoint(variant), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: size}))
+    monkeypatch.setattr("keras_xla.models.registry.load", lambda *args: pytest.fail("it was built"))
+    with pytest.raises(ValueError, match=rf"{key}.*at most 1048576"):
+        load_model(open_checkpoint(folder))
+
+
 @pytest.mark.parametrize("missing", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
 def test_a_config_without_what_it_needs_is_refused(tmp_path, checkpoint, missing):
     folder = tmp_path / "model"

@@ -136,9 +136,9 @@ def test_a_source_longer_than_the_encoders_positions_is_an_error(family, checkpo
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="jax gives the compiled program as text")
-@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.quick("t5-gated-3", "whisper-1", "3-t5-gated", "1-whisper")
-def test_a_loop_of_steps_reads_the_source_where_it_is(model, variant, lanes):
+def test_a_loop_of_steps_reads_the_source_where_it_is(model, variant, width):
     import jax
 
     _, batch, mask = sources(variant)
@@ -147,15 +147,15 @@ def test_a_loop_of_steps_reads_the_source_where_it_is(model, variant, lanes):
         with keras.StatelessScope(state_mapping=list(zip(model.variables, values, strict=True))):
             decoder = model.with_memory(model.remember(model.encode(batch, mask), mask))
             starts = ops.zeros((2,), "int32")
-            _, cache = decoder.prefill(ops.ones((2, 4), "int32"), starts, 4 + 8 * lanes)
+            _, cache = decoder.prefill(ops.ones((2, 4), "int32"), starts, 4 + 8 * width)
 
             def step(i, tokens, cache):
-                slot = 4 + lanes * i
-                view = View.causal(slot, lanes, 4 + 8 * lanes, starts)
+                slot = 4 + width * i
+                view = View.causal(slot, width, 4 + 8 * width, starts)
                 logits, cache = decoder.extend(tokens, slot, view, cache)
                 return i + 1, ops.cast(ops.argmax(logits, axis=-1), "int32"), cache
 
-            state = (ops.zeros((), "int32"), ops.ones((2, lanes), "int32"), cache)
+            state = (ops.zeros((), "int32"), ops.ones((2, width), "int32"), cache)
             return ops.while_loop(lambda i, *_: i < 8, step, state)[1]
 
     program = jax.jit(run).lower([v.value for v in model.variables], batch, mask).compile().as_text()

@@ -175,14 +175,15 @@ def test_a_tokenizers_own_code_is_neither_run_nor_asked_about(tmp_path, monkeypa
         ({"tokenizer.json": '{"model": {"type": "Unheard"}}'}, "tokenizer.json"),
         ({"tokenizer_config.json": "[]"}, "tokenizer_config.json"),
         ({"tokenizer.json": "", "tokenizer_config.json": "\x00"}, "tokenizer.json, tokenizer_config.json"),
+        ({"chat_template.jinja": b"{{ \xff }}"}, "chat_template.jinja"),
     ],
-    ids=["cut off", "unknown model", "a list", "both"],
+    ids=["cut off", "unknown model", "a list", "both", "no UTF-8"],
 )
 def test_tokenizer_files_that_cannot_be_read_are_named(tmp_path, damage, named):
     save(tmp_path)
     tiny().save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").unlink(missing_ok=True)
     for name, content in damage.items():
-        (tmp_path / name).write_text(content)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=rf"{tmp_path}: its tokenizer cannot be read from {named} \("):
         open_checkpoint(tmp_path).read_tokenizer()

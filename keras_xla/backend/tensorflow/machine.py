@@ -17,14 +17,13 @@ _VECTORS = ("sse4_2", "avx", "avx2", "avx512f", "avx512_bf16", "avx512_vnni", "a
 _CGROUP = pathlib.Path("/sys/fs/cgroup")  # the limits of a container
 
 
-@functools.cache
 def on_gpu() -> bool:
-    """Whether steps run on a GPU."""
-    return bool(tf.config.list_physical_devices("GPU"))
+    """Whether steps and executables run on a GPU: there is one that is not hidden from TensorFlow."""
+    return bool(tf.config.get_visible_devices("GPU"))
 
 
 def on_cpu() -> bool:
-    """Whether executables run on the CPU, as no GPU is there."""
+    """Whether they run on the CPU."""
     return not on_gpu()
 
 

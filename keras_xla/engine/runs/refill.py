@@ -23,7 +23,7 @@ from keras_xla.engine.runs.generation import Pace, StateKey, keys_on_the_way
 from keras_xla.engine.runs.refilled_generation import FILLED_PART, Completed, RefilledGeneration, filled_at_once
 from keras_xla.engine.runs.run import Stop, nothing, refuse_broken
 from keras_xla.engine.runs.starter import AHEAD, Batch, request_of
-from keras_xla.engine.runs.watch import Watch
+from keras_xla.engine.runs.watch import Ended, Watch
 from keras_xla.engine.states.prompt_runner import PromptRunner
 from keras_xla.engine.states.state_pool import StatePool
 from keras_xla.engine.warmup import FirstCall
@@ -145,15 +145,19 @@ class Refill:
         """
         finished, copies, key = 0, copies_of(options), self._state_key(asked)
         turns = self._turns(asked.seeded(), key, self._pool.take(key), skip_broken)
-        with _SmallStates(self._pool, self._prompt_runner, turns.generation) as small:
-            while turns.unfinished and not watch.over:
-                turns.fill(small)
-                turns.generation.advance(seconds=watch.seconds)
-                before, finished = finished, finished + turns.collect()
-                if prompts := finished // copies - before // copies:
-                    report(prompts)
+        with _SmallStates(self._pool, self._prompt_runner, turns.generation, watch) as small:
+            ended = False
+            try:
+                while turns.unfinished and not watch.over:
+                    turns.fill(small)
+                    turns.generation.advance(seconds=watch.seconds)
+                    before, finished = finished, finished + turns.collect()
+                    if prompts := finished // copies - before // copies:
+                        report(prompts)
+            except Ended:  # while prompts ran
+                ended = True
             completed = turns.close()  # raises for NaN, before a state goes back
-            small.spoiled = turns.broken
+            small.spoiled = turns.broken or ended
         made = nothing(len(asked.rows) // copies, options)
         for i, (tokens, score) in enumerate(completed):
             made["sequences"][i, : len(tokens)] = tokens
@@ -242,8 +246,9 @@ class _Turns:
         many, before = filled_at_once(self._asked.size), self._numbers.copy()
         while self._waiting and len(free := np.flatnonzero(self._numbers < 0)) >= many:
             rows = free[: min(many, len(self._waiting))]
-            self._numbers[rows] = [self._waiting.popleft() for _ in rows]
-            self.generation.begin(rows, [self._asked.rows[i] for i in self._numbers[rows]], run)
+            numbers = [self._waiting.popleft() for _ in rows]
+            self.generation.begin(rows, [self._asked.rows[i] for i in numbers], run)
+            self._numbers[rows] = numbers
         if (before != self._numbers).any():
             request, _ = self._request(self._asked, self._numbers)
             self.generation.ask(request)
@@ -284,8 +289,8 @@ class _Turns:
 class _SmallStates:
     """Runs prompts in states of N rows."""
 
-    def __init__(self, pool: StatePool, prompt_runner: PromptRunner, generation: RefilledGeneration):
-        self._pool, self._prompt_runner = pool, prompt_runner
+    def __init__(self, pool: StatePool, prompt_runner: PromptRunner, generation: RefilledGeneration, watch: Watch):
+        self._pool, self._prompt_runner, self._watch = pool, prompt_runner, watch
         self._rows, self._weights = filled_at_once(generation.batch), generation.weights
         self._key: StateKey | None = None
         self._state: Any = None  # a `DeviceState` where there is a key
@@ -298,7 +303,7 @@ class _SmallStates:
             self._key = StateKey(self._rows, slots)
             self._state = self._pool.take(self._key)
         known = min(int(starts.min()), ids.shape[1] - 1)
-        self._prompt_runner.prefill(self._key, self._state, ids, starts, known, self._weights)
+        self._prompt_runner.prefill(self._key, self._state, ids, starts, known, self._weights, self._watch.check)
         return self._state
 
     def __enter__(self) -> "_SmallStates":

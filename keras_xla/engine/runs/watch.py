@@ -6,6 +6,10 @@ import time
 from keras_xla.engine.runs.generation import CALL_SECONDS
 
 
+class Ended(Exception):
+    """A call shall end before its prompts have run; nobody outside of the engine and its callers sees it."""
+
+
 class Watch:
     """Watches the generations of one call.
 
@@ -23,6 +27,11 @@ class Watch:
         """Whether no more tokens shall be made."""
         cancelled = self._cancel is not None and self._cancel.is_set()
         return cancelled or (self._end is not None and time.monotonic() >= self._end)
+
+    def check(self) -> None:
+        """Raise `Ended` if it is over."""
+        if self.over:
+            raise Ended
 
     @property
     def seconds(self) -> float:

@@ -169,12 +169,23 @@ class PromptRunner:
         return key, state, begun.slots
 
     def prefill(
-        self, key: StateKey, state, ids: np.ndarray, starts: np.ndarray, known: int = 0, weights: list | None = None
+        self,
+        key: StateKey,
+        state,
+        ids: np.ndarray,
+        starts: np.ndarray,
+        known: int = 0,
+        weights: list | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run prompts `ids [B, L]` from the slot `known` on, but for their last tokens, which `advance` runs."""
+        """Run prompts `ids [B, L]` from the slot `known` on, but for their last tokens, which `advance` runs.
+
+        What `check` raises before a chunk ends it.
+        """
         name = _prefill_key(key)
         starts = backend.to_device(starts)
         for chunk, slot in chunks(ids[:, :-1], name.chunk, key.cache, known):
+            check()
             inputs = backend.to_device(chunk), starts, backend.to_device(slot)
             self._executables(name, state, *inputs, weights=weights)
 

@@ -1,11 +1,10 @@
 """States that nobody works with: for the next generation of the same size, or for whoever goes on with its prompt."""
 
-import contextlib
 import queue
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from keras_xla.backend import DeviceState
@@ -32,20 +31,14 @@ class StatePool:
     def __init__(self, make: Callable[[Any], DeviceState], idle_bytes: int = IDLE_BYTES, kept_bytes: int = IDLE_BYTES):
         self._make, self._idle_bytes, self._kept_bytes = make, idle_bytes, kept_bytes
         self._idle: OrderedDict[Any, list[DeviceState]] = OrderedDict()
-        self._kept: weakref.WeakKeyDictionary[Any, tuple[Any, int]] = weakref.WeakKeyDictionary()  # and its bytes
+        self._kept: dict[weakref.ref, Any] = {}  # of owners, those used longest ago first
         self._handed_back: queue.SimpleQueue[tuple[Any, Any, Any]] = queue.SimpleQueue()
         self._lock, self._changing = threading.RLock(), False
 
     def take(self, key: Any) -> DeviceState:
         """A state that nobody else has; its values are whatever they were."""
-        with self._settled():
-            states = self._idle.get(key)
-            if states:
-                state = states.pop()
-                if not states:
-                    del self._idle[key]
-                return state
-        return self._make(key)
+        state = self._alone(self._pop, key)
+        return self._make(key) if state is None else state
 
     def give(self, key: Any, state: DeviceState) -> None:
         """Hand a state back, for anybody."""
@@ -62,63 +55,78 @@ class StatePool:
 
     def take_kept(self, owner: Any) -> Any:
         """What was kept for an owner, who has it from now on; None if it is not there."""
-        with self._settled():
-            kept, _ = self._kept.pop(owner, (None, 0))
-            return kept
+        return self._alone(self._kept.pop, weakref.ref(owner), None)
 
     def trim(self) -> None:
         """Keep one idle state of each size: what ran side by side once need not do so again."""
-        with self._settled():
-            for states in self._idle.values():
-                del states[1:]
+        self._alone(self._drop_more_than_one)
 
     @property
     def nbytes(self) -> int:
         """Of all idle states together."""
-        with self._settled():
-            return self._idle_nbytes()
+        return self._alone(self._idle_nbytes)
 
-    def _hand_back(self, owner: Any, key: Any, what: Any) -> None:
+    def _hand_back(self, owner: weakref.ref | None, key: Any, what: Any) -> None:
         self._handed_back.put((owner, key, what))
         with self._lock:
             if not self._changing:  # else this thread is in the middle of a change, and has it the next time
-                with self._settled():
-                    pass
+                self._change(lambda: None)
 
-    @contextlib.contextmanager
-    def _settled(self) -> Iterator[None]:
-        """Alone with the states, when what was handed back has been put away."""
+    def _alone(self, change: Callable, *args: Any) -> Any:
+        """What a change returns that runs when all that was handed back has been put away."""
         with self._lock:
-            before, self._changing = self._changing, True
-            try:
-                while not self._handed_back.empty():
-                    owner, key, what = self._handed_back.get_nowait()
-                    if owner is None:
-                        self._put(key, what)
-                    elif (there := owner()) is not None:
-                        self._keep(there, what)
-                    else:
-                        self._put(key, what.state)
-                yield
-            finally:
-                self._changing = before
+            return self._change(change, *args)
+
+    def _change(self, change: Callable, *args: Any) -> Any:
+        try:
+            self._changing = True
+            while not self._handed_back.empty():
+                owner, key, what = self._handed_back.get_nowait()
+                if owner is None:
+                    self._put(key, what)
+                elif (there := owner()) is not None:
+                    self._keep(there, what)
+                else:
+                    self._put(key, what.state)
+            return change(*args)
+        finally:
+            self._changing = False
+
+    # Ctrl-C may end each of these in any line: a size without a state may stay, and costs nothing.
+
+    def _pop(self, key: Any) -> DeviceState | None:
+        states = self._idle.get(key)
+        state = states.pop() if states else None
+        if not states:
+            self._idle.pop(key, None)
+        return state
 
     def _put(self, key: Any, state: DeviceState) -> None:
         self._idle.setdefault(key, []).append(state)
         self._idle.move_to_end(key)
         while self._idle_nbytes() > self._idle_bytes:
-            oldest = next(iter(self._idle))
-            self._idle[oldest].pop(0)
-            if not self._idle[oldest]:
-                del self._idle[oldest]
+            oldest, states = next(iter(self._idle.items()))
+            if states:
+                states.pop(0)
+            if not states:
+                self._idle.pop(oldest, None)
+
+    def _drop_more_than_one(self) -> None:
+        for states in self._idle.values():
+            del states[1:]
 
     def _keep(self, owner: Any, kept: Any) -> None:
-        before, _ = self._kept.pop(owner, (None, 0))
+        key = weakref.ref(owner, lambda gone: self._kept.pop(gone, None))
+        before = self._kept.pop(key, None)
         if before is not None:
             self._put(before.key, before.state)
-        self._kept[owner] = kept, kept.state.nbytes  # behind all others
-        while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._kept_bytes:
-            self._kept.pop(next(iter(self._kept)), None)
+        self._kept[key] = kept  # behind all others
+        for each in list(self._kept)[:-1]:  # of one that is gone, Ctrl-C may have left the state here
+            if each() is None or self._kept_nbytes() > self._kept_bytes:
+                self._kept.pop(each, None)
+
+    def _kept_nbytes(self) -> int:
+        return sum(kept.state.nbytes for kept in list(self._kept.values()))
 
     def _idle_nbytes(self) -> int:
         return sum(state.nbytes for states in self._idle.values() for state in states)

@@ -16,7 +16,7 @@ from keras_xla.config import GenerationOptions
 from keras_xla.generation.speech.features import ClipFeatures, Features
 from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.tokens import SpeechTokens
-from keras_xla.generation.speech.transcription_plan import Plan, make_plan
+from keras_xla.generation.speech.transcription_plan import TranscriptionPlan, make_plan
 from keras_xla.generation.speech.transcripts import (
     FRAMES_PER_SECOND,
     Piece,
@@ -174,7 +174,7 @@ class Transcriber:
             found += self._languages(rows, self._hear(rows))[: len(tracks)]
         return [dict(sorted(each.items(), key=lambda item: -item[1])) for each in found]
 
-    def _plans(self, clips, speech, options) -> list[tuple[list[int], Plan]]:
+    def _plans(self, clips, speech, options) -> list[tuple[list[int], TranscriptionPlan]]:
         """The clips without timestamps and those with, each with a plan: long ones need them."""
         if not len(clips):
             raise ValueError("Received no clips; expected at least one.")
@@ -190,7 +190,7 @@ class Transcriber:
         groups = {t: [i for i in range(len(clips)) if (i in timed) == t] for t in (False, True)}
         return [(which, make_plan(speech, options, *limits, t)) for t, which in groups.items() if which]
 
-    def _run(self, clips, which: list[int], plan: Plan) -> Iterator[tuple[_Track, list[Segment]]]:
+    def _run(self, clips, which: list[int], plan: TranscriptionPlan) -> Iterator[tuple[_Track, list[Segment]]]:
         """A clip and the new segments in it, window after window."""
         waiting = deque(which)
         rows: list[_Track | None] = [None] * min(len(which), self.batch_size)
@@ -210,7 +210,7 @@ class Transcriber:
                 if track is not None:
                     yield track, self._advance(track, attempt, plan)
 
-    def _begin(self, clips, clip: int, plan: Plan) -> _Track:
+    def _begin(self, clips, clip: int, plan: TranscriptionPlan) -> _Track:
         history = list(plan.prompt) if plan.prompt_leads else []
         return _Track(clip, self.features(clips[clip]), plan.languages[clip], history)
 
@@ -240,7 +240,7 @@ class Transcriber:
                 if track is not None:
                     track.language = max(chances, key=chances.__getitem__)
 
-    def _prompt(self, track: _Track, plan: Plan) -> np.ndarray:
+    def _prompt(self, track: _Track, plan: TranscriptionPlan) -> np.ndarray:
         """What was said before, as far as it goes, and the beginning of the transcription."""
         before = () if plan.prompt_leads else plan.prompt
         if plan.speech.condition_on_prev_tokens and track.remembers and plan.history:
@@ -250,7 +250,7 @@ class Transcriber:
         head = [self.tokens.previous, *before] if before else []
         return np.array([*head, *self.tokens.prompt(track.language, plan.task, plan.timestamps)], np.int32)
 
-    def _silence(self, rows, prompts, hidden, plan: Plan) -> np.ndarray:
+    def _silence(self, rows, prompts, hidden, plan: TranscriptionPlan) -> np.ndarray:
         """How likely each row holds no speech; 0 where nobody asks."""
         if plan.speech.no_speech_threshold is None:
             return np.zeros(len(rows))
@@ -259,7 +259,7 @@ class Transcriber:
         logits = self.model.logits([p[:n] for p, n in zip(prompts, last, strict=True)], hidden)
         return np.array([_softmax(row)[self.tokens.no_speech] for row in logits])
 
-    def _attempt(self, prompts, hidden, silence, plan: Plan, numbers: list[int]) -> list[_Attempt | None]:
+    def _attempt(self, prompts, hidden, silence, plan: TranscriptionPlan, numbers: list[int]) -> list[_Attempt | None]:
         """Decode; again, and warmer, the rows that the thresholds reject."""
         made: list[_Attempt | None] = [None] * len(prompts)
         open_rows = [i for i, prompt in enumerate(prompts) if len(prompt)]
@@ -292,7 +292,7 @@ class Transcriber:
         repeats = most is not None and compression_ratio(tokens, self.model.vocab_size) > most
         return unlikely or repeats, False
 
-    def _advance(self, track: _Track, attempt: _Attempt, plan: Plan) -> list[Segment]:
+    def _advance(self, track: _Track, attempt: _Attempt, plan: TranscriptionPlan) -> list[Segment]:
         """Take a window's tokens, move on to the next window, and return the segments that say something."""
         frames = min(track.features.frames - track.seek, self.features.frames)
         if not plan.timestamps:

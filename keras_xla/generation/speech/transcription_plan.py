@@ -10,7 +10,7 @@ from keras_xla.generation.speech.tokens import SpeechTokens
 
 
 @dataclass(frozen=True)
-class Plan:
+class TranscriptionPlan:
     """Options resolved for a model.
 
     Attributes:
@@ -45,7 +45,7 @@ def make_plan(
     encode: Callable[[str], Sequence[int]],
     clips: int,
     timestamps: bool,
-) -> Plan:
+) -> TranscriptionPlan:
     """The plan for `clips` clips, all with `timestamps` or all without.
 
     Args:
@@ -64,7 +64,7 @@ def make_plan(
         raise ValueError(
             f"Received num_return_sequences={options.num_return_sequences}; speech has one transcript. Leave it out."
         )
-    plan = Plan(
+    plan = TranscriptionPlan(
         speech=speech,
         task=speech.task or tokens.task,
         languages=languages_of(speech, tokens, clips),
@@ -84,7 +84,7 @@ def make_plan(
     return dataclasses.replace(plan, history=history, attempts=attempts_of(speech, options))
 
 
-def _sizes(plan: Plan, tokens: SpeechTokens, positions: int) -> tuple[int, int]:
+def _sizes(plan: TranscriptionPlan, tokens: SpeechTokens, positions: int) -> tuple[int, int]:
     """`max_new_tokens`, and how much of the history fits beside it. Neither depends on what is said."""
     half, prompt = positions // 2 - 1, len(plan.prompt)
     if prompt > half:

@@ -1,7 +1,7 @@
 """A conversation, whose past stays in the model's cache."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Chat:
     ):
         if getattr(tokenizer, "chat_template", None) is None and "chat_template" not in options:
             raise ValueError("The layer has no tokenizer with a chat template. Pass chat_template=... to the chat.")
-        self.messages: list[Message] = [dict(message) for message in messages]
+        self.messages: list[Message] = [dict(message) for message in listed(messages)]
         self._layer, self._options, self._reuse = layer, dict(options), reuse
         self._turn = threading.Lock()
 
@@ -107,10 +107,17 @@ class Chat:
         if not self._turn.acquire(blocking=False):
             raise RuntimeError("Received a message while the chat is answering one. Wait for that answer, or close it.")
         try:
-            asked = self.messages if content is None else [*self.messages, {"role": role, "content": content}]
+            asked = listed(self.messages)
+            if content is not None:
+                asked.append({"role": role, "content": content})
             if not asked:
                 raise ValueError("Received no message; expected a text for the first turn.")
-            options = {**self._options, **overrides, "return_prompt": False}
+            options = {**self._options, **overrides}
+            if "reuse_prompt" in options:
+                raise ValueError("Received reuse_prompt for a turn; a chat goes on from the turn before. Leave it out.")
+            if options.get("return_prompt"):
+                raise ValueError("Received return_prompt=True in a chat, whose messages have all turns. Leave it out.")
+            options["return_prompt"] = False
             copies = options.get("num_return_sequences", self._layer.options.num_return_sequences)
             if copies != 1:
                 raise ValueError(f"Received num_return_sequences={copies}; a chat goes on with one answer. Pass 1.")
@@ -145,3 +152,16 @@ class Chat:
 
     def _pieces(self, messages, options) -> Iterator[str]:
         return self._layer.stream(messages, reuse_prompt=self._reuse, **options)
+
+
+def listed(messages: Any) -> list[Message]:
+    """The messages of a conversation.
+
+    Raises:
+        TypeError: for anything but several dicts.
+    """
+    several = isinstance(messages, Iterable) and not isinstance(messages, (str, bytes, Mapping))
+    made: list[Any] = list(messages) if several else [None]
+    if not all(isinstance(message, Mapping) for message in made):
+        raise TypeError(f"Received messages={messages!r}; expected a list of dicts with 'role' and 'content'.")
+    return made

@@ -14,7 +14,8 @@ from keras_xla.engine.batches import numbers as numbers_of
 from keras_xla.engine.checks import check_assisted, check_lists, negative_prompts
 from keras_xla.engine.generator import Generator, Rows
 from keras_xla.engine.padding import pad_left
-from keras_xla.engine.runs.watch import Watch
+from keras_xla.engine.runs.run import Run, nothing
+from keras_xla.engine.runs.watch import Ended, Watch
 from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.progress import Progress
@@ -211,7 +212,8 @@ class Completion:
 
     def _pieces(self) -> Iterator[tuple[int, str]]:
         """Row and text, as it is made."""
-        texts = [TextPieces(self._decoder(row)) for row in range(self._count)]
+        byte_tokens = tokenizing.byte_tokens(self._read_tokenizer())
+        texts = [TextPieces(self._decoder(row), byte_tokens) for row in range(self._count)]
         for row, ids, over in self._steps():
             if piece := texts[row].add(ids, over):
                 yield row, piece
@@ -225,10 +227,11 @@ class Completion:
         """Row, its new ids so far, and whether there will be no others; the last is said once of each row."""
         watch, stops, guides = self._watch(), self._stops(), self._guides()
         for part in self.generator.parts(self.rows, self.options, self.unwanted):
-            if watch.over:
+            led, numbers, told = part.of_rows(guides), part.rows.tolist(), set()
+            try:
+                run = self._start(part, led, watch)
+            except Ended:
                 return
-            led = part.of_rows(guides)
-            run, numbers, told = self._start(part, led), part.rows.tolist(), set()
             try:
                 for _ in run.advance(watch, part.of_rows(stops), led, seconds=PIECE_SECONDS):
                     for row, (ids, over) in zip(numbers, run.rows(), strict=True):
@@ -254,7 +257,11 @@ class Completion:
         prompts = [prompt for prompt in prompts for _ in range(copies_of(self.options))]
         streamer.put(pad_left(prompts, len(prompts), fill)[0])
         guides, shown = self._guides(), 0
-        run = self._start(part, guides)
+        try:
+            run = self._start(part, guides, watch)
+        except Ended:
+            streamer.end()
+            return nothing(len(self.rows), self.options)
 
         def tell(all_rows=False):
             """Of the steps that each row has made, or of those that any has."""
@@ -289,10 +296,11 @@ class Completion:
             )
         return part
 
-    def _start(self, part: Part, guides: list):
+    def _start(self, part: Part, guides: list, watch: Watch) -> Run:
+        """See `Generator.start`."""
         decoder, negative = (None if rows is None else part.of(rows) for rows in (self.decoder, self.unwanted))
         more: dict[str, Any] = dict(guides=guides, reuse=self.reuse, numbers=part.rows, room=part.room)
-        more |= dict(negative=negative, assistant=self.assistant)
+        more |= dict(negative=negative, assistant=self.assistant, watch=watch)
         return self.generator.start(part.of(self.rows), part.options, decoder, **more)
 
     def _first_row(self) -> int:

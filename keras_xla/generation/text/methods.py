@@ -10,7 +10,7 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.scorer import Logprobs
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
-from keras_xla.generation.text.chat import Chat
+from keras_xla.generation.text.chat import Chat, listed
 from keras_xla.generation.text.pipeline import TextPipeline
 from keras_xla.generation.text.skipping import Sifted, check_on_error
 from keras_xla.generation.tokenizer import LazyTokenizer
@@ -228,7 +228,7 @@ class TextMethods:
         Raises:
             ValueError: There is no tokenizer with a chat template, and no `chat_template=...`. Or another layer saved
                 the prompt.
-            TypeError: `reuse_prompt` is not what `save_prompt` returned.
+            TypeError: `reuse_prompt` is not what `save_prompt` returned, or `messages` are no dicts.
 
         Example:
         ```python
@@ -240,4 +240,4 @@ class TextMethods:
         """
         first = [] if system is None else [{"role": "system", "content": system}]
         layer: Any = self  # an `XLAGenerationLayer`
-        return Chat(layer, layer.tokenizer, [*first, *messages], overrides, self._text.chat_cache(reuse_prompt))
+        return Chat(layer, layer.tokenizer, [*first, *listed(messages)], overrides, self._text.chat_cache(reuse_prompt))

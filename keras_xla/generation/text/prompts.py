@@ -1,6 +1,6 @@
 """Everything a prompt may be, as rows of ids: 1-D int32 arrays without padding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,8 @@ def texts(inputs: Any) -> list[str | list[Message]]:
         prompts: list[Any] = [inputs]
     elif isinstance(inputs, (list, tuple)):
         prompts = [list(inputs)] if inputs and isinstance(inputs[0], Mapping) else list(inputs)
+    elif isinstance(inputs, Mapping):
+        raise TypeError(f"Received {inputs!r}, one message; expected a list of messages. Pass it in a list.")
     else:
         prompts = strings(inputs)
     if not prompts:
@@ -122,6 +124,8 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
     mask = None
     if inputs is None or isinstance(inputs, (bool, int, float)):
         raise TypeError(f"Received {inputs!r}; expected text, or token ids of shape (batch, length).")
+    if isinstance(inputs, (Set, Iterator)):
+        raise TypeError(f"Received a {type(inputs).__name__}; expected text or token ids. Pass a list of its elements.")
     if isinstance(inputs, Mapping):
         unknown = set(inputs) - {"input_ids", "attention_mask", "token_type_ids"}
         if "input_ids" not in inputs or unknown:

@@ -48,6 +48,16 @@ def decoder(tokenizer: Any, prompt: np.ndarray, text: TextOptions = DEFAULTS) ->
     return decode
 
 
+def byte_tokens(tokenizer: Any) -> frozenset[int]:
+    """The ids of tokens that are a byte each, `<0x00>` to `<0xFF>`; none where there are no such tokens."""
+    names = [f"<0x{byte:02X}>" for byte in range(256)]
+    if hasattr(tokenizer, "convert_tokens_to_ids"):
+        ids = tokenizer.convert_tokens_to_ids(names)
+    else:  # that of a KerasHub task
+        ids = map(tokenizer.get_vocab().get, names)
+    return frozenset(ids) - {None, getattr(tokenizer, "unk_token_id", None)}
+
+
 def plain(tokenizer: Any, ids: np.ndarray, skip_special_tokens: bool) -> str:
     """The text of token ids `(n,)`, as it is."""
     return tokenizer.decode(ids.tolist(), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)

@@ -41,9 +41,13 @@ class Config(SimpleNamespace):
     given: frozenset[str]
 
 
-def whole(default: int | None, *also: str, least: int = 1) -> Key:
-    """An int of at least `least`; null where that is the default."""
-    return _key(default, also, lambda x: _is_int(x) and x >= least, f"a whole number of at least {least}")
+MOST_COMPUTED = 2**20  # rows of a table that is computed, which no weight has the size of
+
+
+def whole(default: int | None, *also: str, least: int = 1, most: float = math.inf) -> Key:
+    """An int of at least `least` and at most `most`; null where that is the default."""
+    expected = f"a whole number of at least {least}" + ("" if most == math.inf else f" and at most {most}")
+    return _key(default, also, lambda x: _is_int(x) and least <= x <= most, expected)
 
 
 def number(default: float | None, *also: str, zero: bool = False) -> Key:

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras_xla.models.convert.bart import SIZES, embeddings, stack, stack_keys, stack_modules
 from keras_xla.models.convert.common import Family
-from keras_xla.models.convert.keys import flag, generation_keys, token_ids, whole
+from keras_xla.models.convert.keys import MOST_COMPUTED, flag, generation_keys, token_ids, whole
 from keras_xla.models.spec import (
     DecoderSpec,
     EncoderDecoderSpec,
@@ -18,7 +18,7 @@ from keras_xla.models.spec import (
 _KEYS = {
     "vocab_size": whole(58101),
     "decoder_vocab_size": whole(None),
-    "max_position_embeddings": whole(1024),
+    "max_position_embeddings": whole(1024, most=MOST_COMPUTED),
     "scale_embedding": flag(False),
     "share_encoder_decoder_embeddings": flag(True),
     "learned_positions": flag(False),  # a key of ours, see `tensorflow/names.py`

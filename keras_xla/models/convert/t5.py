@@ -1,7 +1,7 @@
 """T5 (v1.0), T5 v1.1, flan-T5 and mT5: relative positions, RMS norms, no biases and no scale on the scores."""
 
 from keras_xla.models.convert.common import Family, activation
-from keras_xla.models.convert.keys import flag, generation_keys, number, text, whole
+from keras_xla.models.convert.keys import MOST_COMPUTED, flag, generation_keys, number, text, whole
 from keras_xla.models.spec import (
     AttentionSpec,
     DecoderSpec,
@@ -22,7 +22,7 @@ _T5 = {
     "num_decoder_layers": whole(None),
     "num_heads": whole(8, "num_attention_heads"),
     "relative_attention_num_buckets": whole(32),
-    "relative_attention_max_distance": whole(128),
+    "relative_attention_max_distance": whole(128, most=MOST_COMPUTED),
     "layer_norm_epsilon": number(1e-6, zero=True),
     "feed_forward_proj": text("relu"),
     "tie_word_embeddings": flag(True),

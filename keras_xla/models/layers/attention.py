@@ -102,8 +102,8 @@ class Attention(keras.layers.Layer):
         if cache is not None:
             k, v = kv.write(cache, k, v, slot)  # [BH, T, D]
         inputs = q, k, v, attention_inputs.masks[self.window], attention_inputs.bias, self.factor
-        slots = attention_inputs.spans and attention_inputs.spans[self.window]
-        y = attend_blockwise(*inputs, slots) if slots else attend(*inputs)
+        visited = attention_inputs.spans and attention_inputs.spans[self.window]
+        y = attend_blockwise(*inputs, visited) if visited else attend(*inputs)
         return self.out(y), (k, v)
 
 

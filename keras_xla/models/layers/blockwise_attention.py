@@ -7,6 +7,7 @@ slots of a cache behind a prompt's end, and those before all windows.
 
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_xla import backend
@@ -15,8 +16,8 @@ from keras_xla import backend
 # H key-value heads, G query heads a key-value head, D head size
 
 FEW_QUERIES = 16  # a product for fewer is over before a loop has begun
-# On a CPU, scores of more slots at once leave its caches. Elsewhere the host waits for each turn of a loop.
-_BLOCK = {True: 256, False: 2048}
+BLOCK_ON_CPU = 256  # slots: scores of more at once leave its caches
+BLOCK_ELSEWHERE = 2048  # the host waits for each turn of a loop
 
 
 def span(mask: Any, queries: int, slots: int) -> tuple[Any, Any] | None:
@@ -28,7 +29,7 @@ def span(mask: Any, queries: int, slots: int) -> tuple[Any, Any] | None:
         slots: T.
 
     Returns:
-        The first of them and the one behind the last, scalars int32; None if blocks would not pay.
+        The first of them and the one behind them, scalars int32; None if blocks would not pay.
     """
     if queries < FEW_QUERIES or slots < 2 * _block():
         return None
@@ -39,8 +40,8 @@ def span(mask: Any, queries: int, slots: int) -> tuple[Any, Any] | None:
     return first, ops.maximum(ops.max(ops.where(seen, slot, -1)), first) + 1
 
 
-def attend_blockwise(q, k, v, mask, bias, scale: float, span: tuple[Any, Any]):
-    """What `attention.attend` computes, over the slots of a `span` alone.
+def attend_blockwise(q, k, v, mask, bias, scale: float, visited: tuple[Any, Any]):
+    """What `attention.attend` computes, over some slots alone.
 
     Args:
         q: `[B, HG, S, D]`.
@@ -49,7 +50,7 @@ def attend_blockwise(q, k, v, mask, bias, scale: float, span: tuple[Any, Any]):
         mask: Bool, broadcastable to `[B, HG, S, T]`; None for all.
         bias: Added to the scaled scores, broadcastable likewise; or None.
         scale: Factor on the scores.
-        span: See `span`.
+        visited: These slots: what `span` returned.
 
     Returns:
         `[B, S, HGD]`.
@@ -57,7 +58,10 @@ def attend_blockwise(q, k, v, mask, bias, scale: float, span: tuple[Any, Any]):
     (batch, heads, length, width), (rows, slots, _) = ops.shape(q), ops.shape(k)
     queries, size = batch * heads // rows * length, _block()
     q = ops.reshape(q, (rows, queries, width)) * scale  # [BH, GS, D]
-    first, last = span
+    first, end = visited
+    # A sum of values before it is divided needs more range than float16 has.
+    narrow = keras.backend.standardize_dtype(v.dtype) == "float16"
+    wide = "float64" if keras.backend.standardize_dtype(v.dtype) == "float64" else "float32"
 
     def attend_block(slot, highest, total, y):
         begin = ops.minimum(slot, slots - size)  # the last block may reach back to slots that are done
@@ -73,24 +77,27 @@ def attend_blockwise(q, k, v, mask, bias, scale: float, span: tuple[Any, Any]):
         if slots % size:
             weights = ops.where(begin + ops.arange(size, dtype="int32") >= slot, weights, 0.0)
         fading = ops.exp(highest - now)
-        total = total * fading + ops.sum(weights, axis=-1, keepdims=True)
-        weights = ops.reshape(ops.cast(weights, v.dtype), (rows, queries, size))
-        added = ops.cast(ops.matmul(weights, values), "float32")
-        return slot + size, now, total, y * fading + ops.reshape(added, (batch, heads, length, width))
+        here = ops.sum(weights, axis=-1, keepdims=True)
+        total = total * fading + here
+        divisor = ops.maximum(here, 1.0) if narrow else 1.0
+        weights = ops.cast(weights / divisor, v.dtype)
+        added = ops.cast(ops.matmul(ops.reshape(weights, (rows, queries, size)), values), wide)
+        y = y * ops.cast(fading, wide) + ops.reshape(added, (batch, heads, length, width)) * ops.cast(divisor, wide)
+        return slot + size, now, total, y
 
     initial = (
         first // size * size,
         ops.full((batch, heads, length, 1), -1e9, "float32"),
         ops.zeros((batch, heads, length, 1), "float32"),
-        ops.zeros((batch, heads, length, width), "float32"),
+        ops.zeros((batch, heads, length, width), wide),
     )
-    _, _, total, y = ops.while_loop(lambda slot, *_: slot < last, attend_block, initial)
-    y = ops.transpose(ops.cast(y / total, v.dtype), (0, 2, 1, 3))
+    _, _, total, y = ops.while_loop(lambda slot, *_: slot < end, attend_block, initial)
+    y = ops.transpose(ops.cast(y / ops.cast(total, wide), v.dtype), (0, 2, 1, 3))
     return ops.reshape(y, (batch, length, heads * width))
 
 
 def _block() -> int:
-    return _BLOCK[backend.on_cpu()]
+    return BLOCK_ON_CPU if backend.on_cpu() else BLOCK_ELSEWHERE
 
 
 def _part(x, begin, size: int):

@@ -107,7 +107,7 @@ class FloatMatrix(Matrix):
     def _product(self, x):
         values = ops.cast(ops.convert_to_tensor(self.values), x.dtype)
         y = ops.matmul(x, values) if self.transposed else backend.matmul_transposed(x, values)
-        return y * _one(x)
+        return y * _one(values)  # of `x` it would be computed again in every loop that uses the product
 
 
 class Int8Matrix(Matrix):

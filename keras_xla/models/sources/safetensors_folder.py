@@ -109,14 +109,13 @@ def open_tokenizer(folder: str) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    # transformers and tokenizers raise everything from KeyError to their own; Rust's panic is not even an Exception.
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+    except BaseException as error:  # transformers and tokenizers raise everything from KeyError to their own
+        if not _is_of_reading(error):
             raise
         files = ", ".join(_suspects(Path(folder))) or "what is in there"
         raise ValueError(
             f"{folder}: its tokenizer cannot be read from {files} ({type(error).__name__}: {error}). Pass "
-            "tokenizer=..., or download that again. Code that comes with a tokenizer is not run."
+            "tokenizer=..., or download the files again. Code that comes with a tokenizer is not run."
         ) from error
 
 
@@ -133,13 +132,20 @@ def _is_damaged(file: Path) -> bool:
     try:
         if file.suffix == ".json":
             _json(file)
+        elif file.suffix in (".txt", ".jinja"):
+            file.read_text(encoding="utf-8")
         if file.name == "tokenizer.json":
             Tokenizer.from_file(str(file))
-    except BaseException as error:  # Rust's panic is not even an Exception
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+    except BaseException as error:
+        if not _is_of_reading(error):
             raise
         return True
     return False
+
+
+def _is_of_reading(error: BaseException) -> bool:
+    """Whether an error comes from what was read, and not from Ctrl-C; a panic of Rust is not even an Exception."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.tensorflow.graphs.definitions import functions_in
+from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.private.tensorflow import graph_of_function, xla_kernels
 
 # These carry no computation: XLA drops them or turns them into arguments, and the list of kernels has not all
@@ -29,10 +30,9 @@ _LIBRARIES = tuple(
 )
 
 
-@functools.cache
 def compilable_ops() -> frozenset[str]:
     """The operation types that XLA has a kernel for on this machine's device."""
-    return xla_kernels(on_gpu=bool(tf.config.list_physical_devices("GPU"))) | _STRUCTURAL
+    return xla_kernels(on_gpu=on_gpu()) | _STRUCTURAL
 
 
 def blocking_ops(function) -> list[BlockingOp]:
