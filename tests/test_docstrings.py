@@ -76,6 +76,9 @@ def examples(value):
 
 
 EXAMPLES = [(name, code) for name, value in documented() for code in examples(value)]
+# Two that take long, of what `tests/generation/test_compiled.py` shows, too.
+SLOW = ("XLAGenerationLayer.save_compiled", "XLAGenerationLayer.load_compiled")
+RUN = [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] in SLOW), id=each[0]) for each in EXAMPLES]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +106,7 @@ def disabled():
     keras_xla.disable()
 
 
-@pytest.mark.parametrize(("name", "code"), EXAMPLES, ids=[name for name, _ in EXAMPLES])
+@pytest.mark.parametrize(("name", "code"), RUN)
 def test_the_example_runs(name, code, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if HUB_NAME in code:

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 if keras.backend.backend() != "tensorflow":
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.partial.split import split
+from tests import examples
 
 TABLE = np.arange(10, dtype="float32").reshape(5, 2)
 ROWS = np.random.default_rng(0).normal(size=(4, 5)).astype("float32")
@@ -110,7 +111,7 @@ def test_the_predicate_says_what_the_kernel_says(dtype):
     limits = np.iinfo(dtype)
     test = tf.function(lambda x: checks.predicate([x]), autograph=False)
 
-    @settings(max_examples=80, deadline=None)
+    @examples(80)
     @given(st.lists(st.one_of(st.integers(-6, 6), st.integers(limits.min, limits.max)), min_size=3, max_size=3))
     def same(values):
         values = tf.constant(values, dtype)
@@ -137,7 +138,7 @@ def test_ids_that_lose_their_upper_bits_are_looked_at_before():
     assert not holds(checks, ints(2**32, dtype="int64"))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(-2, 6), st.integers(-2, 6)), min_size=2, max_size=2))
 def test_each_column_of_places_has_its_own_limit(places):
     checks, plain = COLUMNS

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 from transformers.generation import logits_process as reference
@@ -12,6 +12,7 @@ from transformers.generation import logits_process as reference
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.search.processors import PROCESSORS, Context, eos_mask, process
 from keras_xla.engine.search.samplers import OFF
+from tests import examples
 
 VOCAB, PROMPT, NEW, EOS = 12, 6, 5, (2, 3)
 
@@ -107,7 +108,7 @@ options = st.builds(
     transformers.__version__.startswith("4."),
     reason="transformers 4 overlooks a bad word of one token more than the text so far",
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(data=st.data(), options=options, seed=st.integers(0, 2**31), step=st.integers(0, NEW - 1))
 def test_any_combination_equals_the_reference(data, options, seed, step):
     lengths = data.draw(st.lists(st.integers(1, PROMPT), min_size=1, max_size=3))

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_xla import RecompileError
@@ -13,9 +13,10 @@ from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.runs.refilled_generation import RefilledGeneration
 from keras_xla.engine.runs.watch import Watch
+from tests import examples
 from tests.engine.fake import EOS, Recall, encode
 
-CACHES = (16, 32, 64, 256)
+CACHES = (32, 64, 256)
 
 
 def new_generator(sharpness=10.0, batch=(1, 4), **options):
@@ -68,7 +69,7 @@ TEXTS = st.lists(st.text("abcdefgh", min_size=1, max_size=20), min_size=8, max_s
 
 
 @pytest.mark.quick_on_jax
-@settings(max_examples=24, deadline=None)
+@examples(24)
 @given(TEXTS, st.data())
 def test_every_completion_is_what_it_would_be_alone(texts, data):
     """Of any length, so that rows move in the cache, and it grows."""
@@ -91,7 +92,7 @@ def test_every_completion_is_what_it_would_be_alone(texts, data):
 
 @pytest.mark.slow
 @pytest.mark.quick_on_jax
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(TEXTS, st.integers(0, 2**40))
 def test_draws_are_those_of_the_rows_number(texts, seed):
     options = dict(do_sample=True, seed=seed, max_new_tokens=30, gen=generator(2.0))

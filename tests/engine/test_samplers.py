@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 from transformers import (
@@ -22,6 +22,7 @@ from transformers import (
 from keras_xla import backend
 from keras_xla.engine.search import samplers
 from keras_xla.engine.search.random import uniform, uniform_each
+from tests import examples
 
 OFF = samplers.Filters(1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0)  # all filters
 DTYPES = samplers.Filters("float32", "int32", *["float32"] * 5)
@@ -71,7 +72,7 @@ FILTERS = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 2**31), filters=FILTERS)
 def test_draws_have_the_references_distribution(seed, filters):
     logits = np.random.default_rng(seed).normal(0, 2, (2, 300)).astype("float32")
@@ -85,7 +86,7 @@ def test_draws_have_the_references_distribution(seed, filters):
         assert not counts[probabilities == 0].any()
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(
     seed=st.integers(0, 2**31),
     name=st.sampled_from(samplers.Filters._fields[1:]),
@@ -99,7 +100,7 @@ def test_every_filter_keeps_as_many_as_it_must(seed, name, least):
     assert ((x > samplers.OFF / 2) == (kept(logits, filters, least) > 0)).all()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=st.integers(0, 2**31), each=st.lists(FILTERS, min_size=3, max_size=3))
 def test_each_row_has_filters_of_its_own(seed, each):
     logits = np.random.default_rng(seed).normal(0, 2, (3, 50)).astype("float32")
@@ -114,7 +115,7 @@ def test_each_row_has_filters_of_its_own(seed, each):
 LOGITS = st.floats(-1e5, 1e5, width=32, allow_subnormal=False)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(values=st.lists(LOGITS, min_size=8, max_size=8), k=st.integers(1, 9))
 def test_top_k_keeps_the_k_largest_and_ties_with_the_last_however_close_they_are(values, k):
     x = np.array([values], "float32")

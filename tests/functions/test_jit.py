@@ -8,12 +8,13 @@ import threading
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_xla import RecompileError, XLAUnsupportedError
 from keras_xla.functions.jit import jit
 from keras_xla.private.keras import mask_of, put_mask
+from tests import examples
 from tests.training.helpers import Log
 
 ONES = np.ones((4, 3), "float32")
@@ -298,7 +299,7 @@ def test_two_arguments_in_one_bucket_must_have_one_size():
 POWERS = jit(lambda x: x + 1, buckets={"x": {0: "pow2", 1: "pow2"}})
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(rows=st.integers(1, 9), columns=st.integers(1, 9))
 def test_power_of_two_buckets_never_change_the_answer(rows, columns):
     x = np.random.default_rng(rows * 10 + columns).normal(size=(rows, columns)).astype("float32")

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
@@ -140,6 +140,7 @@ def with_byte_tokens():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 13), min_size=1, max_size=12))
 def test_pieces_joined_are_the_text_wherever_it_ends_among_tokens_of_one_byte(ids):
     tokenizer = with_byte_tokens()

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
@@ -13,7 +13,7 @@ from keras_xla.models.layers.attention import attend
 from keras_xla.models.layers.blockwise_attention import attend_blockwise, span
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
-from tests import reference
+from tests import examples, reference
 
 # B batch, S queries, T slots, H heads, D head size
 
@@ -49,7 +49,7 @@ def causal(first, queries, slots, starts, window=None):
 
 
 @pytest.mark.quick_on_jax
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.data())
 def test_blocks_give_what_all_slots_at_once_give(data):
     draw = data.draw

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
@@ -17,6 +17,7 @@ from keras_xla.models.layers.matrices import (
     make_matrix,
     stored_as,
 )
+from tests import examples
 
 RNG = np.random.default_rng(0)
 
@@ -84,7 +85,7 @@ def test_an_int4_product_is_that_of_its_values_whatever_the_number_of_rows(shape
 
 
 @pytest.mark.quick_on_jax
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     seed=st.integers(0, 2**31),
     outputs=st.integers(1, 5),
@@ -129,7 +130,7 @@ def test_matrices_of_int4_are_unpacked_one_after_the_other():
     assert memory.temp_size_in_bytes < 8 * 256 * 256  # of 16 that would be unpacked
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 2**31), outputs=st.integers(1, 9), inputs=st.integers(1, 40), batch=st.integers(1, 4))
 @pytest.mark.quick_on_jax
 def test_an_int8_product_is_off_by_half_a_step_of_matrix_and_row_at_most(seed, outputs, inputs, batch):

@@ -261,7 +261,9 @@ class Completion:
             run = self._start(part, guides, watch)
         except Ended:
             streamer.end()
-            return nothing(len(self.rows), self.options)
+            outputs = nothing(len(self.rows), self.options)
+            self._warn_of_cut_off(guides, _cut(outputs))
+            return outputs
 
         def tell(all_rows=False):
             """Of the steps that each row has made, or of those that any has."""

@@ -241,7 +241,7 @@ def test_a_warmup_for_beams_and_temperatures_covers_the_draws_too(folder):
     assert layer.generate(sound(0.9, 1), sampling_rate=RATE, **options)
 
 
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_options_of_drawing_hold_for_the_temperatures_above_0(folder):
     rejected = dict(temperature=(0.0, 0.9), logprob_threshold=-0.01)  # at 0: so it is drawn
     layers = [

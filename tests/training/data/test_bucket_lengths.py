@@ -8,11 +8,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_xla.training.compile import compile
 from keras_xla.training.data.bucket_lengths import bucket_lengths, sizes_of
+from tests import examples
 from tests.training.helpers import Log
 
 layers = keras.layers
@@ -358,7 +359,7 @@ class TestSampleWeights:
         assert np.array_equal(made, [[1, 1, 1, 0]] * 2)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     sizes=st.lists(st.integers(1, 12), min_size=1, max_size=4, unique=True),
     length=st.integers(0, 12),
