@@ -1,6 +1,5 @@
 """Names of TensorFlow that it does not promise."""
 
-import functools
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -101,7 +100,6 @@ DETERMINISM = Name(
 Function = type(tf.function(lambda: None))  # what `tf.function` makes, which has no public name
 
 
-@functools.cache
 def xla_kernels(on_gpu: bool) -> frozenset[str]:
     """The types of operations that XLA has a kernel for."""
     name = KERNELS["gpu" if on_gpu else "cpu"]

@@ -17,6 +17,7 @@ _VECTORS = ("sse4_2", "avx", "avx2", "avx512f", "avx512_bf16", "avx512_vnni", "a
 _CGROUP = pathlib.Path("/sys/fs/cgroup")  # the limits of a container
 
 
+@functools.cache  # what TensorFlow sees cannot change once it has begun to work
 def on_gpu() -> bool:
     """Whether steps and executables run on a GPU: there is one that is not hidden from TensorFlow."""
     return bool(tf.config.get_visible_devices("GPU"))

@@ -146,7 +146,6 @@ class Refill:
         finished, copies, key = 0, copies_of(options), self._state_key(asked)
         turns = self._turns(asked.seeded(), key, self._pool.take(key), skip_broken)
         with _SmallStates(self._pool, self._prompt_runner, turns.generation, watch) as small:
-            ended = False
             try:
                 while turns.unfinished and not watch.over:
                     turns.fill(small)
@@ -155,9 +154,9 @@ class Refill:
                     if prompts := finished // copies - before // copies:
                         report(prompts)
             except Ended:  # while prompts ran
-                ended = True
+                small.spoiled = True
             completed = turns.close()  # raises for NaN, before a state goes back
-            small.spoiled = turns.broken or ended
+            small.spoiled |= turns.broken
         made = nothing(len(asked.rows) // copies, options)
         for i, (tokens, score) in enumerate(completed):
             made["sequences"][i, : len(tokens)] = tokens

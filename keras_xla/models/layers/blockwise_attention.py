@@ -59,9 +59,8 @@ def attend_blockwise(q, k, v, mask, bias, scale: float, visited: tuple[Any, Any]
     queries, size = batch * heads // rows * length, _block()
     q = ops.reshape(q, (rows, queries, width)) * scale  # [BH, GS, D]
     first, end = visited
-    # A sum of values before it is divided needs more range than float16 has.
-    narrow = keras.backend.standardize_dtype(v.dtype) == "float16"
-    wide = "float64" if keras.backend.standardize_dtype(v.dtype) == "float64" else "float32"
+    dtype = keras.backend.standardize_dtype(v.dtype)
+    wide = "float64" if dtype == "float64" else "float32"
 
     def attend_block(slot, highest, total, y):
         begin = ops.minimum(slot, slots - size)  # the last block may reach back to slots that are done
@@ -79,7 +78,8 @@ def attend_blockwise(q, k, v, mask, bias, scale: float, visited: tuple[Any, Any]
         fading = ops.exp(highest - now)
         here = ops.sum(weights, axis=-1, keepdims=True)
         total = total * fading + here
-        divisor = ops.maximum(here, 1.0) if narrow else 1.0
+        # A sum of values before it is divided needs more range than float16 has.
+        divisor = ops.maximum(here, 1.0) if dtype == "float16" else 1.0
         weights = ops.cast(weights / divisor, v.dtype)
         added = ops.cast(ops.matmul(ops.reshape(weights, (rows, queries, size)), values), wide)
         y = y * ops.cast(fading, wide) + ops.reshape(added, (batch, heads, length, width)) * ops.cast(divisor, wide)

@@ -30,6 +30,7 @@ _LIBRARIES = tuple(
 )
 
 
+@functools.cache  # asked for each operation of a graph
 def compilable_ops() -> frozenset[str]:
     """The operation types that XLA has a kernel for on this machine's device."""
     return xla_kernels(on_gpu=on_gpu()) | _STRUCTURAL
