@@ -1,11 +1,13 @@
 """`make demo`: both halves of keras_xla on real input, in about a minute and a half on two cores.
 
-`fit_predict.py` and `generate_text.py` beside this file are the same as scripts to copy.
+The digits come through tensorflow-datasets. `fit_predict.py`, `tfds_pipeline.py` and `generate_text.py` beside this
+file are the same as scripts to copy.
 """
 
 import contextlib
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 
@@ -19,8 +21,8 @@ TURNS = ("I have a cat. Her name is Mia.", "What is the name of my cat?")
 
 
 @contextlib.contextmanager
-def quiet_start():
-    """Leave out what TensorFlow's C++ code says while it is imported: it is about the machine, and no error."""
+def without_cpp_log():
+    """Leave out what TensorFlow's C++ code says as it starts and reads files: it is about the machine, and no error."""
     sys.stderr.flush()
     kept = os.dup(2)
     with open(os.devnull, "w") as nowhere:
@@ -33,12 +35,15 @@ def quiet_start():
 
 
 print("Importing Keras and TensorFlow ...", flush=True)
-with quiet_start():
+with without_cpp_log():
     import fit_predict
     import generate_text
     import keras
+    import numpy as np
     import smollm2
     import tensorflow as tf
+    import tensorflow_datasets as tfds
+    import tfds_pipeline
 
     import keras_xla
 
@@ -65,9 +70,17 @@ class Progress(keras.callbacks.Callback):
         print(f"\r  {self.label:<32}[{bar:30}] {seconds:5.1f} s{more}", end=end, flush=True)
 
 
-def train(label: str, compile) -> tuple[float, keras.Model]:
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """Images `(1500, 8, 8)` float32 and labels `(1500,)`, from files that tensorflow-datasets writes."""
+    tfds.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(None), without_cpp_log():
+        builder = tfds_pipeline.Digits(data_dir=folder)
+        builder.download_and_prepare()
+        return tfds.as_numpy(builder.as_dataset(split="train", as_supervised=True, batch_size=-1))
+
+
+def train(label: str, images: np.ndarray, labels: np.ndarray, compile) -> tuple[float, keras.Model]:
     """The seconds of a fit, and the model."""
-    images, _, labels, _ = fit_predict.data()
     model = fit_predict.classifier()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     compile(model, optimizer=keras.optimizers.Adam(1e-3), loss=loss, metrics=["accuracy"])
@@ -79,8 +92,9 @@ def train(label: str, compile) -> tuple[float, keras.Model]:
 
 def show_training() -> None:
     print(f"\n1. A small transformer learns to read handwritten digits, {EPOCHS} epochs\n", flush=True)
-    plain, _ = train("model.compile(...)", lambda model, **arguments: model.compile(**arguments))
-    fast, model = train("keras_xla.compile(model, ...)", keras_xla.compile)
+    images, labels = digits()
+    plain, _ = train("model.compile(...)", images, labels, lambda model, **arguments: model.compile(**arguments))
+    fast, model = train("keras_xla.compile(model, ...)", images, labels, keras_xla.compile)
     print(
         f"\n  {plain / fast:.2f} times as fast, with all measuring and compiling. What was measured, chosen and run:\n"
     )
