@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.steps import cut, pad, to_tensor
+from keras_xla.functions.dense import as_dense
 from keras_xla.private.keras import mask_if_known, put_mask
 
 POW2 = "pow2"
@@ -79,9 +80,9 @@ class Buckets:
         return arguments, [entry for entry in padded if entry[1] != entry[2]]
 
     def _pad(self, name, x, axes, pad_value, padded):
-        if x is None:
+        if x is None or not axes:
             return x
-        shape = np.shape(x)
+        shape = np.shape(x if isinstance(x, np.ndarray) else as_dense(self._who, name, x))
         widths = [(0, 0)] * len(shape)
         for axis, sizes in axes.items():
             if axis >= len(shape):

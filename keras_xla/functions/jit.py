@@ -17,10 +17,11 @@ from keras_xla.backend import compile_log as events
 from keras_xla.backend import is_traced
 from keras_xla.backend.compile_log import RecompileError
 from keras_xla.backend.signature import Leaf, Signature, describe, describe_change
-from keras_xla.backend.steps import compile_function, to_tensor
+from keras_xla.backend.steps import compile_function
 from keras_xla.diagnosis.explain import refuse_ops
 from keras_xla.functions import hf_generate
 from keras_xla.functions.buckets import Buckets, cut_back
+from keras_xla.functions.dense import as_dense
 from keras_xla.private.keras import mask_if_known, put_mask
 
 _ON_RECOMPILE = ("log", "raise")
@@ -182,7 +183,7 @@ class CompiledFunction:
             for path, x in keras.tree.flatten_with_path(value):
                 name = argument + "".join(f"[{key!r}]" for key in path)
                 if _is_array(x):
-                    tensor = self._tensor(name, x)
+                    tensor = as_dense(self._name, name, x)
                     tensors.append(tensor)
                     leaves.append(Leaf(name, tuple(tensor.shape), tensor.dtype.name))  # Keras does not know all dtypes
                     if (mask := mask_if_known(x)) is not None:
@@ -191,15 +192,6 @@ class CompiledFunction:
                 else:
                     leaves.append(Leaf(name, None, type(x).__name__, self._static(name, x)))
         return tuple(leaves), tensors
-
-    def _tensor(self, name, x):
-        try:
-            return to_tensor(x)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"{self._name} received {name} of type {type(x).__name__}, which cannot be one dense tensor; it "
-                "expects numbers, as tensors or NumPy arrays. Pass a ragged or sparse tensor as its dense parts."
-            ) from error
 
     def _static(self, name, x):
         if _is_variable(x):  # variables compare by value, and their value is not part of the executable

@@ -415,9 +415,10 @@ class TestOnTensorFlow:
         made = jit(lambda x: keras.ops.sum(x[2:]), buckets={"x": {0: (3,)}}, pad_value=0.1)(np.ones((2,), "float64"))
         assert float(made) == 0.1
 
-    def test_ragged_and_sparse_tensors_are_refused_by_name(self):
+    @pytest.mark.parametrize("buckets", (None, {"rows": {1: (4,)}}))
+    def test_ragged_and_sparse_tensors_are_refused_by_name(self, buckets):
         import tensorflow as tf
 
         for x in (tf.ragged.constant([[1.0], [2.0, 3.0]]), tf.sparse.from_dense([[0.0, 1.0]])):
             with pytest.raises(TypeError, match=r"received rows of type .*Tensor.* cannot be one dense tensor"):
-                jit(lambda rows: rows)(x)
+                jit(lambda rows: rows, buckets=buckets)(x)
