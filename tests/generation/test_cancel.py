@@ -7,6 +7,7 @@ import pytest
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.engine.executables import Executables, PrefillKey
+from keras_xla.engine.runs.generation import Pace
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 
@@ -128,3 +129,16 @@ def test_nothing_compiles_again_and_the_pool_keeps_its_bound(layer):
         layer.generate(PROMPT, cancel=SetWhenAsked(asked))
     after = layer.generate(PROMPT)
     assert layer.trace_count == compiled and after["sequences"].tolist() == before["sequences"].tolist()
+
+
+def test_beams_of_a_row_that_has_ended_stay_when_another_row_is_cut_off(layer, monkeypatch):
+    monkeypatch.setattr(Pace, "count", lambda *_: 3)  # the event is looked at behind every third token
+    rows = [[50, 4, 63], [28, 55, 43, 60, 13], [37, 62], [75, 39, 6, 71]]
+    options = dict(num_beams=2, num_return_sequences=2, early_stopping=True, eos_token_id=[6, 16, 18, 33, 37, 72])
+    whole = layer.generate(rows, max_new_tokens=40, **options)
+    assert whole["lengths"].tolist() == [4, 3, 2, 1, 40, 40, 40, 40]
+    for looks in (5, 6):  # after 6 tokens, and after 9
+        cut = layer.generate(rows, max_new_tokens=40, cancel=SetWhenAsked(looks), **options)
+        assert cut["lengths"].tolist() == [4, 3, 2, 1] + [3 * looks - 9] * 4
+        assert cut["sequences"][:4].tolist() == whole["sequences"][:4].tolist()
+        assert cut["scores"][:4].tolist() == whole["scores"][:4].tolist()

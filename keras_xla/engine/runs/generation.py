@@ -200,7 +200,7 @@ class Generation:
         state = self._state["search"]
         new = slice(self.prompt_end, self.prompt_end + self.step)
         if self._key.beams > 1:
-            return _best_beams(state, new, self.step, self._options.length_penalty, cut_off=self._more)
+            return _best_beams(state, new, self.step, self._options, cut_off=self._more)
         lengths = ops.convert_to_numpy(state.lengths)
         lengths = np.array([min(n, self._stopped.get(row, n)) for row, n in enumerate(lengths)], np.int32)
         counted = np.arange(self.step) < lengths[:, None]
@@ -263,13 +263,15 @@ def _larger(key: StateKey, caches: Buckets) -> StateKey:
     return dataclasses.replace(key, cache=caches.fit(key.cache + 1))
 
 
-def _best_beams(state: Any, new: slice, step: int, length_penalty: float, cut_off: bool) -> Found:
-    """The best of the finished beams; and of the running ones, where the search was cut off or none has finished."""
-    running, logprobs, tokens, lengths, scores, finished = map(ops.convert_to_numpy, state[:6])
+def _best_beams(state: Any, new: slice, step: int, options: GenerationOptions, cut_off: bool) -> Found:
+    """The best of the finished beams; and of the running ones, where a row's search was cut off or none has finished."""
+    running, logprobs, tokens, lengths, scores, finished, searching = map(ops.convert_to_numpy, state)
     width = scores.shape[1]
+    if options.early_stopping is True:
+        searching = searching & ~finished.all(axis=1)
     with np.errstate(all="ignore"):
-        ended = logprobs / np.float32(max(step, 1)) ** np.float32(length_penalty)
-        compete = (cut_off | ~finished.any(axis=1))[:, None] & (logprobs > _NO_BEAM)
+        ended = logprobs / np.float32(max(step, 1)) ** np.float32(options.length_penalty)
+        compete = ((cut_off & searching) | ~finished.any(axis=1))[:, None] & (logprobs > _NO_BEAM)
         rank = np.concatenate([np.where(finished, scores, -np.inf), np.where(compete, ended, -np.inf)], axis=1)
     best = np.argsort(-rank, axis=1, kind="stable")[:, :width]
     # All tokens may be forbidden behind a beam: that ends the search, where another one has finished.
