@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.steps import cut, pad, to_tensor
-from keras_xla.functions.dense import as_dense
+from keras_xla.functions.arrays import as_dense, check_pad_value
 from keras_xla.private.keras import mask_if_known, put_mask
 
 POW2 = "pow2"
@@ -82,6 +82,11 @@ class Buckets:
     def _pad(self, name, x, axes, pad_value, padded):
         if x is None or not axes:
             return x
+        if not hasattr(x, "shape"):
+            raise TypeError(
+                f"{self._who} received {name!r} of type {type(x).__name__}, which has buckets; it expects a tensor or "
+                "a NumPy array."
+            )
         shape = np.shape(x if isinstance(x, np.ndarray) else as_dense(self._who, name, x))
         widths = [(0, 0)] * len(shape)
         for axis, sizes in axes.items():
@@ -94,6 +99,7 @@ class Buckets:
             padded.append((axis, bucket, shape[axis]))
         if not any(after for _, after in widths):
             return x
+        check_pad_value(self._who, name, x, pad_value)
         padded_x, mask = pad(x, widths, pad_value), mask_if_known(x)
         if mask is None:
             return padded_x

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 
 from keras_xla.backend import compile_log as events
 from keras_xla.backend import is_traced
@@ -20,15 +19,19 @@ from keras_xla.backend.signature import Leaf, Signature, describe, describe_chan
 from keras_xla.backend.steps import compile_function
 from keras_xla.diagnosis.explain import refuse_ops
 from keras_xla.functions import hf_generate
+from keras_xla.functions.arrays import as_dense, is_array, is_variable
 from keras_xla.functions.buckets import Buckets, cut_back
-from keras_xla.functions.dense import as_dense
-from keras_xla.private.keras import mask_if_known, put_mask
+from keras_xla.functions.methods import OfInstances
+from keras_xla.private.keras import flat_layers, mask_if_known, put_mask
+from keras_xla.private.names import otherwise
 
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _AS_THEY_ARE = (str, bytes, bool, int, float, complex)  # of what a function returns
-_Key = tuple[Signature, tuple]  # the leaves of the arguments, and what `_structure` tells of each argument
+# The leaves of the arguments, what `_structure` tells of each argument, and `CompiledFunction._layer_state`.
+_Key = tuple[Signature, tuple, tuple]
+_layers = otherwise([])(flat_layers)
 
 
 def jit(
@@ -107,8 +110,12 @@ def jit(
 class CompiledFunction:
     """A function with one XLA executable for each set of shapes, dtypes and static values; made by `keras_xla.jit`.
 
-    Calls from several threads are safe. Used as a decorator inside a class, it makes a method. A layer or a bound
-    method gets no instance there.
+    Calls from several threads are safe. Used as a decorator inside a class, it makes a method: each instance has
+    executables of its own, which go with the instance. (Instances that their class calls equal share executables, and
+    are kept.) A layer or a bound method gets no instance there.
+
+    A layer, a model or a method of one compiles again after it got other weights (`enable_lora`, `quantize`), or where
+    other layers of it are trainable.
 
     Attributes:
         __name__: The name in the compile log.
@@ -119,11 +126,17 @@ class CompiledFunction:
         self._fn, self._pad_value, self._on_recompile = fn, pad_value, on_recompile
         self._options = buckets, pad_value, name, on_recompile
         self._name: str = name or getattr(fn, "__qualname__", "") or getattr(fn, "name", type(fn).__name__)
-        self._signature = inspect.signature(fn.call if isinstance(fn, keras.layers.Layer) else fn)
+        self._signature = _signature(fn)
         self._buckets = Buckets(buckets, list(self._signature.parameters), self._name)
         self._executables: dict[_Key, Callable] = {}
         self._last: Signature | None = None
+        self._last_layer: tuple = ()
+        self._held: dict[tuple, list] = {}  # the variables whose ids are in keys, so that no other gets their ids
         self._lock = threading.RLock()
+        self._owners: tuple[type, ...] = ()  # classes of which it is a method
+        self._methods = OfInstances(
+            fn, lambda method: CompiledFunction(method, buckets, pad_value, self._name, on_recompile)
+        )
         self.__doc__ = getattr(fn, "__doc__", None)
         self.__name__ = self._name
         self.__signature__ = self._signature  # what inspect.signature and help tell
@@ -131,7 +144,7 @@ class CompiledFunction:
     @property
     def trace_count(self) -> int:
         """How many XLA executables have been compiled so far (int)."""
-        return len(self._executables)
+        return len(self._executables) + self._methods.trace_count
 
     def __repr__(self):
         return f"<keras_xla.jit {self._name}, {self.trace_count} executables>"
@@ -140,9 +153,20 @@ class CompiledFunction:
         fn = copy.deepcopy(self._fn, memo)  # the same one of a function, another of a layer or a bound method
         return self if fn is self._fn else CompiledFunction(fn, *self._options)
 
+    @property
+    def _layer(self) -> Any:
+        """The layer or model that is called, or whose method this is; something else for other functions."""
+        return getattr(self._fn, "__self__", self._fn)
+
+    @property
+    def _binds(self) -> bool:
+        return hasattr(self._fn, "__get__") and not isinstance(self._fn, (types.MethodType, staticmethod))
+
+    def __set_name__(self, owner, name):
+        self._owners += (owner,) if self._binds else ()
+
     def __get__(self, instance, owner=None):
-        binds = hasattr(self._fn, "__get__") and not isinstance(self._fn, (types.MethodType, staticmethod))
-        return types.MethodType(self, instance) if binds and instance is not None else self
+        return types.MethodType(self, instance) if self._binds and instance is not None else self
 
     def __call__(self, /, *args, **kwargs):
         """Call the function, through the executable for these arguments; a first call with new shapes compiles.
@@ -164,11 +188,13 @@ class CompiledFunction:
         """
         if any(is_traced(x) or isinstance(x, keras.KerasTensor) for x in keras.tree.flatten((args, kwargs))):
             return self._fn(*args, **kwargs)  # a part of another compiled function, or of a functional model
+        if args and isinstance(args[0], self._owners) and (method := self._methods.of(args[0])) is not None:
+            return method(*args[1:], **kwargs)
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments, padded = self._buckets.pad(bound.arguments, self._pad_value)
         leaves, tensors = self._leaves(arguments)
-        key = leaves, tuple(map(_structure, arguments.values()))
+        key = leaves, tuple(map(_structure, arguments.values())), self._layer_state()
         executable = self._executables.get(key)
         if executable is None:
             outputs = self._compile(key, arguments, tensors)
@@ -182,7 +208,7 @@ class CompiledFunction:
         for argument, value in arguments.items():
             for path, x in keras.tree.flatten_with_path(value):
                 name = argument + "".join(f"[{key!r}]" for key in path)
-                if _is_array(x):
+                if is_array(x):
                     tensor = as_dense(self._name, name, x)
                     tensors.append(tensor)
                     leaves.append(Leaf(name, tuple(tensor.shape), tensor.dtype.name))  # Keras does not know all dtypes
@@ -194,7 +220,7 @@ class CompiledFunction:
         return tuple(leaves), tensors
 
     def _static(self, name, x):
-        if _is_variable(x):  # variables compare by value, and their value is not part of the executable
+        if is_variable(x):  # variables compare by value, and their value is not part of the executable
             return _Static(("itself", id(x)), x)
         try:
             hash(x)
@@ -208,12 +234,14 @@ class CompiledFunction:
         return _Static(parts if isinstance(x, float | complex) else (x, parts), x)  # NaN equals nothing
 
     def _compile(self, key: _Key, arguments: dict[str, Any], tensors: list):
-        leaves, _ = key
+        leaves, structures, _ = key
         with self._lock:
+            key = leaves, structures, self._layer_state()  # another thread may have built the layer
             if key in self._executables:  # another thread was faster
                 return self._executables[key](tensors)
             change = "first call" if self._last is None else describe_change(self._last, leaves)
-            cause = change or "another structure of the arguments"
+            other_layer = self._last_layer != self._layer_state() and "other weights, or others of them trainable"
+            cause = change or other_layer or "another structure of the arguments"
             if self._last is not None and self._on_recompile == "raise":
                 raise RecompileError(
                     f'{self._name} would compile again: {cause}. It was made with on_recompile="raise"; '
@@ -224,8 +252,9 @@ class CompiledFunction:
             executable = self._executable(arguments, tensors)
             outputs = executable(tensors)
             events.record(self._name, "function", describe(leaves), cause, time.perf_counter() - start)
-            self._executables[key] = executable
-            self._last = leaves
+            self._last, self._last_layer = leaves, self._layer_state()  # by now the layer is built
+            self._held[self._last_layer] = self._layer.weights if self._last_layer else []
+            self._executables[leaves, structures, self._last_layer] = executable
         return outputs
 
     def _executable(self, arguments: dict[str, Any], tensors: list) -> Callable:
@@ -253,7 +282,7 @@ class CompiledFunction:
         """What calls `fn` with a list of tensors in the places of those in `arguments`."""
         values = list(arguments.values())  # not the dict itself, whose keys a tree sorts
         flat = keras.tree.flatten(values)
-        is_tensor = list(map(_is_array, flat))
+        is_tensor = list(map(is_array, flat))
         is_masked = [dynamic and mask_if_known(x) is not None for dynamic, x in zip(is_tensor, flat, strict=True)]
         statics = [None if dynamic else x for x, dynamic in zip(flat, is_tensor, strict=True)]
         structure = keras.tree.map_structure(lambda _: 0, values)
@@ -270,6 +299,13 @@ class CompiledFunction:
 
         return call
 
+    def _layer_state(self) -> tuple:
+        """What a trace depends on beside the arguments, of a layer that is called or whose method this is."""
+        layer = self._layer
+        if not isinstance(layer, keras.layers.Layer):
+            return ()
+        return tuple(map(id, layer.weights)), tuple(each.trainable for each in _layers(layer))
+
     def _by_keyword(self, arguments: dict[str, Any]):
         """Call `fn` with keywords where its signature allows: Keras layers take static values in no other way."""
         kinds = {key: self._signature.parameters[key].kind for key in arguments}
@@ -278,12 +314,27 @@ class CompiledFunction:
             return self._fn(*bound.args, **bound.kwargs)
         positional = [value for key, value in arguments.items() if kinds[key] is inspect.Parameter.POSITIONAL_ONLY]
         named = {key: value for key, value in arguments.items() if kinds[key] in _NAMED}
+        if named.get("training", True) is None and isinstance(self._fn, keras.layers.Layer):
+            del named["training"]  # the layer's `call` may not know it
         extra = [value for key, value in arguments.items() if kinds[key] is inspect.Parameter.VAR_KEYWORD]
         return self._fn(*positional, **named, **(extra[0] if extra else {}))
 
     def _refuse(self, blockers):
-        owner = getattr(self._fn, "__self__", self._fn)
+        owner = self._layer
         refuse_ops(owner if isinstance(owner, keras.Model) else None, blockers, self._name)
+
+
+def _signature(fn: Any) -> inspect.Signature:
+    """What calls may pass: a layer takes `training` even if its `call` does not, for the layers inside of it."""
+    if not isinstance(fn, keras.layers.Layer):
+        return inspect.signature(fn)
+    signature = inspect.signature(fn.call)
+    parameters = list(signature.parameters.values())
+    if "training" in signature.parameters or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return signature
+    return signature.replace(
+        parameters=[*parameters, inspect.Parameter("training", inspect.Parameter.KEYWORD_ONLY, default=None)]
+    )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -308,11 +359,6 @@ def _parts(x: Any) -> tuple:
     return (type(x),)
 
 
-def _is_variable(x: Any) -> bool:
-    """Whether it is Keras' or TensorFlow's; a table of pandas has `assign`, too."""
-    return hasattr(type(x), "assign") and hasattr(type(x), "value")
-
-
 def _structure(x: Any) -> tuple | None:
     """Types and order in structures, which leaves do not tell: of a tuple or a list, an empty dict, a dict's keys."""
     if isinstance(x, dict):
@@ -322,9 +368,3 @@ def _structure(x: Any) -> tuple | None:
 
 def _as_it_is(x: Any) -> Any:
     return x if isinstance(x, _AS_THEY_ARE) else None
-
-
-def _is_array(x) -> bool:
-    if isinstance(x, str | bytes) or _is_variable(x):
-        return False
-    return isinstance(x, np.ndarray | np.generic) or keras.ops.is_tensor(x)

@@ -2,8 +2,10 @@
 
 import copy
 import dataclasses
+import gc
 import inspect
 import threading
+import weakref
 
 import keras
 import numpy as np
@@ -180,6 +182,123 @@ def test_bound_methods_and_decorated_methods():
     assert values(two.decorated(ONES)) == (ONES * 2).tolist()
     assert values(three.decorated(ONES)) == (ONES * 3).tolist()
     assert Scaler.decorated.trace_count == 2
+
+
+def test_a_method_goes_with_its_instance():
+    class Scorer(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(2)
+
+        @jit(on_recompile="raise")
+        def score(self, x):
+            return self.dense(x)
+
+    kept = Scorer()
+    kept.score(ONES)
+    kernels = []
+    for _ in range(3):
+        scorer = Scorer()
+        assert np.allclose(scorer.score(ONES), scorer.dense(ONES), atol=1e-6)
+        kernels.append(weakref.ref(scorer.dense.kernel))
+    del scorer
+    gc.collect(), gc.collect()  # of the instances, and of their functions
+    assert all(kernel() is None for kernel in kernels)
+    kept.score(ONES)
+    assert Scorer.score.trace_count == kept.score.trace_count == 4
+    with pytest.raises(RecompileError):
+        kept.score(ONES[:2])
+    assert np.allclose(Scorer().score(ONES), 0, atol=10)  # nobody else holds that one
+
+
+def test_instances_that_are_equal_share_an_executable():
+    @dataclasses.dataclass(frozen=True)
+    class Scale:
+        factor: float
+
+        @jit
+        def scaled(self, x):
+            return x * self.factor
+
+    for _ in range(3):
+        assert values(Scale(2.0).scaled(ONES)) == (ONES * 2).tolist()
+    assert Scale.scaled.trace_count == 1
+
+
+class TestLayersThatChange:
+    def test_other_weights_compile_again(self):
+        dense = keras.layers.Dense(8)
+        for fast, call in ((jit(dense), dense), (jit(dense.call), dense.call)):
+            assert np.allclose(fast(ONES), call(ONES), atol=1e-6)
+            fast(ONES)
+            assert fast.trace_count == 1
+        fast, log = jit(dense, on_recompile="log"), Log()
+        fast(ONES)
+        dense.enable_lora(2)
+        dense.lora_kernel_b.assign(np.ones(dense.lora_kernel_b.shape))
+        assert np.allclose(fast(ONES), dense(ONES), atol=1e-6)
+        assert [event.cause for event in log.new()] == ["first call", "other weights, or others of them trainable"]
+        dense.quantize("int8")
+        assert np.allclose(fast(ONES), dense(ONES), atol=1e-6)
+        fast(ONES)
+        assert fast.trace_count == 3
+
+    def test_a_frozen_layer_is_frozen(self):
+        norm = keras.layers.BatchNormalization()
+        model = keras.Sequential([keras.Input((3,)), norm])
+        fast = jit(model)
+        fast(ONES, training=True)
+        model.trainable = False
+        before = values(norm.moving_mean)
+        fast(ONES, training=True)
+        assert values(norm.moving_mean) == before and fast.trace_count == 2
+        model.trainable = True
+        fast(ONES, training=True)
+        assert values(norm.moving_mean) != before and fast.trace_count == 2
+
+    def test_training_reaches_the_layers_inside_of_one_that_does_not_know_it(self):
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.dropout = keras.layers.Dropout(0.5)
+
+            def call(self, x):
+                return self.dropout(x)
+
+        fast = jit(Net())
+        assert values(fast(ONES)) == values(fast(ONES, training=False)) == ONES.tolist()
+        assert (np.asarray(fast(ONES, training=True)) != 1).any()
+
+
+def test_threads_lose_no_update_and_draw_no_number_twice():
+    counter, seed = keras.Variable(0.0), keras.random.SeedGenerator(0)
+    add = jit(lambda x: counter.assign_add(x))
+    draw = jit(lambda: keras.random.uniform((), seed=seed))
+    one, drawn = np.float32(1), []
+    add(one), draw()
+
+    def work():
+        for _ in range(100):
+            add(one)
+            drawn.append(float(draw()))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert float(counter.value) == 401
+    assert len(set(drawn)) == 400
+
+
+def test_an_array_may_change_once_the_call_has_returned():
+    total, buffer = jit(lambda x: keras.ops.sum(keras.ops.tanh(x @ x) * 0 + x)), np.zeros((256, 256), "float32")
+    made = []
+    for value in range(5):
+        buffer[:] = value
+        made.append(total(buffer))
+    buffer[:] = -1
+    assert [float(x) / buffer.size for x in made] == [0, 1, 2, 3, 4]
 
 
 def test_what_takes_no_instance_takes_none_as_an_attribute_of_a_class():
@@ -422,3 +541,17 @@ class TestOnTensorFlow:
         for x in (tf.ragged.constant([[1.0], [2.0, 3.0]]), tf.sparse.from_dense([[0.0, 1.0]])):
             with pytest.raises(TypeError, match=r"received rows of type .*Tensor.* cannot be one dense tensor"):
                 jit(lambda rows: rows, buckets=buckets)(x)
+
+
+class TestPaddingThatCannotBe:
+    @pytest.mark.parametrize("x", (1.0, [1.0, 2.0], "text"))
+    def test_an_argument_with_buckets_is_an_array(self, x):
+        with pytest.raises(
+            TypeError, match=r"'x' of type \w+, which has buckets; it expects a tensor or a NumPy array"
+        ):
+            jit(lambda x: x, buckets={"x": {0: (4,)}})(x)
+
+    @pytest.mark.parametrize("dtype, value", [("uint8", -1), ("int32", float("nan")), ("int32", 1.9), ("bool", 2)])
+    def test_the_number_to_pad_with_fits_the_dtype(self, dtype, value):
+        with pytest.raises(ValueError, match=rf"'x' of dtype {dtype} and pad_value={value}; it expects .* whole one"):
+            jit(lambda x: x, buckets={"x": {0: (4,)}}, pad_value=value)(np.ones((2,), dtype))

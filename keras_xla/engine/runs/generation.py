@@ -264,7 +264,7 @@ def _larger(key: StateKey, caches: Buckets) -> StateKey:
 
 
 def _best_beams(state: Any, new: slice, step: int, options: GenerationOptions, cut_off: bool) -> Found:
-    """The best of the finished beams; and of the running ones, where a row's search was cut off or none has finished."""
+    """The best of the finished beams; and of the running ones, where a search was cut off or none has finished."""
     running, logprobs, tokens, lengths, scores, finished, searching = map(ops.convert_to_numpy, state)
     width = scores.shape[1]
     if options.early_stopping is True:

@@ -1,5 +1,7 @@
 """Functions compiled by XLA on JAX, one executable each, with Keras variables as arguments."""
 
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +11,8 @@ import keras
 import numpy as np
 
 from keras_xla.backend.new_shapes import BlockingOp
+
+_ASSIGNS = threading.RLock()  # between reading variables and assigning what was made of them
 
 
 class _Discovery(keras.StatelessScope):
@@ -54,9 +58,11 @@ def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Calla
         return outputs, [scope.get_current_value(variable) for variable in assigned]
 
     def run(tensors):
-        outputs, updates = compiled([_strong(variable.value) for variable in variables], list(tensors))
-        for variable, value in zip(assigned, updates, strict=True):
-            variable.assign(value)
+        # Two functions may assign the same variable, such as the state of a seed generator.
+        with _ASSIGNS if assigned else contextlib.nullcontext():
+            outputs, updates = compiled([_strong(variable.value) for variable in variables], list(tensors))
+            for variable, value in zip(assigned, updates, strict=True):
+                variable.assign(value)
         return outputs
 
     return run
@@ -78,9 +84,13 @@ def with_autograph(call: Callable):
 
 
 def to_tensor(x) -> jax.Array:
-    """The array on the device; the explicit dtype drops jax's weak type, which would compile again."""
+    """The array on the device; the explicit dtype drops jax's weak type, which would compile again.
+
+    An array of NumPy is copied: on a CPU jax would share its memory, and run after the caller has changed it.
+    """
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):  # keys of jax.random, which have no other dtype
         return x
+    x = x.copy() if isinstance(x, np.ndarray) else x
     return jnp.asarray(x, dtype=jax.dtypes.canonicalize_dtype(x.dtype))
 
 

@@ -1,0 +1,48 @@
+"""What `jit` takes for a tensor."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_xla.backend.steps import to_tensor
+
+
+def is_array(x: Any) -> bool:
+    """Whether an argument may change its values freely; a variable is read where the function reads it."""
+    if isinstance(x, str | bytes) or is_variable(x):
+        return False
+    return isinstance(x, np.ndarray | np.generic) or keras.ops.is_tensor(x)
+
+
+def is_variable(x: Any) -> bool:
+    """Whether it is Keras' or TensorFlow's; a table of pandas has `assign`, too."""
+    return hasattr(type(x), "assign") and hasattr(type(x), "value")
+
+
+def as_dense(who: str, name: str, x: Any) -> Any:
+    """An argument as one tensor.
+
+    Raises:
+        TypeError: It is ragged or sparse, or holds no numbers.
+    """
+    try:
+        return to_tensor(x)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{who} received {name} of type {type(x).__name__}, which cannot be one dense tensor; it "
+            "expects numbers, as tensors or NumPy arrays. Pass a ragged or sparse tensor as its dense parts."
+        ) from error
+
+
+def check_pad_value(who: str, name: str, x: Any, pad_value: float) -> None:
+    """Raise a ValueError where the dtype of an argument cannot hold the number that it is padded with."""
+    dtype = getattr(x.dtype, "name", str(x.dtype))  # a variable's is a string
+    if not dtype.startswith(("int", "uint", "bool")):
+        return
+    low, high = (0, 1) if dtype.startswith("bool") else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if not (low <= pad_value <= high and pad_value == int(pad_value)):
+        raise ValueError(
+            f"{who} received {name!r} of dtype {dtype} and pad_value={pad_value!r}; it expects a number that {dtype} "
+            f"can hold: a whole one from {low} to {high}."
+        )
