@@ -66,7 +66,11 @@ def as_constraint(name: str, value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         if not value:
             raise ValueError(f"Received {name}={value!r}; expected a value, or one for each prompt.")
-        return tuple(as_constraint(name, each) for each in value)
+        return tuple(_one_constraint(name, each) for each in value)
+    return _one_constraint(name, value)
+
+
+def _one_constraint(name: str, value: Any) -> Any:
     wanted = (str, Mapping) if name == "json_schema" else str
     if value is not None and not isinstance(value, wanted):
         kind = "a dict or a string of JSON" if name == "json_schema" else "a string"
@@ -85,7 +89,7 @@ def as_strings(value: Any) -> tuple[str, ...]:
 def as_each(name: str, value: Any, check: Callable[[Any], Any], off: Any = None) -> Any:
     """A checked value, or a tuple of one for each prompt, in which None is `off`."""
     if getattr(value, "ndim", 0) == 1:
-        value = value.tolist()
+        value = (value if hasattr(value, "tolist") else value.numpy()).tolist()
     if not isinstance(value, (tuple, list)):
         return check(value)
     if not value:

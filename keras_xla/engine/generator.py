@@ -391,7 +391,7 @@ class Generator:
         call: GenerationOptions | None = None,
         skip_broken: bool = False,
     ) -> dict[str, np.ndarray]:
-        for _ in run.advance(watch, stops, guides):
+        for _ in run.advance(watch, stops, guides, skip_broken=skip_broken):
             pass
         outputs = run.outputs(None if call is None else call.most_new_tokens, skip_broken)
         run.close()

@@ -107,7 +107,7 @@ class GenerateSamples(keras.callbacks.Callback):
         made = layer.generate(self.prompts, verbose=0, **options)
         if isinstance(made, dict):
             made = [row[:n].tolist() for row, n in zip(made["sequences"], made["lengths"], strict=True)]
-        self._show(epoch, made)
+        self._show(epoch, made, options.get("return_prompt", layer.return_prompt))
 
     def _layer_of(self, model: keras.Model) -> XLAGenerationLayer:
         """The layer that there is, if the model is what it was made of; else a new one."""
@@ -117,18 +117,21 @@ class GenerateSamples(keras.callbacks.Callback):
         self._made_of = _Known(model)
         return layer
 
-    def _show(self, epoch: int, samples: list) -> None:
+    def _show(self, epoch: int, samples: list, whole: bool) -> None:
         copies = len(samples) // len(self.prompts)
         asked = [prompt for prompt in self.prompts for _ in range(copies)]
+        shown = [
+            sample if whole and isinstance(sample, str) else _joined(prompt, sample)
+            for prompt, sample in zip(asked, samples, strict=True)
+        ]
         if self._verbose:
-            for prompt, sample in zip(asked, samples, strict=True):
-                print(f"\nSample after epoch {epoch + 1}: {_joined(prompt, sample)}")
+            for sample in shown:
+                print(f"\nSample after epoch {epoch + 1}: {sample}")
         if self._file is not None:
             with pathlib.Path(self._file).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"epoch": epoch + 1, "samples": samples}, ensure_ascii=False) + "\n")
         if self._summaries is not None:
-            text = "\n\n".join(_joined(prompt, sample) for prompt, sample in zip(asked, samples, strict=True))
-            self._summaries.text("samples", text, epoch)
+            self._summaries.text("samples", "\n\n".join(shown), epoch)
             self._summaries.flush()
 
 

@@ -313,6 +313,11 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         return self._generator.executables.trace_count
 
     @property
+    def return_prompt(self) -> bool:
+        """Whether text outputs begin with the prompt, unless a call says otherwise (bool)."""
+        return self._text.return_prompt
+
+    @property
     def run_eagerly(self) -> bool:
         """Whether to run op by op instead of compiled (bool), for debugging; may be set, like that of a model."""
         return self._generator.executables.run_eagerly

@@ -145,6 +145,11 @@ def test_texts_are_printed_and_shown_in_tensorboard(tmp_path, capsys):
     assert list(tmp_path.rglob("events.out.tfevents*"))
 
 
+def test_a_sample_that_begins_with_its_prompt_is_printed_as_it_is(capsys):
+    fit(GenerateSamples(["ab"], tokenizer=tiny(), max_new_tokens=3, return_prompt=True), epochs=1)
+    assert capsys.readouterr().out.count("ab") == 1
+
+
 @pytest.mark.slow
 def test_the_seed_is_the_epoch(tmp_path):
     file = tmp_path / "samples.jsonl"

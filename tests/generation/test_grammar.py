@@ -77,6 +77,20 @@ def test_each_prompt_has_its_own(layer):
     assert second == layer.generate("b", max_new_tokens=6)[0]
 
 
+def test_a_token_that_is_forced_gives_way(layer, checkpoint):
+    """Checkpoints such as BART's force a first and a last token."""
+    with pytest.warns(UserWarning, match="ended before they had followed"):
+        (text,) = layer.generate(["a"], regex="[a-c]{20}", max_new_tokens=6, forced_eos_token_id=2)
+    assert re.fullmatch("[a-c]{6}", text)
+    forced = dict(forced_bos_token_id=7, forced_eos_token_id=2, decoder_start_token_id=3)
+    model = load_model(open_checkpoint(checkpoint("bart")))
+    options = dict(max_new_tokens=8, eos_token_id=2, pad_token_id=0)
+    bart = XLAGenerationLayer(model, letters(), generation_config=forced, **options)
+    first, second, third = bart.generate(["abc", "de", "f"], regex=["[a-c]{3}", "x", None])
+    assert re.fullmatch("[a-c]{3}", first) and second == "x"
+    assert third == bart.generate(["f"])[0]
+
+
 def test_streams_and_ids_follow_too(layer):
     assert re.fullmatch(REGEXES[2], "".join(layer.stream("a", regex=REGEXES[2])))
     out = layer.generate([[5, 6, 7]], regex=r"[a-c]{3}")
@@ -114,6 +128,7 @@ def test_what_is_cut_off_is_said(layer):
         (dict(json_schema={"type": "nonsense"}), ValueError, "nonsense"),
         (dict(json_schema=3), TypeError, "a dict or a string"),
         (dict(regex="("), ValueError, "regex="),
+        (dict(regex=[["x"]]), TypeError, "regex=.'x'.; expected a string"),
         (dict(grammar="start: nothing"), ValueError, "grammar="),
         (dict(regex="a", grammar="start: /a/"), ValueError, "at most one"),
         (dict(regex="a", num_beams=2), ValueError, "without beams"),

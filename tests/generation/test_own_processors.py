@@ -139,6 +139,8 @@ def test_a_processor_that_changes_the_shape(model):
         ({"bias": {"values": np.zeros(3)}}, ValueError, r"shape \(3,\)"),
         ({"bias": 3}, TypeError, "processor_options"),
         ({"bias": {"strength": "much"}}, TypeError, "bias.strength"),
+        ({"bias": {"strength": 3_000_000_000}}, ValueError, "bias.strength=3000000000 .* fit into int32"),
+        ({"bias": {"strength": np.uint32(4e9)}}, ValueError, "fit into int32"),
     ],
 )
 def test_bad_options(layer, given, error, text):

@@ -1,5 +1,6 @@
 """Options for each prompt, and more prompts than run at once: every row as if alone, in input order."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -105,6 +106,12 @@ class TestOptionsOfEachPrompt:
         with pytest.raises(ValueError, match=text):
             layer.generate(["a", "b", "c"], **options)
         assert layer.trace_count == before
+
+    def test_tensors_count_as_lists(self, layer):
+        asked = dict(do_sample=True, seed=[1, 2, 3])
+        lists = layer.generate(["a", "b", "c"], temperature=[1.0, 2.0, 0.5], **asked)
+        tensor = keras.ops.convert_to_tensor([1.0, 2.0, 0.5])
+        assert layer.generate(["a", "b", "c"], temperature=tensor, **asked) == lists
 
     def test_lists_are_of_calls(self, model):
         with pytest.raises(ValueError, match="max_new_tokens with values for one call"):

@@ -46,6 +46,41 @@ def test_the_answer_of_a_bad_text_is_none(layer):
         assert layer.generate(["ab", "", "a" * 5000, "b"], on_error="skip") == [good[0], None, None, good[1]]
 
 
+@pytest.mark.parametrize("gap", [None, float("nan"), []], ids=["None", "NaN", "an empty chat"])
+@pytest.mark.parametrize("column", [list, lambda x: np.array(x, object)], ids=["list", "column"])
+def test_a_first_text_that_is_missing(layer, gap, column):
+    good = layer.generate(["ab", "b"])
+    with pytest.warns(UserWarning, match=r"1 of 3 prompts have no answer. Prompt 0 "):
+        assert layer.generate(column([gap, "ab", "b"]), on_error="skip") == [None, *good]
+    with pytest.raises((TypeError, ValueError), match="Prompt 0 is"):
+        layer.generate([gap, "ab", "b"])
+
+
+def test_where_no_prompt_is_good_all_outputs_are_there(layer):
+    asked = dict(output_logprobs=True, top_logprobs=2, on_error="skip")
+    with pytest.warns(UserWarning, match="1 of 2"):
+        some = layer.generate([[5, 6], [VOCAB]], **asked)
+    with pytest.warns(UserWarning, match="2 of 2"):
+        none = layer.generate([[VOCAB], [VOCAB]], **asked)
+    assert {name: (x.shape, x.dtype) for name, x in none.items()} == {n: (x.shape, x.dtype) for n, x in some.items()}
+
+
+def test_where_only_the_guided_prompts_are_bad(layer):
+    with pytest.warns(UserWarning, match="1 of 2"):
+        made = layer.generate(["", "ab"], on_error="skip", guidance_scale=[2.0, 1.0], negative_prompt=["ab", "cd"])
+    assert made == [None, *layer.generate(["ab"])]
+
+
+@pytest.mark.parametrize("options", [{}, dict(do_sample=True, seed=1)], ids=["greedy", "sampled"])
+def test_a_grammar_that_another_option_leaves_nothing_of_costs_no_other_answer(layer, options):
+    asked = dict(regex=["x{8}", None, "y"], no_repeat_ngram_size=2, suppress_tokens=[BROKEN], **options)
+    with pytest.raises(ValueError, match="An answer could not go on"):
+        layer.generate(["a", "b", "c"], **asked)
+    with pytest.warns(UserWarning, match="1 of 3 prompts have no answer. Prompt 0"):
+        made = layer.generate(["a", "b", "c"], on_error="skip", **asked)
+    assert made[0] is None and made[1] and made[2] == "y"
+
+
 @pytest.mark.parametrize("many", [4, 40], ids=["batches", "rows that make room"])
 def test_a_row_whose_logits_are_nan(layer, many):
     rows = [[5 + i % 20, 6] for i in range(many)]

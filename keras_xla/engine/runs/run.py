@@ -55,6 +55,7 @@ class Run:
         self.generation, self._options, self._busy, self._close = generation, options, busy, close
         self._numbers, self._words = numbers, words
         self._spoiled: bool | None = None  # unknown before `outputs`
+        self._stuck = np.zeros_like(busy)  # rows whose guides let nothing follow that the options leave
 
     def advance(
         self,
@@ -63,6 +64,7 @@ class Run:
         guides: Sequence[Guide | None] = (),
         count: int | None = None,
         seconds: float = CALL_SECONDS,
+        skip_broken: bool = False,
     ) -> Iterator[None]:
         """Make all tokens, unless the call ends before; comes back after each call of the executable.
 
@@ -73,14 +75,15 @@ class Run:
             count: Runs of the model a call of the executable; by default as many as are worth one.
             seconds: That such a call takes at most, if it makes more than one token; less than the default comes back
                 after the first token.
+            skip_broken: Whether a row whose guide lets nothing follow ends, and the others go on.
         """
         self._look(stops)
-        self._lead(guides)
+        self._lead(guides, skip_broken)
         count, first = 1 if any(guides) else count, 1 if seconds < CALL_SECONDS else None
         while self.generation.unfinished and not watch.over:
             self.generation.advance(count or first, min(seconds, watch.seconds))
             self._look(stops)
-            self._lead(guides)
+            self._lead(guides, skip_broken)
             first = None
             yield
 
@@ -118,8 +121,8 @@ class Run:
             self._close(self.generation)
 
     def _broken(self, found: Found) -> np.ndarray:
-        """Whether the logits of each row were NaN; idle rows find nothing."""
-        return self._busy & found.broken[: len(self._busy)]
+        """Whether the logits of each row were NaN, or its guide stuck; idle rows find nothing."""
+        return self._busy & (found.broken[: len(self._busy)] | self._stuck)
 
     def _look(self, stops: Sequence[Stop]) -> None:
         if not stops:
@@ -129,15 +132,24 @@ class Run:
             if (length := stop.find(tokens)) is not None:
                 self.generation.stop(row, length)
 
-    def _lead(self, guides: Sequence[Guide | None]) -> None:
+    def _lead(self, guides: Sequence[Guide | None], skip_broken: bool) -> None:
         if not any(guides):
             return
         for row, (guide, (tokens, over)) in enumerate(zip(guides, self.rows(), strict=True)):
-            if guide is not None:
+            if guide is None or self._stuck[row]:
+                continue
+            try:
                 guide.follow(tokens)
-                if guide.over and not over:
-                    self.generation.stop(row, len(tokens))
-        self.generation.allow(allowed(guides, self.generation.batch, self._words))
+            except ValueError:
+                if not skip_broken:
+                    raise
+                self._stuck[row] = True
+                self.generation.stop(row, 0)
+                continue
+            if guide.over and not over:
+                self.generation.stop(row, len(tokens))
+        going = [None if stuck else guide for guide, stuck in zip(guides, self._stuck, strict=True)]
+        self.generation.allow(allowed(going, self.generation.batch, self._words))
 
 
 def refuse_broken(rows: Sequence[int]) -> None:

@@ -99,6 +99,9 @@ def _numbers(name: str, value: Any) -> np.ndarray:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"Received {name}={value!r} for a logits processor; expected a number or an array of numbers.")
+    limits = np.iinfo(np.int32)
+    if array.dtype.kind in "iu" and array.size and (array.min() < limits.min or array.max() > limits.max):
+        raise ValueError(f"Received {name}={value!r} for a logits processor; expected integers that fit into int32.")
     return array.astype({"i": np.int32, "u": np.int32, "f": np.float32, "b": bool}[array.dtype.kind])
 
 

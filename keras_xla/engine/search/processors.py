@@ -192,13 +192,19 @@ def _forbid_early_end(scores, context, extras):
 def _force_first(scores, context, extras):
     """After a prompt of one token, which is an encoder-decoder's start token."""
     alone = context.starts[:, None] == context.prompt_end - 1
-    forced = ops.where(extras["forced_bos"][None], 0.0, OFF)
-    return ops.where(ops.logical_and(alone, context.step == 0), forced, scores)
+    return _force(extras["forced_bos"], ops.logical_and(alone, context.step == 0), scores, extras)
 
 
 def _force_last(scores, context, extras):
-    forced = ops.where(extras["forced_eos"][None], 0.0, OFF)
-    return ops.where(context.step == context.max_new_tokens - 1, forced, scores)
+    return _force(extras["forced_eos"], context.step == context.max_new_tokens - 1, scores, extras)
+
+
+def _force(tokens, when, scores, extras):
+    """Only `tokens [V]`, bool, in the rows `when [B, 1]`; not where a grammar forbids them."""
+    may = _may_follow(scores, extras)
+    if may is not None:
+        when = ops.logical_and(when, ops.any(ops.logical_and(may, tokens[None]), axis=-1, keepdims=True))
+    return ops.where(when, ops.where(tokens[None], 0.0, OFF), scores)
 
 
 def _favor_end(scores, context, extras):
@@ -220,13 +226,18 @@ def _suppress_first(scores, context, extras):
 
 
 def _allow(scores, context, extras):
-    """What a grammar lets follow: a bit for each token, 32 to a word."""
-    if extras["allowed"].shape[0] != scores.shape[0]:  # beams, which nothing leads
-        return scores
+    may = _may_follow(scores, extras)
+    return scores if may is None else ops.where(may, scores, OFF)
+
+
+def _may_follow(scores, extras):
+    """What a grammar lets follow, `[B, V]` bool, of a bit for each token, 32 to a word; None where there is none."""
+    allowed = extras.get("allowed")
+    if allowed is None or allowed.shape[0] != scores.shape[0]:  # beams, which nothing leads
+        return None
     token = ops.arange(scores.shape[-1], dtype="int32")
-    word = ops.repeat(extras["allowed"], 32, axis=1)[:, : scores.shape[-1]]
-    bit = ops.bitwise_and(ops.right_shift(word, (token % 32)[None]), 1)
-    return ops.where(bit > 0, scores, OFF)
+    word = ops.repeat(allowed, 32, axis=1)[:, : scores.shape[-1]]
+    return ops.bitwise_and(ops.right_shift(word, (token % 32)[None]), 1) > 0
 
 
 def _mask(tokens: Sequence[int], vocab_size: int) -> np.ndarray:

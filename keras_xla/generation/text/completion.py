@@ -21,7 +21,7 @@ from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.progress import Progress
 from keras_xla.generation.text import tokenizing
 from keras_xla.generation.text.grammar import GrammarGuide, Grammars
-from keras_xla.generation.text.logprobs import ScoredText, check_top
+from keras_xla.generation.text.logprobs import ScoredText, check_top, no_arrays
 from keras_xla.generation.text.options import TextOptions
 from keras_xla.generation.text.pieces import TextPieces
 from keras_xla.generation.text.stop_strings import StopStrings
@@ -182,10 +182,7 @@ class Completion:
 
     def _arrays(self, scored: list[Logprobs], shape: tuple[int, int]) -> dict[str, np.ndarray]:
         """As arrays of the `shape` of the sequences, and with an axis more."""
-        made = {"logprobs": np.zeros(shape, np.float32)}
-        if self.top_logprobs:
-            made["top_tokens"] = np.zeros((*shape, self.top_logprobs), np.int32)
-            made["top_logprobs"] = np.zeros((*shape, self.top_logprobs), np.float32)
+        made = no_arrays(shape, self.top_logprobs)
         for row, each in enumerate(scored):
             for name, array in made.items():
                 array[row, : len(each.tokens)] = getattr(each, name)

@@ -1,6 +1,7 @@
 """Answers that follow a JSON schema, a regular expression or a grammar: llguidance says which tokens may come next."""
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 MOST_KEPT = 64  # grammars that have been read
+_STATE = re.compile(r"\s*<state>.*", re.DOTALL)  # pages of llguidance's own, in its errors
 
 
 class Grammars:
@@ -121,5 +123,5 @@ class GrammarGuide:
         if self._matcher.is_error():
             raise ValueError(
                 "An answer could not go on as its json_schema, regex or grammar wants: "
-                f"{self._matcher.get_error().strip()}. {hint}"
+                f"{_STATE.sub('', self._matcher.get_error()).strip()}. {hint}"
             )

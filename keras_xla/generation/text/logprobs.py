@@ -54,6 +54,15 @@ def perplexity(scored: Sequence[Logprobs]) -> float:
     return math.exp(-sum(each.logprobs.sum(dtype=np.float64) for each in scored) / count)
 
 
+def no_arrays(shape: tuple[int, int], top: int) -> dict[str, np.ndarray]:
+    """The arrays of outputs of this shape, in which nothing stands yet, with the `top` likeliest tokens."""
+    made = {"logprobs": np.zeros(shape, np.float32)}
+    if top:
+        made["top_tokens"] = np.zeros((*shape, top), np.int32)
+        made["top_logprobs"] = np.zeros((*shape, top), np.float32)
+    return made
+
+
 def joined(parts: Sequence[Logprobs]) -> Logprobs:
     """One after the other."""
     fields = ("tokens", "logprobs", "top_tokens", "top_logprobs")

@@ -1,6 +1,6 @@
 """Everything a prompt may be, as rows of ids: 1-D int32 arrays without padding."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,17 @@ def is_text(inputs: Any) -> bool:
     if isinstance(inputs, Mapping):
         return "role" in inputs or "content" in inputs
     if isinstance(inputs, (list, tuple)):
-        return bool(inputs) and is_text(inputs[0])
+        return is_text(_telling(inputs, None))
     dtype = getattr(inputs, "dtype", None)
     if getattr(dtype, "kind", None) == "O":  # strings or chats, if the first is one: lists of ids come so, too
-        return is_text(next(iter(np.asarray(inputs).flat), ""))
+        return is_text(_telling(np.asarray(inputs).flat, ""))
     return dtype == "string" or getattr(dtype, "kind", None) in ("U", "S", "T")
+
+
+def _telling(prompts: Iterable, default: Any) -> Any:
+    """The first prompt that tells of what kind all are: no gap of a table, which is None or NaN, and no empty list."""
+    kinds = (x for x in prompts if x is not None and not (isinstance(x, float) and x != x))
+    return next((x for x in kinds if not isinstance(x, (list, tuple)) or x), default)
 
 
 def is_features(inputs: Any) -> bool:

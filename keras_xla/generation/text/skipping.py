@@ -11,6 +11,7 @@ from keras_xla.engine.checks import check_lists, negative_prompts
 from keras_xla.engine.generator import Rows
 from keras_xla.generation.text import prompts
 from keras_xla.generation.text.completion import Completion
+from keras_xla.generation.text.logprobs import no_arrays
 from keras_xla.generation.text.pipeline import Asked, TextPipeline
 from keras_xla.logger import users_frame
 
@@ -127,14 +128,17 @@ class Sifted:
 
     def _completion(self, numbers: np.ndarray) -> Completion:
         rows, decoder, negative = (_taken(x, numbers) for x in (self._rows, self._decoder, self._negative))
+        options = self._asked.options.of_rows(numbers)
+        negative = negative if options.guided else None  # those that were guided may all be bad
         call = {**self._asked.call, "negative": negative, "numbers": numbers.tolist()}
-        return Completion(self._generator, self._asked.options.of_rows(numbers), rows, decoder, **call)
+        return Completion(self._generator, options, rows, decoder, **call)
 
     def _nothing(self) -> dict[str, np.ndarray]:
         shape = (0, self._asked.options.most_new_tokens)
         made = dict(sequences=np.zeros(shape, np.int32), lengths=np.zeros((0,), np.int32))
         made |= dict(scores=np.zeros((0,), np.float32))
-        return made | ({"logprobs": np.zeros(shape, np.float32)} if self._asked.call["output_logprobs"] else {})
+        call = self._asked.call
+        return made | (no_arrays(shape, call["top_logprobs"]) if call["output_logprobs"] else {})
 
     def _spread(self, name: str, array: np.ndarray, places: np.ndarray, total: int) -> np.ndarray:
         """An output of all prompts, made of that of the good ones."""
