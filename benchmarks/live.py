@@ -157,7 +157,7 @@ def report(args, rows):
         f"seconds a call: the first, and the median of {args.rounds} later ones (eager: 1), contenders taking turns."
     )
     for family in args.families:
-        lines += ["", f"## {FAMILIES[family]}", ""]
+        lines += ["", f"### {FAMILIES[family]}", ""]
         lines += [
             "| beams | prompt | eager | their XLA, first | later | keras_xla, first | later | faster by | same tokens |"
         ]

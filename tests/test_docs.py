@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -37,3 +38,15 @@ def test_the_listings_run_and_print_what_the_page_says(page, tmp_path):
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+def test_fences_are_of_a_form_that_the_site_shows():
+    """mkdocs takes a block whose first line has a second bare word for text."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    bad = [
+        f"{page.name}: {line}"
+        for page in pages
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if line.lstrip().startswith("```") and not re.fullmatch(r' *```(\w+( title="[^"]+")?)?', line)
+    ]
+    assert not bad

@@ -37,10 +37,10 @@ class GenerationOptions:
     """Options of one generation, named as in Hugging Face's `GenerationConfig`.
 
     They are passed by name to `XLAGenerationLayer`, as its defaults, and to its methods for one call. A list in place
-    of one value has a value for each prompt of a call; only the options of `PER_ROW` and `CONSTRAINTS`, and
-    `stop_strings`, may be such lists. None is off, where an option can be off. Another value compiles nothing, but for
-    `num_beams`, the numbers of guesses, whether there is guidance, long lists of tokens, and completions that need a
-    larger cache.
+    of one value has a value for each prompt of a call; only `max_new_tokens`, `guidance_scale`, the options of
+    sampling, `json_schema`, `regex`, `grammar` and `stop_strings` may be such lists. None is off, where an option can
+    be off. Another value compiles nothing, but for `num_beams`, the numbers of guesses, whether there is guidance, long
+    lists of tokens, and completions that need a larger cache.
 
     Attributes:
         max_new_tokens: The most tokens that a completion may have; at least 1.

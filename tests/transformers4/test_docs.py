@@ -24,7 +24,7 @@ def folder(tmp_path):
 
 @pytest.mark.slow
 def test_the_guides_listings_for_live_models(folder, tmp_path):
-    found = listings(ROOT / "docs" / "xla_guide.md", "python transformers4")
+    found = listings(ROOT / "docs" / "xla_guide.md", 'python title="transformers 4"')
     code = "\n".join(["import numpy as np\nimport keras_xla", *(each.code for each in found)])
     assert code.count("from_pretrained") == 1
     script = tmp_path / "page.py"

@@ -29,7 +29,7 @@ class Padding:
             raise ValueError(
                 f"{WHO} received batches of which no leaf varies on axis {self.axis}, as far as their spec or the "
                 f"first of them tell: {', '.join(existing)}. Pass the axis that varies, or leaves=[...] with the "
-                "names of what to pad."
+                "names of what to pad. If these are single examples, batch them first: dataset.padded_batch(32)."
             )
         return replace(self, leaves=tuple(varying), fixed=fixed or {})
 
