@@ -102,8 +102,9 @@ def load_model(
 
 
 def _compute_dtype(dtype: Any) -> str | None:
-    """Of a dtype or its policy; None for what is neither."""
+    """Of a dtype or its policy; None for what is neither, and for the policy of quantized layers."""
     try:
-        return keras.dtype_policies.get(dtype).compute_dtype
+        policy = keras.dtype_policies.get(dtype)
+        return None if getattr(policy, "quantization_mode", None) else policy.compute_dtype
     except (AttributeError, TypeError, ValueError):  # Keras takes "int8" for the beginning of a quantized policy's name
         return None

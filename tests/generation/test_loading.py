@@ -135,7 +135,7 @@ def test_a_tokenizer_that_cannot_be_read_is_an_error_whenever_it_is_needed(folde
     assert layer.generate("abc")
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bool", "float8_e4m3fn"])
+@pytest.mark.parametrize("dtype", ["int8", "bool", "float8_e4m3fn", "int8_from_float32"])
 def test_a_dtype_of_no_floats_is_refused_before_the_weights_are_read(folder, monkeypatch, dtype):
     monkeypatch.setattr("keras_xla.models.registry.load", lambda *args: pytest.fail("the weights were read"))
     with pytest.raises(ValueError, match=rf"Received dtype='{dtype}'; expected one that computes in float32, bfloat16"):

@@ -3,10 +3,12 @@ import json
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.sources.safetensors_folder import open_tokenizer
 from tests.tokenizers import tiny
@@ -43,6 +45,17 @@ def test_tensors_are_those_saved(tmp_path, dtype, options):
         read = checkpoint.read(name)
         assert read.dtype == stored
         np.testing.assert_array_equal(read.astype(np.float32), value)
+
+
+@pytest.mark.parametrize("dtype, name", [(torch.float8_e4m3fn, "F8_E4M3"), (torch.int8, "I8")])
+def test_tensors_of_no_floats_are_refused_by_name(tmp_path, dtype, name):
+    save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    matrix = next(key for key, value in tensors.items() if value.ndim == 2)
+    safetensors.torch.save_file({**tensors, matrix: tensors[matrix].to(dtype)}, file, {"format": "pt"})
+    with pytest.raises(ValueError, match=rf"the tensor '{matrix}' is stored as {name}; expected one of F64, F32"):
+        load_model(open_checkpoint(tmp_path))
 
 
 def test_configs_are_the_files(tmp_path):

@@ -88,9 +88,18 @@ class SafetensorsFolder:
         return dtype_of_most((_DTYPES.get(dtype, "float32"), shape) for dtype, shape in stored)
 
     def read(self, name: str) -> np.ndarray:
-        """One tensor, in the dtype it is stored in."""
+        """One tensor, in the dtype it is stored in.
+
+        Raises:
+            ValueError: for another dtype than those of floats, such as float8: its scales stand elsewhere.
+        """
         if name in self._from_tensorflow:
             return self._from_tensorflow[name].read()
+        if (dtype := self._file_of[name].get_slice(name).get_dtype()) not in _DTYPES:
+            raise ValueError(
+                f"{self.path}: the tensor {name!r} is stored as {dtype}; expected one of {', '.join(_DTYPES)}. Pass "
+                "the checkpoint that this one was quantized from, with quantization=... to quantize it here."
+            )
         return self._file_of[name].get_tensor(name)
 
 
