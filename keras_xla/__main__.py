@@ -21,6 +21,9 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
+from keras_xla import troubleshooting
+from keras_xla.troubleshooting import OPTION
+
 _LIBRARIES = {"keras": "Model", "tensorflow": "function"}  # what each has once all of it has run
 SWITCHES: dict[str, bool | str] = {"auto": "auto", "on": True, "off": False}
 _OURS = (__file__, runpy.__file__, "<frozen runpy>")
@@ -36,6 +39,9 @@ def main() -> None:
         if command:
             parser.error(f"--decisions and --clear-decisions run no script; they received {' '.join(command)!r}")
         _tell_decisions(options.clear_decisions)
+        return
+    if options.troubleshoot is not None:
+        _tell_cause(parser, options.troubleshoot)
         return
     if not command:
         parser.error("a script to run is missing: python -m keras_xla [options] script.py [arguments]")
@@ -65,7 +71,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m keras_xla",
         allow_abbrev=False,
-        usage="%(prog)s [options] (script.py | -m module) [arguments] | --decisions | --clear-decisions",
+        usage="%(prog)s [options] (script.py | -m module) [arguments] | --decisions | --clear-decisions\n"
+        f"       | {OPTION} [what]",
         description="Run a Keras script as it is, with XLA where that is faster, and tell at the end what was done.",
     )
     parser.add_argument(
@@ -78,6 +85,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quiet", action="store_true", help="print no summary")
     parser.add_argument("--decisions", action="store_true", help="list what earlier runs have measured")
     parser.add_argument("--clear-decisions", action="store_true", help="list it, and forget it")
+    parser.add_argument(
+        OPTION,
+        nargs="*",
+        metavar="what",
+        help="explain an error or a warning of keras_xla, by its text, some words of it, or the name that it ends with",
+    )
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("script", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -217,6 +230,13 @@ def _tell_decisions(clear: bool) -> None:
     memory = decisions()
     print(listed(memory.all()))
     print(f"removed {memory.clear()} from {memory.folder}" if clear else f"in {memory.folder}")
+
+
+def _tell_cause(parser: argparse.ArgumentParser, words: list[str]) -> None:
+    told = troubleshooting.answer(question := " ".join(words))
+    if told is None:
+        parser.error(f"{OPTION} received {question!r}, of which docs/troubleshooting.md has nothing; try fewer words")
+    print(told)
 
 
 def _tell(switch: Switch, command: list[str], seconds: float, report: pathlib.Path | None, quiet: bool) -> None:

@@ -2,8 +2,11 @@
 
 import gc
 import json
+import linecache
 import os
 import pathlib
+import traceback
+from collections.abc import Iterator
 
 import hypothesis
 import keras
@@ -11,6 +14,7 @@ import pytest
 from filelock import FileLock
 
 import keras_xla
+from keras_xla import troubleshooting
 
 # In `make test` hypothesis draws the same examples every time: what fails there, a change broke.
 # `--hypothesis-profile random`, in `make test-all`, draws others.
@@ -53,6 +57,23 @@ def settled():
 def seeded():
     """Every test begins with the same random numbers, whatever ran before it in its process."""
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def undocumented(monkeypatch) -> Iterator[list[str]]:
+    """What keras_xla raised to the test and docs/troubleshooting.md does not have, as it was said: there is none."""
+    point, found = troubleshooting.point, []
+
+    def look(error):
+        point(error)
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        ours = frame.f_globals["__name__"].partition(".")[0] == "keras_xla"
+        if ours and "raise " in linecache.getline(frame.f_code.co_filename, line) and not hasattr(error, "__notes__"):
+            found.append(f"{type(error).__name__}: {error}")
+
+    monkeypatch.setattr(troubleshooting, "point", look)
+    yield found
+    assert not found
 
 
 @pytest.fixture(scope="session")

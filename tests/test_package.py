@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import keras_xla
+from keras_xla import troubleshooting
 from tests.pages import listings
 from tests.test_docs import check
 from tests.test_examples import ROOT
@@ -157,6 +158,8 @@ def test_the_wheel_is_complete_and_has_a_command(wheel, tmp_path):
     command = [sys.executable, site / "bin" / "keras-xla", "--quiet", "script.py", "7"]
     printed = run(*command, cwd=tmp_path, PYTHONPATH=str(site))
     assert printed.split() == ["['7']", str(site / "keras_xla" / "__init__.py")]
+    told = run(site / "bin" / "keras-xla", "--troubleshoot", "prompt-is-empty", cwd=tmp_path, PYTHONPATH=str(site))
+    assert told.strip() == troubleshooting.answer("prompt-is-empty")
 
 
 def test_the_page_on_citing_names_this_version(project):

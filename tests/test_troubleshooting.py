@@ -1,20 +1,36 @@
-"""Every error and warning that a user can meet stands in docs/troubleshooting.md, word for word."""
+"""Every error and warning that a user can meet stands in docs/troubleshooting.md, word for word, and names its section.
+
+What tests meet is looked up there, too, as it was said: `undocumented` in conftest.py.
+"""
 
 import ast
 import functools
+import inspect
 import pathlib
 import re
+import subprocess
+import sys
+import traceback
+import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import hypothesis
+import hypothesis.strategies as st
+import keras
+import numpy as np
 import pytest
+
+import keras_xla
+from keras_xla import troubleshooting
+from keras_xla.troubleshooting import answer, explained, section_of, sections, warn
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "keras_xla"
 PAGE = ROOT / "docs" / "troubleshooting.md"
 # What shows a text to a user, beside an error. A `print` counts if it goes to standard error.
 SPEAKERS = re.compile(
-    r"(warnings\.warn|parser\.error|sys\.exit|sys\.stderr\.write|tf\.debugging\.Assert|"
+    r"(warn|parser\.error|sys\.exit|sys\.stderr\.write|tf\.debugging\.Assert|"
     r"log(ging|ger)?\.(debug|info|warning|error|exception|critical))$"
 )
 _AS_PYTHON = "what Python says of a name that is not there"
@@ -215,3 +231,195 @@ def test_parts_of_messages_are_documented(parts):
     page = flat(PAGE.read_text())
     assert len(list(parts())) > 10
     assert not [text for text in parts() if flat(text) not in page]
+
+
+POINTER = "Cause and fix: python -m keras_xla --troubleshoot "
+EMPTY = "Prompt 3 is empty; expected at least one token."
+
+
+def troubleshoot(*words: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "keras_xla", "--troubleshoot", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@explained
+def complain(message: str = EMPTY):
+    raise ValueError(message)
+
+
+@explained
+class Complaint:
+    """A class whose errors are explained."""
+
+    def __init__(self, works: bool = True):
+        if not works:
+            complain()
+
+    def method(self, message: str = EMPTY):
+        """A method that complains."""
+        raise ValueError(message)
+
+    @classmethod
+    def of_class(cls):
+        raise ValueError(EMPTY)
+
+    @staticmethod
+    def of_none():
+        raise ValueError(EMPTY)
+
+    def pieces(self, message: str = EMPTY):
+        got = yield 1
+        if got != "stop":
+            raise ValueError(message)
+        return 2
+
+    def _hidden(self):
+        raise ValueError(EMPTY)
+
+
+def notes(function, *args) -> list[str]:
+    with pytest.raises(Exception) as raised:
+        function(*args)
+    return getattr(raised.value, "__notes__", [])
+
+
+@pytest.mark.parametrize(
+    "function",
+    (
+        complain,
+        Complaint().method,
+        Complaint.of_class,
+        Complaint.of_none,
+        lambda: list(Complaint().pieces()),
+        lambda: Complaint(works=False),  # which passes two that are explained
+    ),
+)
+def test_an_error_says_once_how_to_read_more(function):
+    assert notes(function) == [POINTER + "prompt-is-empty"]
+
+
+def test_what_is_private_is_left_alone():
+    assert notes(Complaint()._hidden) == []
+
+
+def test_a_generator_that_is_explained_takes_and_returns_what_it_did():
+    pieces = Complaint().pieces()
+    assert next(pieces) == 1
+    with pytest.raises(StopIteration) as end:
+        pieces.send("stop")
+    assert end.value.value == 2
+    pieces = Complaint().pieces()
+    next(pieces)
+    pieces.close()
+
+
+def test_what_is_explained_looks_as_before_to_who_asks():
+    assert Complaint.method.__doc__ == "A method that complains."
+    assert str(inspect.signature(Complaint)) == "(works: bool = True)"
+
+
+def test_tracebacks_have_no_frame_of_the_decorator():
+    try:
+        list(Complaint().pieces())
+    except ValueError as error:
+        assert [each.name for each in traceback.extract_tb(error.__traceback__)][1:] == ["pieces"]
+    try:
+        complain()
+    except ValueError as error:
+        assert [each.name for each in traceback.extract_tb(error.__traceback__)][1:] == ["complain"]
+
+
+@pytest.mark.parametrize("message", ("", "division by zero", "Received nothing that this page knows", "X" * 100_000))
+def test_errors_of_others_are_left_as_they_are(message):
+    assert notes(complain, message) == []
+    assert notes(Complaint().method, message) == []
+
+
+def test_an_error_comes_through_where_the_page_cannot_be_read(monkeypatch):
+    monkeypatch.setattr(troubleshooting, "section_of", lambda message: 1 / 0)
+    assert notes(complain) == []
+
+
+def test_warnings_say_how_to_read_more():
+    message = (
+        "model.gguf does not say how its tokenizer cuts text (tokenizer.ggml.pre is 'default'): using GPT-2's way."
+    )
+    with pytest.warns(UserWarning) as caught:
+        warn(message + " If the model was trained with another, convert it to GGUF again.")
+        warn("Another one.", DeprecationWarning)
+    pointer = POINTER + "a-gguf-file-does-not-say-how-its-tokenizer-cuts-text"
+    assert [str(each.message).partition("\n")[2] for each in caught] == [pointer, ""]
+    assert [each.filename for each in caught] == [__file__] * 2
+    assert caught[1].category is DeprecationWarning
+
+
+def test_a_warning_can_be_an_error_still():
+    with warnings.catch_warnings(), pytest.raises(UserWarning, match="Another"):
+        warnings.simplefilter("error")
+        warn("Another one.")
+
+
+@pytest.mark.parametrize("each", sections(), ids=lambda section: section.anchor)
+def test_every_section_is_found_by_its_anchor_and_tells_what_to_do(each):
+    assert answer(each.anchor) == each.text.strip()
+    assert re.search(r"\*\*Fix\*\*|\*\*Fixes\*\*|nothing to do|need(s)? no|no fix", each.text, re.IGNORECASE), (
+        each.title
+    )
+
+
+def test_anchors_are_unique():
+    anchors = [section.anchor for section in sections()]
+    assert len(anchors) == len(set(anchors)) > 150
+
+
+def test_the_section_of_most_words_is_the_one():
+    named = "Negative prompt 0 is empty; expected at least one token."
+    assert section_of(named).anchor == "prompt-is-empty"
+    lines = f"ValueError: {EMPTY}\n{POINTER}prompt-is-empty"  # pasted as Python prints it
+    assert section_of(lines).anchor == "prompt-is-empty"
+
+
+@hypothesis.given(st.text())
+@hypothesis.settings(max_examples=200)
+def test_any_text_is_looked_up(text):
+    section = section_of(text)
+    assert section is None or section in sections()
+
+
+def test_the_command_shows_a_section_by_anchor_message_or_words():
+    section = section_of(EMPTY)
+    for words in (["prompt-is-empty"], [EMPTY], EMPTY.split()):
+        assert troubleshoot(*words).stdout.strip() == section.text.strip()
+    several = answer("grammar tokenizer")
+    assert several.count("**Fix**") > 1
+
+
+def test_the_command_lists_what_there_is():
+    listed = troubleshoot().stdout
+    assert all(f"{section.anchor}\n    {section.title}\n" in listed for section in sections())
+
+
+def test_the_command_says_when_the_page_has_nothing():
+    done = troubleshoot("no-such-section")
+    assert done.returncode == 2 and "'no-such-section', of which docs/troubleshooting.md has nothing" in done.stderr
+
+
+def test_errors_of_the_layer_and_of_training_point_to_their_sections(undocumented):
+    layers = [keras.layers.Embedding(50, 4), keras.layers.GRU(4, return_sequences=True), keras.layers.Dense(50)]
+    layer = keras_xla.XLAGenerationLayer(keras.Sequential([keras.Input((None,), dtype="int32"), *layers]))
+    assert notes(layer.generate, [[]]) == [POINTER + "prompt-is-empty"]
+    assert notes(layer.stream, [[]]) == [POINTER + "prompt-is-empty"]
+    assert notes(layer.generate, [[50]]) == [POINTER + "token-ids-outside-of-the-vocabulary"]
+    assert notes(lambda: keras_xla.callbacks.XLACompile("on")) == [POINTER + "jit_compile-has-an-unknown-value"]
+    model = keras.Sequential([keras.Input((None, 1)), keras.layers.GlobalAveragePooling1D()])
+    keras_xla.compile(model, "sgd", "mse")
+    batches = ((np.zeros((2, length, 1)), np.zeros((2, 1))) for length in [4, 8] * 8 + [9])
+    padded = keras_xla.bucket_lengths(batches, buckets=[4, 8])
+    assert notes(lambda: model.fit(padded, verbose=0)) == [POINTER + "a-batch-is-longer-than-the-largest-bucket"]
+    assert not undocumented
+
+
+def test_an_error_of_keras_is_left_as_it_is():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    keras_xla.compile(model, "sgd", "mse")
+    assert notes(lambda: model.fit(np.zeros((4, 3)), np.zeros((4, 1)), verbose=0)) == []

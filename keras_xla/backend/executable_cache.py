@@ -10,11 +10,11 @@ import hashlib
 import importlib
 import os
 import pathlib
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from keras_xla.cache_folder import cache_folder, let_go_of_the_oldest, write_whole
+from keras_xla.troubleshooting import explained, warn
 
 MAGIC = b"keras_xla executable 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -40,6 +40,7 @@ _settings = CacheSettings()
 _told: set[str] = set()
 
 
+@explained
 def compile_cache(
     folder: str | os.PathLike | None = None, *, max_bytes: int | None = None, enabled: bool = True
 ) -> CacheSettings:
@@ -163,4 +164,4 @@ class ExecutableCache:
     def _warn(self, message: str) -> None:
         if message not in _told:
             _told.add(message)
-            warnings.warn(message, stacklevel=2)
+            warn(message, stacklevel=2)

@@ -1,5 +1,6 @@
 """Values of options, checked: what was received, what was expected, what to do. Standard library only."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
@@ -75,6 +76,11 @@ def _one_constraint(name: str, value: Any) -> Any:
     if value is not None and not isinstance(value, wanted):
         kind = "a dict or a string of JSON" if name == "json_schema" else "a string"
         raise TypeError(f"Received {name}={value!r}; expected {kind}.")
+    if isinstance(value, Mapping):
+        try:
+            json.dumps(dict(value))
+        except (TypeError, ValueError) as error:  # a ValueError for what holds itself
+            raise type(error)(f"Received {name}={value!r}, which JSON cannot hold: {error}") from error
     return value
 
 

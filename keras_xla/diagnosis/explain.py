@@ -13,6 +13,7 @@ from keras_xla.diagnosis.advice import fix_for_layer, fix_for_op, reason_for_lay
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.private.keras import flat_layers
 from keras_xla.private.names import otherwise
+from keras_xla.troubleshooting import explained
 
 _layers = otherwise([])(flat_layers)  # then XLA says what it cannot compile, without the layers
 
@@ -77,6 +78,7 @@ class Explanation:
         )
 
 
+@explained
 def explain(model: keras.Model, sample_batch: Any = None) -> Explanation:
     """Find what keeps XLA from compiling the forward pass of a model, without running it.
 

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import logging
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from keras_xla import backend
 from keras_xla.backend.steps import with_autograph
 from keras_xla.functions.buckets import Buckets
 from keras_xla.private.transformers import generation_config
+from keras_xla.troubleshooting import explained, warn
 
 _LENGTHS = tuple(2**k for k in range(5, 18))
 _IDS, _MASK = "input_ids", "attention_mask"
@@ -33,6 +33,7 @@ def adapt(fn: Callable, buckets: Mapping | None, make_compiled: Callable) -> "Co
     return CompiledGenerate(fn, buckets, make_compiled)
 
 
+@explained
 class CompiledGenerate:
     """`generate` of a TensorFlow model of transformers 4, with one XLA executable for each bucket of the prompts.
 
@@ -186,7 +187,7 @@ class CompiledGenerate:
             )
         if not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"{self.__name__}: max_length={config.max_length} counts the prompt, so every other prompt length "
                 "compiles again. Pass max_new_tokens.",
                 stacklevel=6,

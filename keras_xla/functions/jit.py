@@ -24,6 +24,7 @@ from keras_xla.functions.buckets import Buckets, cut_back
 from keras_xla.functions.methods import OfInstances
 from keras_xla.private.keras import flat_layers, mask_if_known, put_mask
 from keras_xla.private.names import otherwise
+from keras_xla.troubleshooting import explained
 
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
@@ -34,6 +35,7 @@ _Key = tuple[Signature, tuple, tuple]
 _layers = otherwise([])(flat_layers)
 
 
+@explained
 def jit(
     fn: Callable | None = None,
     *,
@@ -107,6 +109,7 @@ def jit(
     return special or CompiledFunction(fn, buckets, pad_value, name, on_recompile)
 
 
+@explained
 class CompiledFunction:
     """A function with one XLA executable for each set of shapes, dtypes and static values; made by `keras_xla.jit`.
 

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,12 +16,14 @@ from keras_xla.cache_folder import write_whole
 from keras_xla.engine.executables import Executables
 from keras_xla.engine.kept import computed_with
 from keras_xla.logger import users_frame
+from keras_xla.troubleshooting import explained, warn
 
 MANIFEST = "compiled.json"
 FORMAT = 1
 _AGAIN = "Make it again with layer.save_compiled"
 
 
+@explained
 class SavedExecutables(keras.layers.Layer):
     """The methods of `XLAGenerationLayer` with which its executables are saved and read."""
 
@@ -157,7 +158,7 @@ def _put(executables: Sequence[Executables], bundle: ExecutableCache) -> list[st
             "were let go of to make room: raise max_bytes of keras_xla.compile_cache."
         )
     if assistants:
-        warnings.warn(
+        warn(
             f"keras_xla saves no executables of assistants: {'; '.join(assistants)}. They compile again.",
             stacklevel=users_frame(),
         )
@@ -190,7 +191,7 @@ def load(executables: Sequence[Executables], folder: pathlib.Path) -> None:
         )
     there, here = manifest["computed_with"], computed_with()
     if differ := [_difference(name, there.get(name), here[name]) for name in here if there.get(name) != here[name]]:
-        warnings.warn(
+        warn(
             f"keras_xla compiles again, for the executables in {folder} are not for here: {'; '.join(differ)}. "
             f"{_AGAIN} on such a machine.",
             stacklevel=users_frame(),

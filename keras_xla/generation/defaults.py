@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from keras_xla.config import GenerationOptions
 from keras_xla.config.values import as_integer
 from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.tokens import SpeechTokens
+from keras_xla.troubleshooting import warn
 
 _TOKENS = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
 _VOCABULARIES = ("vocab_size", "decoder_vocab_size")
@@ -82,7 +82,7 @@ def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[s
     own = {*SPEECH_FIELDS, *_SPEECH_TOKENS} if speech else set()
     _, ignored = config.checkpoint_defaults({name: value for name, value in stored.items() if name not in own})
     if ignored:
-        warnings.warn(
+        warn(
             f"{where}: its generation_config.json sets {ignored}, which keras_xla does not implement: completions will "
             "differ from Hugging Face's.",
             stacklevel=3,

@@ -12,8 +12,10 @@ from keras_xla.backend.tensorboard import Summaries
 from keras_xla.engine.kept import is_of_known_layers
 from keras_xla.generation.layer import XLAGenerationLayer
 from keras_xla.models.sources.live import SameWeights
+from keras_xla.troubleshooting import explained
 
 
+@explained
 class GenerateSamples(keras.callbacks.Callback):
     """Generate with the weights being trained at the end of epochs, and print or keep what comes.
 

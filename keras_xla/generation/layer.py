@@ -27,9 +27,13 @@ from keras_xla.generation.text.methods import TextMethods
 from keras_xla.generation.text.pipeline import TextPipeline
 from keras_xla.models.sources.live_models import as_decoder, options_of, quantized, tokenizer_of
 from keras_xla.private.keras import forget, in_stateless_scope, outputs_of_calls
+from keras_xla.private.keras_tracebacks import hide_frames
+from keras_xla.tracebacks import FOLDER
+from keras_xla.troubleshooting import explained
 
 
 @keras.saving.register_keras_serializable(package="keras_xla")
+@explained
 class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, FromPretrained):
     """A Keras layer that generates text or transcribes speech, compiled by XLA for a few fixed shapes.
 
@@ -127,6 +131,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
     ):
         if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int) or cache_bytes < 1:
             raise ValueError(f"Received cache_bytes={cache_bytes!r}; expected an int of at least 1.")
+        hide_frames(FOLDER)
         stored = options_of(model) if generation_config is None else generation_config
         decoder, tokenizer = as_decoder(model, quantization), tokenizer_of(model) if tokenizer is None else tokenizer
         stored = known_options(stored, f"the {type(model).__name__}", is_speech(decoder))
@@ -153,6 +158,9 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         self._generator = generator_for(decoder, tokens, **made, logits_processors=self._processors, name=self.name)
         self._text = TextPipeline(self._generator, return_prompt)
         self._speech = SpeechPipeline(self._generator, tokens, speech) if tokens else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)  # here, as all that is public here is `explained`
 
     def call(self, inputs):
         """Generate with the options of the layer; see the class for inputs and outputs."""

@@ -16,11 +16,13 @@ from keras_xla.generation.progress import Progress
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
+from keras_xla.troubleshooting import explained
 
 _SHORT = 2.0  # seconds of reading without a progress bar
 _MB = 10**6
 
 
+@explained
 class FromPretrained(keras.layers.Layer):
     """The method of `XLAGenerationLayer` that loads one."""
 

@@ -10,6 +10,7 @@ from keras_xla.generation.defaults import SPEECH_FIELDS
 from keras_xla.generation.tokenizer import LazyTokenizer, lazy
 from keras_xla.models.build import build
 from keras_xla.models.sources.safetensors_folder import open_tokenizer
+from keras_xla.troubleshooting import explained
 
 
 class LayerConfig(dict):
@@ -20,6 +21,7 @@ class LayerConfig(dict):
         self.tokenizer = tokenizer
 
 
+@explained
 class SavedWithTokenizer(keras.layers.Layer):
     """The tokenizer of `XLAGenerationLayer`, and the methods with which Keras saves it and makes it again."""
 

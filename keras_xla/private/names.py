@@ -4,10 +4,11 @@ import functools
 import inspect
 import sys
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from keras_xla.troubleshooting import warn
 
 _LOCK = threading.Lock()
 _TOLD: set[str] = set()
@@ -64,7 +65,7 @@ class Name:
             first = str(self) not in _TOLD
             _TOLD.add(str(self))
         if first:
-            warnings.warn(
+            warn(
                 f"keras_xla: {what}. All else works. To have that, too, install a version of {package} that keras_xla "
                 "was tested with, or a newer keras_xla.",
                 stacklevel=3,

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +37,7 @@ from keras_xla.training.steps.in_order import InOrder, evaluate_in_order, predic
 from keras_xla.training.steps.last_batch import filled_step, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
+from keras_xla.troubleshooting import warn
 
 METHODS = {"train": "fit", "test": "evaluate", "predict": "predict"}
 _STOPS = {"train": "stop_training", "test": "stop_evaluating", "predict": "stop_predicting"}
@@ -93,7 +93,7 @@ class Attachment:
             model.jit_compile = True
         if not self._said and not model.run_eagerly:
             self._said = True
-            warnings.warn(
+            warn(
                 f"{model.name!r} was compiled again by its own compile method and runs through keras_xla still, with "
                 f"jit_compile={self.jit_compile!r} as before. For plain Keras pass jit_compile=False to it.",
                 stacklevel=3,

@@ -7,8 +7,10 @@ from keras_xla.diagnosis.explain import refuse_layers
 from keras_xla.training.attach import Attachment, attach, attachment_of, detach, reset
 from keras_xla.training.compile import check_switch, require_jit
 from keras_xla.training.session import Session
+from keras_xla.troubleshooting import explained
 
 
+@explained
 class XLACompile(AnyKeras):
     """Run `fit`, `evaluate` or `predict` through XLA where that is faster, for a model compiled the plain way.
 

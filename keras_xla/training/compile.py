@@ -9,8 +9,10 @@ from keras_xla.backend.keras2 import is_keras2, require_model
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import refuse_layers
 from keras_xla.training.attach import Attachment, attach, detach, method_of
+from keras_xla.troubleshooting import explained
 
 
+@explained
 def compile(model: keras.Model, *args: Any, jit_compile: bool | str = "auto", **kwargs: Any) -> keras.Model:
     """Compile a model so that `fit`, `evaluate` and `predict` run through XLA where that is faster.
 

@@ -14,6 +14,7 @@ from keras_xla.training.compile import check_switch, take_over
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.functions import FunctionPolicy
 from keras_xla.training.reports.journal import Journal
+from keras_xla.troubleshooting import explained
 
 _OWNER = next(
     kind for kind in keras.Model.__mro__ if "compile" in vars(kind)
@@ -45,6 +46,7 @@ class _State:
 _STATE = _State()
 
 
+@explained
 def enable(jit_compile: bool | str = "auto") -> None:
     """Let every `model.compile(...)` from now on do what `keras_xla.compile(model, ...)` does.
 
@@ -86,6 +88,7 @@ def enable(jit_compile: bool | str = "auto") -> None:
         replace_functions(_policy_of)
 
 
+@explained
 def disable() -> None:
     """Undo `keras_xla.enable`: from now on plain Keras compiles models again.
 
@@ -111,6 +114,7 @@ def seen() -> tuple[list[SeenModel], list[FunctionPolicy]]:
 
 
 @functools.wraps(_COMPILE)
+@explained
 def _compile(self, *args, **kwargs):
     try:
         bound = _SIGNATURE.bind(self, *args, **kwargs)

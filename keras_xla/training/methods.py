@@ -2,17 +2,14 @@
 
 import functools
 import inspect
-import pathlib
 import types
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
-import keras_xla
 from keras_xla.backend.keras2 import model_class
-
-_FOLDER = str(pathlib.Path(keras_xla.__file__).parent)
+from keras_xla.private.keras_tracebacks import hide_frames
+from keras_xla.tracebacks import FOLDER
+from keras_xla.troubleshooting import explained
 
 
 class Methods:
@@ -24,6 +21,7 @@ class Methods:
 
     def put_on(self) -> None:
         """Put ours on the instance."""
+        hide_frames(FOLDER)
         for name, method in self._ours.items():
             setattr(self._model, name, method)
 
@@ -67,29 +65,7 @@ def _package(method: Any) -> str:
 
 def in_place_of(ours: Callable, plain: Callable) -> Callable:
     """A method of ours, with the signature and the help of the model's own."""
-
-    @functools.wraps(plain)
-    def call(*args, **kwargs):
-        try:
-            return ours(*args, **kwargs)
-        except Exception as error:
-            if keras.config.is_traceback_filtering_enabled():
-                error = error.with_traceback(_without_ours(error.__traceback__))
-            raise error
-
+    call = functools.wraps(plain)(explained(ours))
     vars(call)["__signature__"] = inspect.signature(plain)
     call.__doc__ = inspect.getdoc(plain)  # of a base class, often
     return call
-
-
-def _without_ours(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback without the frames of this package, as Keras leaves out its own."""
-    kept = []
-    while traceback is not None:
-        if not traceback.tb_frame.f_code.co_filename.startswith(_FOLDER):
-            kept.append(traceback)
-        traceback = traceback.tb_next
-    made = None
-    for each in reversed(kept):
-        made = types.TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return made

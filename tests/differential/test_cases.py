@@ -302,7 +302,7 @@ def test_inputs_that_are_none_raise_what_keras_raises(method):
     errors = []
     for compiled in (keras.Model.compile, keras_xla.compile):
         inputs = [keras.Input((2,), name="first"), keras.Input((2,), name="second")]
-        model = keras.Model(inputs, keras.layers.Add()(inputs))
+        model = keras.Model(inputs, keras.layers.Add()(inputs), name="sum")
         compiled(model, optimizer="sgd", loss="mse")
         data = ([None, None],) if method == "predict" else ([None, None], np.ones((2, 2)))
         with pytest.raises(Exception) as raised:

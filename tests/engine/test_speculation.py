@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from keras import ops
 
@@ -124,7 +124,7 @@ OPTIONS = {
 
 
 @pytest.mark.quick_on_jax
-@examples(12, suppress_health_check=["function_scoped_fixture"])
+@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PROMPTS, st.sampled_from(sorted(OPTIONS)), st.sampled_from([1, 5]), st.sampled_from([None, 1, 3]))
 def test_what_is_made_is_what_is_made_without_guesses(always, texts, name, guesses, count):
     plain, _ = generate(texts, {}, **OPTIONS[name])

@@ -30,6 +30,8 @@ PERSON = {
     "additionalProperties": False,
 }
 REGEXES = [r"[a-c]{3}", r"(yes|no)", r"\d{4}-\d\d-\d\d", r"x*yz"]
+HOLDS_ITSELF: dict = {}
+HOLDS_ITSELF["not"] = HOLDS_ITSELF
 GRAMMAR = r"""start: "go" ("left" | "right") /[0-9]{1,2}/ """
 
 
@@ -127,6 +129,8 @@ def test_what_is_cut_off_is_said(layer):
         (dict(json_schema="{"), ValueError, "json_schema='{'"),
         (dict(json_schema={"type": "nonsense"}), ValueError, "nonsense"),
         (dict(json_schema=3), TypeError, "a dict or a string"),
+        (dict(json_schema={"enum": {"a"}}), TypeError, "json_schema={'enum': {'a'}}, which JSON cannot hold: .* set"),
+        (dict(json_schema=HOLDS_ITSELF), ValueError, "which JSON cannot hold: Circular"),
         (dict(regex="("), ValueError, "regex="),
         (dict(regex=[["x"]]), TypeError, "regex=.'x'.; expected a string"),
         (dict(grammar="start: nothing"), ValueError, "grammar="),

@@ -126,6 +126,26 @@ def test_bad_functions(model, functions, error, text):
         layer_of(model, *functions)
 
 
+def no_number(tokens, logits, step):
+    bad = ops.logical_and(ops.any(tokens == 5, axis=1, keepdims=True), step == 1)
+    return ops.where(bad, ops.log(-ops.ones_like(logits)), logits)
+
+
+@pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_beams": 2}], ids=str)
+def test_a_processor_that_makes_nan(model, options):
+    layer = layer_of(model, no_number)
+    with pytest.raises(ValueError, match=r"for rows \[1\], .* a logits processor returns NaN"):
+        layer.generate([[6, 7], [5, 8]], **options)
+    made = layer.generate([[6, 7], [5, 8]], on_error="skip", **options)
+    assert np.isnan(made["scores"]).tolist() == [False, True]
+
+
+def test_a_processor_that_makes_nan_of_some_tokens(model):
+    layer = layer_of(model, lambda tokens, logits, step: ops.where(ops.arange(logits.shape[-1]) == 3, np.nan, logits))
+    with pytest.raises(ValueError, match="a logits processor returns NaN"):
+        layer.generate([[6, 5]])
+
+
 def test_a_processor_that_changes_the_shape(model):
     with pytest.raises(ValueError, match=r"'wrong_shape' returned the shape \(1, 5\)"):
         layer_of(model, wrong_shape).generate([[5, 6]])

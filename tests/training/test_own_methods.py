@@ -115,19 +115,19 @@ def test_enable_needs_no_word():
 
 
 def raised(make):
-    """The error of a fit on rows that are too long, and the files that its traceback shows."""
+    """The error of a fit on rows that are too long, and the functions that its traceback shows."""
     keras.utils.clear_session()  # names are in the message
     model = classifier("net")
     make(model, **OPTIONS)
     with pytest.raises(Exception) as error:
         model.fit(np.zeros((64, 21)), Y[:64], verbose=0)
-    return type(error.value), str(error.value), [frame.filename for frame in traceback.extract_tb(error.tb)]
+    return type(error.value), str(error.value), [frame.name for frame in traceback.extract_tb(error.tb)]
 
 
 def test_a_wrong_shape_is_the_error_of_plain_keras():
-    (plain, told, _), (ours, told_ours, files) = raised(keras.Model.compile), raised(compile)
-    assert ours is plain and told_ours == told
-    assert sum("/keras_xla/training" in file or "/keras_xla/backend" in file for file in files) <= 1
+    plain, ours = raised(keras.Model.compile), raised(compile)
+    assert ours == plain
+    assert plain[2][-1] == "assert_input_compatibility"
 
 
 class Sees(keras.callbacks.Callback):

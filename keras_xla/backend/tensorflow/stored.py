@@ -12,7 +12,6 @@ import hashlib
 import pathlib
 import re
 import threading
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,6 +26,7 @@ from keras_xla.logger import users_frame
 from keras_xla.private.names import Gone
 from keras_xla.private.tensorflow import definition, flat_call, named_function
 from keras_xla.private.xla_folder import ask_for_it, folder_of_xla, move_folder
+from keras_xla.troubleshooting import warn
 
 _known: dict[str, "Stored"] = {}  # TensorFlow keeps their executables for as long as the process lives
 _lock = threading.Lock()
@@ -58,7 +58,7 @@ def prepare_to_read() -> None:
     try:
         ask_for_it()
     except RuntimeError as error:
-        warnings.warn(
+        warn(
             f"keras_xla reads traced functions, but XLA compiles them again. {error}",
             stacklevel=users_frame(),
         )

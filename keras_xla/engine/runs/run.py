@@ -157,8 +157,9 @@ def refuse_broken(rows: Sequence[int]) -> None:
     if len(rows):
         raise ValueError(
             f"The model's logits are NaN for rows {list(map(int, rows))}, or the options forbid every token: weights "
-            "hold NaN or infinity, the dtype overflows, or options such as suppress_tokens, bad_words_ids and "
-            "no_repeat_ngram_size leave no token. Check the weights, or loosen the options."
+            "hold NaN or infinity, the dtype overflows, a logits processor returns NaN, or options such as "
+            "suppress_tokens, bad_words_ids and no_repeat_ngram_size leave no token. Check the weights, or loosen the "
+            "options."
         )
 
 

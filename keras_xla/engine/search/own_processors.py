@@ -73,7 +73,8 @@ def _processor(name: str, function: Callable) -> Processor:
                 f"The logits processor {name!r} returned the shape {tuple(processed.shape)}; expected that of the "
                 f"logits, {tuple(scores.shape)}."
             )
-        return ops.maximum(processed, OFF)  # where it says -inf
+        broken = ops.any(ops.isnan(processed), axis=-1, keepdims=True)
+        return ops.where(broken, np.nan, ops.maximum(processed, OFF))  # -inf is off; a NaN is all its row's
 
     def wanted(options: GenerationOptions) -> bool:
         return options.processor_options.get(name, {}) is not None

@@ -16,6 +16,7 @@ _INTEGERS = ("prompt_end", "min_new_tokens", "min_length", "pad", "early_stoppin
 ROW_INTEGERS = ("starts", "rows", "max_new_tokens", "top_k")
 _ROW_FLOATS: tuple[str, ...] = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 _ROW_FLOATS += ("length_penalty", "guidance_scale")
+_LEAST_TEMPERATURE = 1e-20  # the likeliest token has all the probability; much less, and float32 overflows
 
 
 class Request(NamedTuple):
@@ -141,6 +142,7 @@ def make_request(
     }
     batch = len(starts)
     wanted = {name: _filled(getattr(options, name), batch) for name in (*ROW_INTEGERS[2:], *_ROW_FLOATS)}
+    wanted["temperature"] = np.maximum(wanted["temperature"], _LEAST_TEMPERATURE)
     integers = [starts, rows, *(wanted[name] for name in ROW_INTEGERS[2:])]
     extras = {"allowed": allowed}
     extras |= {} if source is None else {"source": source}

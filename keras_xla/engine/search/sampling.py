@@ -112,8 +112,9 @@ class Sampling:
         return Progress(state.tokens, state.lengths, state.done)
 
     def _greedy(self, scores):
-        """The next token of each row, and that there is one: Hugging Face takes 0 where all are forbidden."""
-        return samplers.greedy(scores), ops.ones(scores.shape[:1], "bool")
+        """The next token of each row, and whether it has a score: Hugging Face takes 0 where all are forbidden."""
+        token = samplers.greedy(scores)
+        return token, ops.logical_not(ops.isnan(ops.take_along_axis(scores, token[:, None], axis=-1)[:, 0]))
 
     def _draw(self, scores, step):
         """The next token of each row, and whether any was left to draw."""

@@ -4,12 +4,15 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from keras_xla.troubleshooting import explained
+
 if TYPE_CHECKING:
     from keras_xla.generation.layer import XLAGenerationLayer
 
 Message = Mapping[str, Any]
 
 
+@explained
 class Chat:
     """A conversation with a layer's model; `XLAGenerationLayer.chat` makes it.
 

@@ -1,7 +1,6 @@
 """One call of a layer: prompts as rows of ids, and what comes of them, whole or token after token."""
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from keras_xla.generation.text.pieces import TextPieces
 from keras_xla.generation.text.stop_strings import StopStrings
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.logger import users_frame
+from keras_xla.troubleshooting import warn
 
 # Of a call in a stream. A call costs about a millisecond beside its tokens. What takes less than a tenth of a second
 # seems to happen at once (J. Nielsen, Usability Engineering, 1993, chapter 5).
@@ -359,7 +359,7 @@ class Completion:
                 if not guide.complete:
                     cut_off.append(number)
         if cut_off:
-            warnings.warn(
+            warn(
                 f"The answers {cut_off} ended before they had followed their json_schema, regex or grammar to its end. "
                 "Pass a larger max_new_tokens, or bounds such as maxLength.",
                 stacklevel=users_frame(),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from keras_xla.engine.scorer import MOST_TOP, Logprobs
+from keras_xla.troubleshooting import explained
 
 
 class ScoredText(str):
@@ -27,6 +28,7 @@ class ScoredText(str):
         return str(self), self.scored
 
 
+@explained
 def perplexity(scored: Sequence[Logprobs]) -> float:
     """Compute the perplexity of what `XLAGenerationLayer.score` returned.
 

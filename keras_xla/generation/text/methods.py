@@ -14,11 +14,13 @@ from keras_xla.generation.text.chat import Chat, listed
 from keras_xla.generation.text.pipeline import TextPipeline
 from keras_xla.generation.text.skipping import Sifted, check_on_error
 from keras_xla.generation.tokenizer import LazyTokenizer
+from keras_xla.troubleshooting import explained
 
 # Arguments of `generate` that are no options.
 _OF_A_CALL = ("cancel", "reuse_prompt", "output_logprobs", "top_logprobs", "negative_prompt", "verbose")
 
 
+@explained
 class TextMethods:
     """The methods of `XLAGenerationLayer` for models of text: streams, chats, saved prompts and scores."""
 
@@ -74,7 +76,7 @@ class TextMethods:
             raise ValueError("Received speech; only text and token ids come in a stream. Use generate.")
         call = dict(reuse_prompt=reuse_prompt, cancel=cancel, assistant=self._assistant(assistant))
         call |= dict(negative_prompt=negative_prompt)
-        return self._text.completion(inputs, self._tokenizer, self.options, overrides, **call).stream()
+        return _passed_on(self._text.completion(inputs, self._tokenizer, self.options, overrides, **call).stream())
 
     def _generate_text(
         self, inputs: Any, overrides: Mapping[str, Any], streamer: Any, negative_prompt: Any, on_error: str, **call: Any
@@ -241,3 +243,8 @@ class TextMethods:
         first = [] if system is None else [{"role": "system", "content": system}]
         layer: Any = self  # an `XLAGenerationLayer`
         return Chat(layer, layer.tokenizer, [*first, *listed(messages)], overrides, self._text.chat_cache(reuse_prompt))
+
+
+@explained
+def _passed_on(pieces: Iterator[Any]) -> Iterator[Any]:
+    yield from pieces

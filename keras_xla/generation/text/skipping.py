@@ -1,7 +1,6 @@
 """Prompts that a model cannot run are left out; all others are completed."""
 
 import re
-import warnings
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.logprobs import no_arrays
 from keras_xla.generation.text.pipeline import Asked, TextPipeline
 from keras_xla.logger import users_frame
+from keras_xla.troubleshooting import warn
 
 ON_ERROR = ("raise", "skip")
 _MOST_TOLD = 5
@@ -159,9 +159,7 @@ class Sifted:
             named, found = re.subn(r"^(Prompt|Chat|Negative prompt|Decoder prompt) 0\b", rf"\1 {i}", bad[i])
             said.append(named if found else f"Prompt {i}: {named}")
         more = f" And {len(bad) - len(said)} more." if len(bad) > len(said) else ""
-        warnings.warn(
-            f"{len(bad)} of {self._count} prompts have no answer. {' '.join(said)}{more}", stacklevel=users_frame()
-        )
+        warn(f"{len(bad)} of {self._count} prompts have no answer. {' '.join(said)}{more}", stacklevel=users_frame())
 
 
 def _taken(rows: Rows | None, numbers: np.ndarray) -> Any:

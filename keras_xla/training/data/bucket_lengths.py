@@ -12,12 +12,14 @@ from keras_xla import backend
 from keras_xla.backend.signature import batch_names
 from keras_xla.functions.buckets import POW2
 from keras_xla.training.data.padding import WHO, Padding, with_names
+from keras_xla.troubleshooting import explained
 
 SMALLEST = 16  # of "pow2": below it, one more executable costs more than the padding
 LOOKED_AT = 8  # batches that tell which leaves vary
 _PEEKED = 2  # batches whose shapes Keras takes for those of all, on TensorFlow
 
 
+@explained
 def bucket_lengths(
     data: Any,
     buckets: Sequence[int] | str = POW2,
@@ -136,6 +138,7 @@ def sizes_of(buckets: Sequence[int] | str, budget: int) -> tuple[int, ...]:
     return sizes
 
 
+@explained
 class PaddedPyDataset(keras.utils.PyDataset):
     """A `PyDataset` whose batches are padded; everything else is that of the one inside."""
 
@@ -242,6 +245,7 @@ class _Open(np.ndarray):
         return function(*plain[0], **plain[1])
 
 
+@explained
 def _generator(batches: Iterable, padding: Padding) -> Iterator:
     for index, batch in enumerate(batches):
         yield padding(batch, Arrays(index < _PEEKED))

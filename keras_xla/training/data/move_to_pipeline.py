@@ -12,10 +12,12 @@ from keras_xla.diagnosis.advice import fix_for_layer
 from keras_xla.diagnosis.explain import explain, layer_blockers
 from keras_xla.private.keras import flat_layers, is_of_keras, maker_of, mask_of, nodes_of, runs_in_tf_data
 from keras_xla.training.data.layer_graph import blocked, ends_of, inlined, is_graph, match, run
+from keras_xla.troubleshooting import explained
 
 WHO = "keras_xla.move_to_pipeline"
 
 
+@explained
 def move_to_pipeline(model: keras.Model) -> tuple["Preprocess", keras.Model]:
     """Split a model into leading layers for the `tf.data` pipeline and the rest, which XLA compiles as a whole.
 
@@ -87,6 +89,7 @@ def move_to_pipeline(model: keras.Model) -> tuple["Preprocess", keras.Model]:
     return preprocess, _made(model, given, outputs)
 
 
+@explained
 class Preprocess:
     """Runs the layers that `keras_xla.move_to_pipeline` moved; for `dataset.map`, or for batches at hand.
 

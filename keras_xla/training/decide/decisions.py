@@ -11,10 +11,10 @@ import math
 import pathlib
 import time
 import uuid
-import warnings
 from dataclasses import asdict, dataclass, field
 
 from keras_xla.cache_folder import cache_folder, let_go_of_the_oldest, write_whole
+from keras_xla.troubleshooting import warn
 
 FORMAT = 2
 MOST_KEPT = 1000  # decisions on disk; the oldest ones go
@@ -135,7 +135,7 @@ class Decisions:
     def _warn(self, what: str, message: str) -> None:
         if (what, str(self.folder)) not in _warned:
             _warned.add((what, str(self.folder)))
-            warnings.warn(message, stacklevel=3)
+            warn(message, stacklevel=3)
 
 
 def decisions() -> Decisions:

@@ -15,11 +15,13 @@ from keras_xla.backend.tensorboard import Summaries
 from keras_xla.cache_folder import write_whole
 from keras_xla.training.reports.model_report import report_of, require_attachment
 from keras_xla.training.reports.period import Period, Stretch, peak_memory
+from keras_xla.troubleshooting import explained
 
 FORMAT = 1
 _CODE = " " * 4  # before lines that Markdown leaves as they are
 
 
+@explained
 class CompileReport(AnyKeras):
     """Report what was compiled and why, what was decided, step times and memory, while a model runs.
 

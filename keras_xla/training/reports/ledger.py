@@ -1,11 +1,11 @@
 """The compilations of one step function, each written to the compile log with its cause."""
 
 import threading
-import warnings
 
 from keras_xla.backend.compile_log import record
 from keras_xla.backend.signature import Signature, describe, describe_change
 from keras_xla.training.reports.journal import ADVICE, MANY, Journal
+from keras_xla.troubleshooting import warn
 
 STEPS_AT_A_TIME = {"one step", "several steps"}  # executables on JAX
 
@@ -44,7 +44,7 @@ class Ledger:
             self._journal.compiled(event)
             self._events += 1
             if self._events == MANY + 1:
-                warnings.warn(
+                warn(
                     f"{self._name} has been compiled {self._events} times, each for batches of other shapes, the last "
                     f"because of {cause}. {ADVICE}",
                     stacklevel=2,

@@ -11,6 +11,7 @@ from keras_xla.backend.keras2 import require_model
 from keras_xla.training.attach import Attachment, attachment_of
 from keras_xla.training.reports.journal import ADVICE, KINDS, MANY, Compilation, Decision, Snapshot
 from keras_xla.training.reports.table import hanging, milliseconds, table
+from keras_xla.troubleshooting import explained
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class ModelReport:
         return "compiled\n" + table(header, rows, range(2, 3 + len(around))) if rows else ""
 
 
+@explained
 def model_report(model: keras.Model) -> ModelReport:
     """Tell what was decided for a model, what was compiled for it, and how its steps ran.
 

@@ -4,7 +4,6 @@ transformers reads these too, but cuts text by GPT-2's rule where it does not kn
 (SmolLM's single digits, for one), without a word: the ids are then not those of the training.
 """
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from keras_xla.backend.requirements import require
 from keras_xla.models.sources.gguf.config import token_ids
 from keras_xla.models.sources.gguf.fields import Fields, shown
+from keras_xla.troubleshooting import warn
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -126,7 +126,7 @@ def _byte_level(fields: Fields, tokens: list[str], pre: str | None, path: str) -
             "The wrong one gives wrong ids: give the tokenizer of the original model."
         )
     if pre == "default":
-        warnings.warn(
+        warn(
             f"{path} does not say how its tokenizer cuts text (tokenizer.ggml.pre is 'default'): using "
             "GPT-2's way. If the model was trained with another, convert it to GGUF again.",
             stacklevel=4,

@@ -1,0 +1,157 @@
+"""Where errors and warnings are explained: a page of the documentation, which the wheel brings along."""
+
+import functools
+import inspect
+import pathlib
+import re
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+from keras_xla.tracebacks import hide_ours
+
+OPTION = "--troubleshoot"
+_POINTER = f"Cause and fix: python -m keras_xla {OPTION} "
+_FEWEST_CHARACTERS = 16  # of a documented message, without its placeholders: fewer stand in texts of others, too
+_Explained = TypeVar("_Explained", bound=Callable)
+
+
+class Section(NamedTuple):
+    """A section of the page: what a message says, why, and what to do."""
+
+    title: str
+    text: str
+
+    @property
+    def anchor(self) -> str:
+        """Its name in a link, made of the title as MkDocs and GitHub make it."""
+        return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", self.title).strip().lower())
+
+    def messages(self) -> Iterator[tuple[str, ...]]:
+        """The messages, each as its literal parts: what stands around the `<placeholders>`."""
+        for block in re.findall(r"^```text\n(.*?)^```", self.text, re.DOTALL | re.MULTILINE):
+            for message in re.split(r"\n(?! )", block.strip()):  # one that goes on in the next line is indented there
+                yield tuple(part for each in re.split(r"<[^<>\n]*>", message) if (part := _flat(each)))
+
+
+@functools.cache
+def sections() -> tuple[Section, ...]:
+    """All of the page, in its order."""
+    found = re.split(r"^### ", _page().read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return tuple(Section(each.partition("\n")[0], re.split(r"^## ", each, flags=re.MULTILINE)[0]) for each in found)
+
+
+def _page() -> pathlib.Path:
+    """In the wheel beside this file, in a checkout in its `docs`."""
+    here = pathlib.Path(__file__)
+    page = here.with_suffix(".md")
+    return page if page.exists() else here.parents[1] / "docs" / page.name
+
+
+def section_of(message: str) -> Section | None:
+    """The section with the message: of those whose literal parts are all in it, in order, the most literal one."""
+    text, found, most = _flat(message), None, _FEWEST_CHARACTERS - 1
+    for section, parts, characters in _documented():
+        if characters > most and _are_in(parts, text):
+            found, most = section, characters
+    return found
+
+
+@functools.cache
+def _documented() -> list[tuple[Section, tuple[str, ...], int]]:
+    return [(section, parts, sum(map(len, parts))) for section in sections() for parts in section.messages()]
+
+
+def _are_in(parts: tuple[str, ...], text: str) -> bool:
+    end = 0
+    for part in parts:
+        begin = text.find(part, end)
+        if begin < 0:
+            return False
+        end = begin + len(part)
+    return True
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def answer(question: str) -> str | None:
+    """What the page says on an anchor, a message or a few words; of no words its titles, and None if it says nothing.
+
+    Args:
+        question: What the user asks for, as written on the command line.
+    """
+    known = {section.anchor: section for section in sections()}
+    if not question.strip():
+        return "\n".join(f"{anchor}\n    {section.title}" for anchor, section in known.items())
+    exact = known.get(question.strip().lower().lstrip("#")) or section_of(question)
+    words = question.lower().split()
+    found = [exact] if exact else [each for each in sections() if all(word in each.text.lower() for word in words)]
+    return "\n\n".join(section.text.strip() for section in found) or None
+
+
+def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 1) -> None:
+    """`warnings.warn`, with the command that shows the section of the message."""
+    section = section_of(message)
+    pointer = f"\n{_POINTER}{section.anchor}" if section else ""
+    warnings.warn(message + pointer, category, stacklevel + 1)
+
+
+def point(error: BaseException) -> None:
+    """Note on an error with which command the page shows its section; once, and not on what the page has not."""
+    if any(note.startswith(_POINTER) for note in getattr(error, "__notes__", ())):
+        return
+    try:
+        section = section_of(str(error))
+    except Exception:  # a page that cannot be read, or an error that has no text: the error itself is what counts
+        return
+    if section:
+        error.add_note(_POINTER + section.anchor)
+
+
+def _tell(error: BaseException) -> None:
+    point(error)
+    hide_ours(error)
+
+
+def explained(what: _Explained) -> _Explained:
+    """Decorate what users call: errors that leave it have the note of `point`, and show no frames of ours.
+
+    Of a class it is the public methods.
+    """
+    if isinstance(what, type):
+        for name, method in list(vars(what).items()):
+            if name in ("__init__", "__call__") or not name.startswith("_"):
+                if isinstance(method, types.FunctionType):
+                    setattr(what, name, explained(method))
+                elif isinstance(method, (classmethod, staticmethod)):
+                    setattr(what, name, type(method)(explained(method.__func__)))
+        return what
+    explain = _explained_generator if inspect.isgeneratorfunction(what) else _explained_function
+    made = functools.wraps(what)(explain(what))
+    vars(made)["__signature__"] = inspect.signature(what)  # `getfullargspec`, with which Keras asks, looks for no other
+    return made  # type: ignore[return-value]
+
+
+def _explained_generator(what: Callable) -> Callable:
+    def generate(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return (yield from what(*args, **kwargs))
+        except Exception as error:
+            _tell(error)
+            raise
+
+    return generate
+
+
+def _explained_function(what: Callable) -> Callable:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return what(*args, **kwargs)
+        except Exception as error:
+            _tell(error)
+            raise
+
+    return call
