@@ -35,13 +35,13 @@ def main() -> None:
     options = parser.parse_args()
     module = options.module[0] if options.module else None
     command = options.module if module else options.script
+    if options.troubleshoot is not None:
+        _tell_cause(parser, options)
+        return
     if options.decisions or options.clear_decisions:
         if command:
             parser.error(f"--decisions and --clear-decisions run no script; they received {' '.join(command)!r}")
         _tell_decisions(options.clear_decisions)
-        return
-    if options.troubleshoot is not None:
-        _tell_cause(parser, options.troubleshoot)
         return
     if not command:
         parser.error("a script to run is missing: python -m keras_xla [options] script.py [arguments]")
@@ -232,11 +232,20 @@ def _tell_decisions(clear: bool) -> None:
     print(f"removed {memory.clear()} from {memory.folder}" if clear else f"in {memory.folder}")
 
 
-def _tell_cause(parser: argparse.ArgumentParser, words: list[str]) -> None:
-    told = troubleshooting.answer(question := " ".join(words))
+def _tell_cause(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.decisions or options.clear_decisions:
+        parser.error(f"{OPTION} received --decisions or --clear-decisions; pass one of them")
+    question = " ".join([*options.troubleshoot, *options.script, *(options.module or [])])
+    try:
+        told = troubleshooting.answer(question)
+    except OSError as error:
+        parser.error(f"{OPTION} cannot read its page, which the wheel of keras_xla brings along: {error}")
     if told is None:
         parser.error(f"{OPTION} received {question!r}, of which docs/troubleshooting.md has nothing; try fewer words")
-    print(told)
+    try:
+        print(told, flush=True)
+    except BrokenPipeError:  # whoever reads it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell(switch: Switch, command: list[str], seconds: float, report: pathlib.Path | None, quiet: bool) -> None:

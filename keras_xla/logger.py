@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 
 logger = logging.getLogger("keras_xla")
 VARIABLE = "KERAS_XLA_LOG_LEVEL"
@@ -26,11 +25,3 @@ def show_what_is_asked_for() -> None:
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         logger.addHandler(handler)
         logger.propagate = False  # absl, which TensorFlow imports, would write each line once more
-
-
-def users_frame() -> int:
-    """How far above the caller the first frame is that is not of this package, as `warnings.warn` counts."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "keras_xla":
-        frame, level = frame.f_back, level + 1
-    return level

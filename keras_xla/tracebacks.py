@@ -18,7 +18,7 @@ def hide_ours(error: BaseException) -> None:
     traceback = error.__traceback__ and error.__traceback__.tb_next
     if config is None or config.is_traceback_filtering_enabled():
         traceback = _filtered(traceback)
-    error.__traceback__ = traceback
+    BaseException.with_traceback(error, traceback)  # an error that lets nobody set attributes, too
 
 
 def _filtered(traceback: types.TracebackType | None) -> types.TracebackType | None:

@@ -4,6 +4,7 @@ What tests meet is looked up there, too, as it was said: `undocumented` in conft
 """
 
 import ast
+import dataclasses
 import functools
 import inspect
 import pathlib
@@ -273,6 +274,9 @@ class Complaint:
             raise ValueError(message)
         return 2
 
+    def warns(self):
+        warn("A third one.")
+
     def _hidden(self):
         raise ValueError(EMPTY)
 
@@ -335,9 +339,57 @@ def test_errors_of_others_are_left_as_they_are(message):
     assert notes(Complaint().method, message) == []
 
 
-def test_an_error_comes_through_where_the_page_cannot_be_read(monkeypatch):
-    monkeypatch.setattr(troubleshooting, "section_of", lambda message: 1 / 0)
+@pytest.mark.parametrize(
+    "message",
+    (
+        "Received image of width=3; expected a square.",
+        "Received w=3; expected a float.",
+        "Received x=1; expected True or False.",
+    ),
+)
+def test_texts_of_others_that_sound_like_ours_are_left_as_they_are(message):
+    assert notes(complain, message) == []
+
+
+def test_errors_and_warnings_come_through_where_the_page_is_not_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(troubleshooting, "_page", lambda: tmp_path / "troubleshooting.md")
+    forget()
     assert notes(complain) == []
+    with pytest.warns(UserWarning, match="^Another one.$"):
+        warn("Another one.")
+    forget()
+
+
+def forget():
+    troubleshooting.sections.cache_clear()
+    troubleshooting._documented.cache_clear()
+
+
+@dataclasses.dataclass(frozen=True)
+class Unchangeable(Exception):
+    message: str
+
+
+class Odd(Exception):
+    def __str__(self):
+        raise ZeroDivisionError
+
+    def __setattr__(self, name, value):
+        raise ZeroDivisionError
+
+    def add_note(self, note):
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("error", (Unchangeable(EMPTY), Odd(EMPTY), SystemExit(EMPTY), KeyboardInterrupt()), ids=repr)
+def test_no_error_becomes_another(error):
+    @explained
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        fail()
+    assert raised.value is error
 
 
 def test_warnings_say_how_to_read_more():
@@ -347,9 +399,10 @@ def test_warnings_say_how_to_read_more():
     with pytest.warns(UserWarning) as caught:
         warn(message + " If the model was trained with another, convert it to GGUF again.")
         warn("Another one.", DeprecationWarning)
+        Complaint().warns()
     pointer = POINTER + "a-gguf-file-does-not-say-how-its-tokenizer-cuts-text"
-    assert [str(each.message).partition("\n")[2] for each in caught] == [pointer, ""]
-    assert [each.filename for each in caught] == [__file__] * 2
+    assert [str(each.message).partition("\n")[2] for each in caught] == [pointer, "", ""]
+    assert [each.filename for each in caught] == [__file__] * 3
     assert caught[1].category is DeprecationWarning
 
 
@@ -388,7 +441,8 @@ def test_any_text_is_looked_up(text):
 
 def test_the_command_shows_a_section_by_anchor_message_or_words():
     section = section_of(EMPTY)
-    for words in (["prompt-is-empty"], [EMPTY], EMPTY.split()):
+    asked = (["prompt-is-empty"], [EMPTY], EMPTY.split(), ["--quiet", "prompt-is-empty"], ["-m", "prompt-is-empty"])
+    for words in (*asked, ["Prompt is empty"], [f"{POINTER}prompt-is-empty"]):
         assert troubleshoot(*words).stdout.strip() == section.text.strip()
     several = answer("grammar tokenizer")
     assert several.count("**Fix**") > 1
@@ -404,11 +458,25 @@ def test_the_command_says_when_the_page_has_nothing():
     assert done.returncode == 2 and "'no-such-section', of which docs/troubleshooting.md has nothing" in done.stderr
 
 
+def test_the_command_does_one_thing():
+    done = troubleshoot("prompt-is-empty", "--clear-decisions")
+    assert done.returncode == 2 and "pass one of them" in done.stderr
+
+
+def test_a_reader_may_stop_reading():
+    command = f"{sys.executable} -m keras_xla --troubleshoot | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.count("\n") == 1 and "Traceback" not in done.stderr
+
+
 def test_errors_of_the_layer_and_of_training_point_to_their_sections(undocumented):
     layers = [keras.layers.Embedding(50, 4), keras.layers.GRU(4, return_sequences=True), keras.layers.Dense(50)]
     layer = keras_xla.XLAGenerationLayer(keras.Sequential([keras.Input((None,), dtype="int32"), *layers]))
     assert notes(layer.generate, [[]]) == [POINTER + "prompt-is-empty"]
     assert notes(layer.stream, [[]]) == [POINTER + "prompt-is-empty"]
+    for value in (0, "x", 1.5):
+        bad = notes(lambda value: layer.generate([[1]], max_new_tokens=value), value)
+        assert bad == [POINTER + "a-generation-option-has-a-wrong-value"]
     assert notes(layer.generate, [[50]]) == [POINTER + "token-ids-outside-of-the-vocabulary"]
     assert notes(lambda: keras_xla.callbacks.XLACompile("on")) == [POINTER + "jit_compile-has-an-unknown-value"]
     model = keras.Sequential([keras.Input((None, 1)), keras.layers.GlobalAveragePooling1D()])

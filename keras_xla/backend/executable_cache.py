@@ -164,4 +164,4 @@ class ExecutableCache:
     def _warn(self, message: str) -> None:
         if message not in _told:
             _told.add(message)
-            warn(message, stacklevel=2)
+            warn(message)

@@ -189,8 +189,7 @@ class CompiledGenerate:
             self._warned = True
             warn(
                 f"{self.__name__}: max_length={config.max_length} counts the prompt, so every other prompt length "
-                "compiles again. Pass max_new_tokens.",
-                stacklevel=6,
+                "compiles again. Pass max_new_tokens."
             )
         return new
 

@@ -15,7 +15,6 @@ from keras_xla.backend.executable_cache import ExecutableCache
 from keras_xla.cache_folder import write_whole
 from keras_xla.engine.executables import Executables
 from keras_xla.engine.kept import computed_with
-from keras_xla.logger import users_frame
 from keras_xla.troubleshooting import explained, warn
 
 MANIFEST = "compiled.json"
@@ -158,10 +157,7 @@ def _put(executables: Sequence[Executables], bundle: ExecutableCache) -> list[st
             "were let go of to make room: raise max_bytes of keras_xla.compile_cache."
         )
     if assistants:
-        warn(
-            f"keras_xla saves no executables of assistants: {'; '.join(assistants)}. They compile again.",
-            stacklevel=users_frame(),
-        )
+        warn(f"keras_xla saves no executables of assistants: {'; '.join(assistants)}. They compile again.")
     return [str(key) for key, there in saved.items() if there]
 
 
@@ -193,8 +189,7 @@ def load(executables: Sequence[Executables], folder: pathlib.Path) -> None:
     if differ := [_difference(name, there.get(name), here[name]) for name in here if there.get(name) != here[name]]:
         warn(
             f"keras_xla compiles again, for the executables in {folder} are not for here: {'; '.join(differ)}. "
-            f"{_AGAIN} on such a machine.",
-            stacklevel=users_frame(),
+            f"{_AGAIN} on such a machine."
         )
         return
     backend.prepare_to_read()

@@ -84,8 +84,7 @@ def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[s
     if ignored:
         warn(
             f"{where}: its generation_config.json sets {ignored}, which keras_xla does not implement: completions will "
-            "differ from Hugging Face's.",
-            stacklevel=3,
+            "differ from Hugging Face's."
         )
     return {name: value for name, value in stored.items() if name not in ignored}
 

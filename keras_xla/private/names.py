@@ -67,8 +67,7 @@ class Name:
         if first:
             warn(
                 f"keras_xla: {what}. All else works. To have that, too, install a version of {package} that keras_xla "
-                "was tested with, or a newer keras_xla.",
-                stacklevel=3,
+                "was tested with, or a newer keras_xla."
             )
         return Gone(what)
 

@@ -95,8 +95,7 @@ class Attachment:
             self._said = True
             warn(
                 f"{model.name!r} was compiled again by its own compile method and runs through keras_xla still, with "
-                f"jit_compile={self.jit_compile!r} as before. For plain Keras pass jit_compile=False to it.",
-                stacklevel=3,
+                f"jit_compile={self.jit_compile!r} as before. For plain Keras pass jit_compile=False to it."
             )
         return result
 

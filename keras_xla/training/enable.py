@@ -113,8 +113,8 @@ def seen() -> tuple[list[SeenModel], list[FunctionPolicy]]:
     return list(_STATE.models), list(_STATE.functions)
 
 
-@functools.wraps(_COMPILE)
 @explained
+@functools.wraps(_COMPILE)
 def _compile(self, *args, **kwargs):
     try:
         bound = _SIGNATURE.bind(self, *args, **kwargs)

@@ -22,7 +22,6 @@ from keras_xla.backend.packing import pack, structure_from_json, structure_to_js
 from keras_xla.backend.tensorflow.graphs.definitions import under, with_called
 from keras_xla.backend.tensorflow.machine import cpu_features, machine, on_gpu
 from keras_xla.backend.xla_flags import flags_file
-from keras_xla.logger import users_frame
 from keras_xla.private.names import Gone
 from keras_xla.private.tensorflow import definition, flat_call, named_function
 from keras_xla.private.xla_folder import ask_for_it, folder_of_xla, move_folder
@@ -58,10 +57,7 @@ def prepare_to_read() -> None:
     try:
         ask_for_it()
     except RuntimeError as error:
-        warn(
-            f"keras_xla reads traced functions, but XLA compiles them again. {error}",
-            stacklevel=users_frame(),
-        )
+        warn(f"keras_xla reads traced functions, but XLA compiles them again. {error}")
 
 
 class StoredFunction:

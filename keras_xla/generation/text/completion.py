@@ -25,7 +25,6 @@ from keras_xla.generation.text.options import TextOptions
 from keras_xla.generation.text.pieces import TextPieces
 from keras_xla.generation.text.stop_strings import StopStrings
 from keras_xla.generation.tokenizer import LazyTokenizer
-from keras_xla.logger import users_frame
 from keras_xla.troubleshooting import warn
 
 # Of a call in a stream. A call costs about a millisecond beside its tokens. What takes less than a tenth of a second
@@ -361,8 +360,7 @@ class Completion:
         if cut_off:
             warn(
                 f"The answers {cut_off} ended before they had followed their json_schema, regex or grammar to its end. "
-                "Pass a larger max_new_tokens, or bounds such as maxLength.",
-                stacklevel=users_frame(),
+                "Pass a larger max_new_tokens, or bounds such as maxLength."
             )
 
     def _read_tokenizer(self) -> Any:

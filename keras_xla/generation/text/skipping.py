@@ -12,7 +12,6 @@ from keras_xla.generation.text import prompts
 from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.logprobs import no_arrays
 from keras_xla.generation.text.pipeline import Asked, TextPipeline
-from keras_xla.logger import users_frame
 from keras_xla.troubleshooting import warn
 
 ON_ERROR = ("raise", "skip")
@@ -159,7 +158,7 @@ class Sifted:
             named, found = re.subn(r"^(Prompt|Chat|Negative prompt|Decoder prompt) 0\b", rf"\1 {i}", bad[i])
             said.append(named if found else f"Prompt {i}: {named}")
         more = f" And {len(bad) - len(said)} more." if len(bad) > len(said) else ""
-        warn(f"{len(bad)} of {self._count} prompts have no answer. {' '.join(said)}{more}", stacklevel=users_frame())
+        warn(f"{len(bad)} of {self._count} prompts have no answer. {' '.join(said)}{more}")
 
 
 def _taken(rows: Rows | None, numbers: np.ndarray) -> Any:

@@ -135,7 +135,7 @@ class Decisions:
     def _warn(self, what: str, message: str) -> None:
         if (what, str(self.folder)) not in _warned:
             _warned.add((what, str(self.folder)))
-            warn(message, stacklevel=3)
+            warn(message)
 
 
 def decisions() -> Decisions:

@@ -46,8 +46,7 @@ class Ledger:
             if self._events == MANY + 1:
                 warn(
                     f"{self._name} has been compiled {self._events} times, each for batches of other shapes, the last "
-                    f"because of {cause}. {ADVICE}",
-                    stacklevel=2,
+                    f"because of {cause}. {ADVICE}"
                 )
 
     def _why(self, trace: str, signature) -> str:

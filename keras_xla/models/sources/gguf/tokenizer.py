@@ -128,8 +128,7 @@ def _byte_level(fields: Fields, tokens: list[str], pre: str | None, path: str) -
     if pre == "default":
         warn(
             f"{path} does not say how its tokenizer cuts text (tokenizer.ggml.pre is 'default'): using "
-            "GPT-2's way. If the model was trained with another, convert it to GGUF again.",
-            stacklevel=4,
+            "GPT-2's way. If the model was trained with another, convert it to GGUF again."
         )
     vocab = {token: i for i, token in enumerate(tokens)}
     merges = [tuple(merge.split(" ")) for merge in fields.texts("tokenizer.ggml.merges", ())]
