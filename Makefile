@@ -110,6 +110,7 @@ transformers4: .venv-transformers4/.installed
 	$(call in_runs,.venv-transformers4/bin/python,-m "not slow" $(addprefix --ignore tests/test_,examples.py docs.py real_checkpoint.py real_seq2seq.py))
 
 $(BIN)/python:
+	@echo "Making an environment in $(VENV)."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
