@@ -89,7 +89,8 @@ def _are_in(parts: tuple[str, ...], text: str) -> bool:
 
 
 def _flat(text: str) -> str:
-    return " ".join(text.split())
+    """In one line, with one kind of quotes: a name with one kind in it is shown in the other."""
+    return " ".join(text.split()).replace('"', "'")
 
 
 def answer(question: str) -> str | None:

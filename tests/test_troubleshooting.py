@@ -432,6 +432,12 @@ def test_the_section_of_most_words_is_the_one():
     assert section_of(lines).anchor == "prompt-is-empty"
 
 
+def test_quotes_may_be_of_either_kind():
+    for name in (repr("ids"), repr("x['ids']")):
+        text = f"keras_xla.bucket_lengths received {name} without an axis 3; it is to be padded there."
+        assert section_of(text).anchor == "a-tensor-lacks-the-axis-to-pad"
+
+
 @hypothesis.given(st.text())
 @hypothesis.settings(max_examples=200)
 def test_any_text_is_looked_up(text):
