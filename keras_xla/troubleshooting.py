@@ -37,7 +37,7 @@ class Section(NamedTuple):
         """The messages, each as its literal parts: what stands around the `<placeholders>`."""
         for block in re.findall(r"^```text\n(.*?)^```", self.text, re.DOTALL | re.MULTILINE):
             for message in re.split(r"\n(?! )", block.strip()):  # one that goes on in the next line is indented there
-                yield tuple(part for each in re.split(r"<[^<>\n]*>", message) if (part := _flat(each)))
+                yield tuple(part for each in re.split(r"<[^<>]*>", message) if (part := _flat(each)))
 
 
 def _anchor(title: str) -> str:
