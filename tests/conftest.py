@@ -7,6 +7,7 @@ import os
 import pathlib
 import traceback
 from collections.abc import Iterator
+from importlib import metadata
 
 import hypothesis
 import keras
@@ -73,7 +74,8 @@ def undocumented(monkeypatch) -> Iterator[list[str]]:
 
     monkeypatch.setattr(troubleshooting, "point", look)
     yield found
-    assert not found or keras.backend.backend() == "jax"  # most tests run on TensorFlow: there it is looked at
+    # Most tests run on TensorFlow, with transformers 5: there it is looked at.
+    assert not found or keras.backend.backend() == "jax" or metadata.version("transformers").startswith("4.")
 
 
 @pytest.fixture(scope="session")
