@@ -116,55 +116,55 @@ $(BIN)/python:
 
 $(VENV)/.base: pyproject.toml .ci/constraints.txt | $(BIN)/python
 	@echo "Installing keras_xla, TensorFlow and what else they need into $(VENV): some minutes, the first time only."
-	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[demo]"
+	$(BIN)/python .ci/install.py -c .ci/constraints.txt -e ".[demo]"
 	touch $@
 
 $(VENV)/.test: pyproject.toml .ci/constraints.txt | $(BIN)/python
 	@echo "Installing keras_xla, TensorFlow and what the tests need into $(VENV): some minutes, the first time only."
-	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[test]"
+	$(BIN)/python .ci/install.py -c .ci/constraints.txt -e ".[test]"
 	touch $@ $(VENV)/.base
 
 $(VENV)/.keras-tests: pyproject.toml .ci/constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[test,kerastests]"
+	$(BIN)/python .ci/install.py -c .ci/constraints.txt -e ".[test,kerastests]"
 	touch $@ $(VENV)/.base $(VENV)/.test
 
 $(VENV)/.docs: pyproject.toml .ci/constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[docs]"
+	$(BIN)/python .ci/install.py -c .ci/constraints.txt -e ".[docs]"
 	touch $@ $(VENV)/.base
 
 $(VENV)/.lint: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt ruff mypy
+	$(BIN)/python .ci/install.py -c .ci/constraints.txt ruff mypy pre-commit
 	touch $@
 
 # llama.cpp is compiled here: for AVX-512, and without AMX, which few machines have.
 .venv-peer/.installed: benchmarks/peer-requirements.txt
 	$(PYTHON) -m venv .venv-peer
 	CMAKE_ARGS="-DGGML_NATIVE=OFF $(addprefix -DGGML_,$(addsuffix =ON,AVX AVX2 FMA F16C AVX512 AVX512_VNNI AVX512_VBMI AVX512_BF16))" \
-		.venv-peer/bin/python -m pip install --quiet -r benchmarks/peer-requirements.txt
+		.venv-peer/bin/python .ci/install.py -r benchmarks/peer-requirements.txt
 	touch $@
 
 .venv-oldest/.installed: .ci/oldest.txt pyproject.toml
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet -c .ci/oldest.txt -e ".[test,transformers4]"
+	.venv-oldest/bin/python .ci/install.py -c .ci/oldest.txt -e ".[test,transformers4]"
 	touch $@
 
 # keras-nightly is the package `keras` under another name, so TensorFlow's own has to go first.
 .venv-nightly/.installed: .ci/nightly.txt .ci/constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv-nightly
-	.venv-nightly/bin/python -m pip install --quiet -c .ci/constraints.txt -e ".[test]"
+	.venv-nightly/bin/python .ci/install.py -c .ci/constraints.txt -e ".[test]"
 	.venv-nightly/bin/python -m pip uninstall --quiet --yes keras
-	.venv-nightly/bin/python -m pip install --quiet --no-deps --force-reinstall -r .ci/nightly.txt
+	.venv-nightly/bin/python .ci/install.py --no-deps --force-reinstall -r .ci/nightly.txt
 	touch $@
 
 .venv-ray/.installed: .ci/constraints.txt pyproject.toml
 	$(PYTHON) -m venv .venv-ray
-	.venv-ray/bin/python -m pip install --quiet -c .ci/constraints.txt -e ".[test,ray]"
+	.venv-ray/bin/python .ci/install.py -c .ci/constraints.txt -e ".[test,ray]"
 	touch $@
 
 .venv-transformers4/.installed: .ci/transformers4.txt pyproject.toml
 	@echo "Installing transformers 4 and tf-keras into .venv-transformers4: some minutes, the first time only."
 	$(PYTHON) -m venv .venv-transformers4
-	.venv-transformers4/bin/python -m pip install --quiet -c .ci/transformers4.txt -e ".[test,transformers4]"
+	.venv-transformers4/bin/python .ci/install.py -c .ci/transformers4.txt -e ".[test,transformers4]"
 	touch $@
 
 clean:

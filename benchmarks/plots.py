@@ -69,9 +69,12 @@ def save(figure, path: pathlib.Path) -> None:
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, transparent=True)  # on the page's own background
+    plt.close(figure)
 
 
 if __name__ == "__main__":
-    training(IMAGES / "training.png")
-    decoding(IMAGES / "decoding.png")
+    for suffix, style in (("", "default"), ("_dark", "dark_background")):
+        with plt.style.context(style):
+            training(IMAGES / f"training{suffix}.png")
+            decoding(IMAGES / f"decoding{suffix}.png")

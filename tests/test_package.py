@@ -169,7 +169,7 @@ def test_the_page_on_citing_names_this_version(project):
     assert f"license = {{{project['license']}}}" in page
 
 
-@pytest.mark.slow
+@pytest.mark.quick("train")
 @pytest.mark.parametrize("listing", listings(ROOT / "README.md"), ids=["train", "generate", "pipeline"])
 def test_each_snippet_of_the_readme_runs_alone_with_what_the_wheel_asks_for(listing, python_of_a_stranger, tmp_path):
     """Whoever copies one of them need not copy the others."""

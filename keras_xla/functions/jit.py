@@ -185,7 +185,8 @@ class CompiledFunction:
         Raises:
             RecompileError: this would compile again, and `on_recompile` is `"raise"`.
             XLAUnsupportedError: on TensorFlow, an operation of the function that XLA cannot compile. Nothing has run.
-            TypeError: an argument is neither a tensor, nor an array, nor a structure of them, and has no hash.
+            TypeError: an argument is neither a tensor, nor an array, nor a structure of them, and has no hash; or the
+                function returns an object that the backend does not know, such as a generator.
             ValueError: an argument is larger than its largest bucket or lacks the axis that has buckets, or two
                 arguments of different sizes go into one bucket.
         """
@@ -264,17 +265,31 @@ class CompiledFunction:
         """`fn` as a function of the list of its tensors; the static values stay as they are in `arguments`."""
         call = self._caller(arguments)
         returned: list[Any] = []  # in the last trace: the structure of the outputs, and what in it is no tensor
+        others: list[str] = []  # in the last trace: the types of what else there is, which a backend may know or not
 
         def flat(tensors):
             outputs = call(tensors)
             leaves = [x.value if isinstance(x, keras.Variable) else x for x in keras.tree.flatten(outputs)]
             returned[:] = keras.tree.map_structure(lambda _: 0, outputs), list(map(_as_it_is, leaves))
+            known = (types.NoneType, *_AS_THEY_ARE)
+            others[:] = [type(x).__name__ for x in leaves if not (isinstance(x, known) or is_array(x))]
             return [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves], list(map(mask_if_known, leaves))
 
-        run = compile_function(flat, tensors, self._refuse)
+        def named(run, *args):
+            try:
+                return run(*args)
+            except TypeError as error:
+                if not others:
+                    raise
+                raise TypeError(
+                    f"{self._name} returned an object of type {others[0]}; it expects tensors, numbers "
+                    "and strings, in lists, tuples and dicts."
+                ) from error
+
+        run = named(compile_function, flat, tensors, self._refuse)
 
         def executable(tensors):
-            made, masks = run(tensors)
+            made, masks = named(run, tensors)
             structure, kept = returned  # neither backend gives back strings, nor JAX the order of a dict
             leaves = [x if y is None else y for x, y in zip(map(put_mask, made, masks), kept, strict=True)]
             return keras.tree.pack_sequence_as(structure, leaves)

@@ -456,6 +456,15 @@ def test_several_threads_see_the_current_variable():
     assert seen == [7.0]
 
 
+@pytest.mark.parametrize("returned", [lambda x: (a for a in [x]), lambda x: {"set": {1, 2}}, lambda x: object()])
+def test_what_cannot_be_returned_is_named(returned):
+    fn = jit(returned, name="returned")
+    expected = "returned returned an object of type (generator|set|object); it expects tensors, numbers and strings"
+    with pytest.raises(TypeError, match=expected):
+        fn(np.ones(3, "float32"))
+    assert fn.trace_count == 0
+
+
 def test_a_failing_function_leaves_no_executable():
     def fail(x):
         raise RuntimeError("mine")
