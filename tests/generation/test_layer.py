@@ -95,19 +95,21 @@ def object_array(texts):
     return np.array(texts, object)
 
 
+@pytest.fixture(scope="class")
+def of_ids(layer):
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("input_ids", "attention_mask")}
+    return keras.Model(inputs, layer(inputs))
+
+
+@pytest.fixture(scope="class")
+def of_texts(layer):
+    return keras.Sequential([keras.Input((), dtype="string"), layer])
+
+
 class TestWhatPredictTakes:
     """`predict` is Keras' own, and docs/generation.md says which forms it takes; the layer alone takes all of them."""
 
     TEXTS = ("abc", "hello there")
-
-    @pytest.fixture(scope="class")
-    def of_ids(self, layer):
-        inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in ("input_ids", "attention_mask")}
-        return keras.Model(inputs, layer(inputs))
-
-    @pytest.fixture(scope="class")
-    def of_texts(self, layer):
-        return keras.Sequential([keras.Input((), dtype="string"), layer])
 
     @staticmethod
     def tokens(**options):

@@ -118,12 +118,13 @@ class TestOptionsOfEachPrompt:
             XLAGenerationLayer(model, generation_config={"max_new_tokens": [1, 2]})
 
 
-class TestManyPrompts:
-    @pytest.fixture(scope="class")
-    def few(self, model):
-        """Runs at most four prompts at once."""
-        return layer_of(model, batch_buckets=(1, 2, 4))
+@pytest.fixture(scope="class")
+def few(model):
+    """Runs at most four prompts at once."""
+    return layer_of(model, batch_buckets=(1, 2, 4))
 
+
+class TestManyPrompts:
     PROMPTS = [list(range(5, 6 + i * 7 % 20)) for i in range(10)]
 
     def test_answers_come_in_input_order(self, few, capsys):

@@ -130,6 +130,13 @@ def test_batches_that_thin_out_compile_nothing_again(generator):
     assert generator.executables.trace_count == compiled
 
 
+@pytest.fixture(scope="class")
+def whisper(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whisper")
+    reference.torch_model().save_pretrained(path)
+    return load_model(open_checkpoint(str(path)))
+
+
 class TestWhisper:
     """The whole chain, weights and all, against PyTorch."""
 
@@ -141,12 +148,6 @@ class TestWhisper:
         torch.set_num_threads(1)
         yield
         torch.set_num_threads(threads)
-
-    @pytest.fixture(scope="class")
-    def whisper(self, tmp_path_factory):
-        path = tmp_path_factory.mktemp("whisper")
-        reference.torch_model().save_pretrained(path)
-        return load_model(open_checkpoint(str(path)))
 
     @pytest.mark.parametrize(
         "asked",
