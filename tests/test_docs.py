@@ -1,5 +1,6 @@
 """Every Python listing of the README and of every page in docs/ runs, and prints what the page says."""
 
+import dataclasses
 import os
 import pathlib
 import re
@@ -8,6 +9,9 @@ import sys
 
 import pytest
 
+from keras_xla.config import GenerationOptions
+from keras_xla.generation.speech.options import SpeechOptions
+from keras_xla.generation.text.options import TextOptions
 from tests.pages import Listing, differences, listings, script
 from tests.test_examples import ROOT
 
@@ -34,6 +38,15 @@ def check(
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_listings_run_and_print_what_the_page_says(page, tmp_path):
     check(listings(page), tmp_path)
+
+
+@pytest.mark.parametrize("options", (GenerationOptions, TextOptions, SpeechOptions))
+def test_every_option_has_an_example(options):
+    page, guide = ROOT / "docs" / "options.md", ROOT / "docs" / "generation.md"
+    code = "\n".join(listing.code for listing in (*listings(page), *listings(guide)))
+    names = {field.name for field in dataclasses.fields(options) if not field.name.startswith("_")}
+    assert names - set(re.findall(r"\b(\w+)=", code)) == set()
+    assert names - set(re.findall(r"`(\w+)`", page.read_text(encoding="utf-8"))) == set()  # with a link, if no listing
 
 
 def test_the_readme_is_short():

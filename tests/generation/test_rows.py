@@ -1,5 +1,8 @@
 """Options for each prompt, and more prompts than run at once: every row as if alone, in input order."""
 
+import re
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -159,6 +162,13 @@ class TestManyPrompts:
         assert capsys.readouterr().out == ""
         few.generate(self.PROMPTS[:2], verbose=1)
         assert "2/2" in capsys.readouterr().out
+
+    def test_the_bar_tells_the_time_of_the_first_batch_too(self, model, capsys):
+        layer, start = layer_of(model), time.monotonic()
+        layer.generate(self.PROMPTS[:2], verbose=1)  # compiles, which takes seconds
+        took = time.monotonic() - start
+        told = re.search(r"2/2 \S+ (\d+)s ", re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out))
+        assert took / 2 <= int(told[1]) <= took + 1
 
     def test_caches_hold_no_more_than_asked_for(self, model, few):
         row = few._generator._programs.slot_bytes * 32

@@ -309,6 +309,7 @@ class Completion:
         """Tells a progress bar of finished prompts."""
         count, done = len(self.rows), 0
         progress = Progress("prompt", self.verbose, lambda done, whole: done < whole)
+        progress(0, count)
 
         def report(finished: int) -> None:
             nonlocal done
