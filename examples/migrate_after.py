@@ -1,6 +1,6 @@
 """After: the script of migrate_before.py with keras_xla, on any transformers from 4.57 to 5. Same tokens, no padding.
 
-pip install keras-xla
+pip install .  # in a checkout of keras_xla
 python examples/migrate_after.py
 """
 

@@ -1,83 +1,37 @@
-"""The notebooks in examples/: their form, and what their cells print, run as one script without Jupyter."""
+"""The notebooks in examples/: their form, and what their cells print, now and as it is stored in them."""
 
 import ast
 import itertools
-import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
+import tempfile
 
 import pytest
 
-from tests.test_examples import EXAMPLES, ROOT
+from tests.notebook_outputs import NOTEBOOKS, as_text, cleaned, code_cells, printed, read, run, shown, source
+from tests.test_examples import ROOT
 
-NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 of_notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 FIELDS = {
     "markdown": {"cell_type", "id", "metadata", "source"},
     "code": {"cell_type", "id", "metadata", "source", "execution_count", "outputs"},
 }
-OUTPUTS = {"stream", "execute_result", "display_data"}  # an error is none of them
-_MARK = "\n-- cell {} --"
-_SHOW = """\
-def _show(value):
-    if value is not None:
-        print(repr(value))
-"""
-
-
-def read(path: pathlib.Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def code(path: pathlib.Path) -> dict[str, str]:
-    """The code of each code cell, by the cell's id."""
-    return {cell["id"]: "".join(cell["source"]) for cell in read(path)["cells"] if cell["cell_type"] == "code"}
-
-
-def script(cells: dict[str, str]) -> str:
-    """All cells as one script; it says where each begins."""
-    parts = [f"print({_MARK.format(name)!r}, flush=True)\n{shown(source)}" for name, source in cells.items()]
-    return "\n\n".join([_SHOW, *parts])
-
-
-def shown(source: str) -> str:
-    """A cell that shows the value of its last line, where that is an expression, as a notebook does."""
-    last = ast.parse(source).body[-1]
-    if not isinstance(last, ast.Expr):
-        return source
-    lines = source.splitlines()
-    first, end = last.lineno - 1, last.end_lineno
-    return "\n".join([*lines[:first], "_show(", *lines[first:end], ")", *lines[end:]])
-
-
-def printed(path: pathlib.Path, folder: pathlib.Path) -> dict[str, str]:
-    """What each code cell prints, by the cell's id."""
-    file = folder / f"{path.stem}.py"
-    file.write_text(script(code(path)), encoding="utf-8")
-    packages = os.pathsep.join(map(str, (ROOT, EXAMPLES)))  # a notebook imports what lies beside it
-    env = {**os.environ, "PYTHONPATH": packages, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=600, cwd=EXAMPLES)
-    assert done.returncode == 0, done.stderr[-3000:]
-    _, *parts = re.split(r"^-- cell (.*) --\n", done.stdout, flags=re.MULTILINE)
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+OUTPUTS = {"stream", "execute_result"}  # an error is none of them
+STORE = "`python -m tests.notebook_outputs` runs the notebooks and stores what they print"
 
 
 def check_training(out: dict[str, str]) -> None:
-    assert "(7185, 64) (360, 64)" in out["data"]
+    assert "(7500, 64) (297, 64)" in out["data"]
     assert re.search(r"\d+\.\d s, \d+\.\d\d times as fast", out["ours"])
     plain, ours = map(float, re.search(r"first epoch: (\d\.\d+) and (\d\.\d+)", out["ours"]).groups())
     assert abs(plain - ours) < 0.01
     assert "\ndecided\n" in out["report"] and "\nran\n" in out["report"]
-    assert "x: (17, 64)" not in out["report"].partition("\ncompiled\n")[2]  # the last batch of an epoch
+    assert "x: (12, 64)" not in out["report"].partition("\ncompiled\n")[2]  # the last batch of an epoch
     evaluated, predicted = re.search(r"evaluate (\d\.\d+), of predict (\d\.\d+)", out["evaluate"]).groups()
     assert evaluated == predicted and float(evaluated) > 0.9
     first, second = out["last-batch"].split("second fit")
-    assert "85 rows in the last batch, new compilations: 1\n" in first
-    assert first.count("digits.train_step") == 1 and "x: (100, 64)" in first
+    assert "76 rows in the last batch, new compilations: 1\n" in first
+    assert first.count("digits.train_step") == 1 and "x: (128, 64)" in first
     assert "new compilations: 0" in second and "train_step" not in second
     assert "digits: everything compiles" in out["explain"] and "hashing (Hashing): " in out["explain"]
     assert "Received a label value of 12 which is outside the valid range of [0, 10)" in out["wrong-label"]
@@ -112,7 +66,16 @@ CHECKS = {"training": check_training, "generation": check_generation}
 @pytest.mark.slow
 @of_notebooks
 def test_the_cells_run_and_print_what_the_text_says(path, tmp_path):
-    CHECKS[path.stem](printed(path, tmp_path))
+    CHECKS[path.stem]({name: printed(outputs) for name, outputs in run(path, tmp_path).items()})
+
+
+@of_notebooks
+def test_the_stored_outputs_are_what_the_text_says(path):
+    cells = code_cells(read(path))
+    silent = {name for name, cell in cells.items() if "print(" in source(cell) or shown(source(cell)) != source(cell)}
+    silent -= {name for name, cell in cells.items() if cell["outputs"]}
+    assert not silent, f"cells without their outputs: {STORE}"
+    CHECKS[path.stem]({name: printed(cell["outputs"]) for name, cell in cells.items()})
 
 
 @of_notebooks
@@ -127,8 +90,17 @@ def test_the_file_is_a_notebook_of_plain_python_without_errors(path):
     for cell in cells:
         assert set(cell) == FIELDS[cell["cell_type"]], cell["id"]
         if cell["cell_type"] == "code":
-            ast.parse("".join(cell["source"]))
+            ast.parse(source(cell))
             assert {output["output_type"] for output in cell["outputs"]} <= OUTPUTS, cell["id"]
+
+
+@of_notebooks
+def test_the_file_is_as_the_tool_writes_it(path):
+    """Run in the order of its cells, once, and in the same layout: a change shows as a small difference."""
+    notebook = read(path)
+    counts = [cell["execution_count"] for cell in code_cells(notebook).values()]
+    assert counts == list(range(1, len(counts) + 1)), STORE
+    assert path.read_text(encoding="utf-8") == as_text(notebook), STORE
 
 
 @of_notebooks
@@ -140,3 +112,31 @@ def test_there_is_a_text_before_each_code(path):
 def test_the_last_expression_of_a_cell_is_shown():
     assert shown("x = 1\n(x,\n x)  # twice") == "x = 1\n_show(\n(x,\n x)  # twice\n)"
     assert shown("x = 1") == "x = 1"
+
+
+def test_the_outputs_of_a_cell(tmp_path):
+    cells = [
+        {"cell_type": "code", "id": "both", "source": ["print('a')\n", "print('b', end='')\n", "['c',\n", " 'd']"]},
+        {"cell_type": "markdown", "id": "text", "source": ["Text"]},
+        {"cell_type": "code", "id": "nothing", "source": ["x = 1"]},
+        {"cell_type": "code", "id": "value", "source": ["import sys\n", "print('!', file=sys.stderr)\n", "x"]},
+        {"cell_type": "code", "id": "none", "source": ["print('e')"]},
+    ]
+    (tmp_path / "tiny.ipynb").write_text(as_text({"cells": cells}), encoding="utf-8")
+    value = {"execution_count": 1, "metadata": {}, "output_type": "execute_result"}
+    assert run(tmp_path / "tiny.ipynb", tmp_path) == {
+        "both": [
+            {"name": "stdout", "output_type": "stream", "text": ["a\n", "b"]},
+            {**value, "data": {"text/plain": ["['c', 'd']"]}},
+        ],
+        "nothing": [],
+        "value": [{**value, "execution_count": 3, "data": {"text/plain": ["1"]}}],
+        "none": [{"name": "stdout", "output_type": "stream", "text": ["e\n"]}],
+    }
+
+
+def test_outputs_say_nothing_of_this_machine_and_of_progress():
+    with tempfile.TemporaryDirectory() as folder:
+        text = f"read {folder}/digits, {ROOT}/examples and {pathlib.Path.home()}/.cache\n"
+    assert cleaned(text) == "read /tmp/digits, ./examples and ~/.cache\n"
+    assert cleaned("\x1b[1m1/2\x1b[0m ==\b\b\b\r2/2 ====\nnext\n") == "2/2 ====\nnext\n"

@@ -85,7 +85,8 @@ class CompileLog(list):
     def __str__(self):
         if not self:
             return "no XLA compilation so far"
-        return "\n".join([*map(str, self), f"{self.seconds:7.2f} s  in {len(self)} XLA compilations"])
+        count = f"{len(self)} XLA compilation{'s' if len(self) != 1 else ''}"
+        return "\n".join([*map(str, self), f"{self.seconds:7.2f} s  in {count}"])
 
 
 def record(name: str, kind: str, shapes: str, cause: str, seconds: float) -> CompileEvent:
