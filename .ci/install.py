@@ -1,4 +1,4 @@
-"""`python .ci/install.py ARGUMENTS`: `pip install ARGUMENTS`, with a line for each download, and a count while it installs."""
+"""`python .ci/install.py ARGUMENTS`: `pip install ARGUMENTS`, with a line for each download and a count of packages."""
 
 import pathlib
 import subprocess
