@@ -137,7 +137,7 @@ def test_what_is_made_is_what_is_made_without_guesses(always, texts, name, guess
 
 @pytest.mark.parametrize("guesses", [{}, dict(prompt_lookup_num_tokens=3)], ids=["plain", "guesses"])
 def test_draws_have_the_distribution_of_the_model(always, guesses):
-    """The chi-squared statistic of the second and the third token of 2,048 answers: 99 degrees of freedom."""
+    """The chi-squared statistic of the second and the third token of 8,192 answers: 99 degrees of freedom."""
     gen, text = Generator(Recall(2.0, None), Buckets("batch", (512,)), Buckets("cache", (32,))), "abcabc"
     expected, letters, counts, checks = np.zeros((10, 10)), range(len(ALPHABET)), np.zeros((10, 10)), 0
     for first, second in itertools.product(letters, letters):
@@ -146,13 +146,13 @@ def test_draws_have_the_distribution_of_the_model(always, guesses):
             likely *= next_letter(tokens, 2.0)[token]
             tokens.append(token)
         expected[second] += likely * next_letter(tokens, 2.0)
-    for seed in range(4):
+    for seed in range(16):
         options = dict(do_sample=True, top_k=0, seed=seed, max_new_tokens=3, eos_token_id=None)
         out, runs = generate([text] * 512, guesses, gen=gen, **options)
         np.add.at(counts, tuple(out["sequences"][:, 1:].T), 1)
         checks += 0 if runs is None else runs[1]
     assert (checks > 0) == bool(guesses)
-    statistic = ((counts - 2048 * expected) ** 2 / (2048 * expected)).sum()
+    statistic = ((counts - 8192 * expected) ** 2 / (8192 * expected)).sum()
     assert statistic < 160, statistic  # p < 1e-4 beyond
 
 
