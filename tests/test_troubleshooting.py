@@ -396,7 +396,7 @@ def test_warnings_say_how_to_read_more():
     message = (
         "model.gguf does not say how its tokenizer cuts text (tokenizer.ggml.pre is 'default'): using GPT-2's way."
     )
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns((UserWarning, DeprecationWarning)) as caught:
         warn(message + " If the model was trained with another, convert it to GGUF again.")
         warn("Another one.", DeprecationWarning)
         Complaint().warns()
