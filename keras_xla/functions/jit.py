@@ -7,7 +7,7 @@ import inspect
 import threading
 import time
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -273,7 +273,15 @@ class CompiledFunction:
             returned[:] = keras.tree.map_structure(lambda _: 0, outputs), list(map(_as_it_is, leaves))
             known = (types.NoneType, *_AS_THEY_ARE)
             others[:] = [type(x).__name__ for x in leaves if not (isinstance(x, known) or is_array(x))]
+            if any(isinstance(x, Iterator) for x in leaves):  # JAX warns first
+                raise unreturned()
             return [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves], list(map(mask_if_known, leaves))
+
+        def unreturned():
+            return TypeError(
+                f"{self._name} returned an object of type {others.pop()}; it expects tensors, numbers and strings, in "
+                "lists, tuples and dicts."
+            )
 
         def named(run, *args):
             try:
@@ -281,10 +289,7 @@ class CompiledFunction:
             except TypeError as error:
                 if not others:
                     raise
-                raise TypeError(
-                    f"{self._name} returned an object of type {others[0]}; it expects tensors, numbers "
-                    "and strings, in lists, tuples and dicts."
-                ) from error
+                raise unreturned() from error
 
         run = named(compile_function, flat, tensors, self._refuse)
 

@@ -1,9 +1,10 @@
-"""SmolLM2-135M with guesses from the prompt and without: answers that repeat their prompt, and answers that do not.
+"""SmolLM2-135M with guesses and without: answers that repeat their prompt, and answers that do not.
 
-    cd benchmarks/results; python ../prompt_lookup.py > prompt_lookup.md
+    cd benchmarks/results; python ../guesses.py > guesses.md
 
-One process, float32, greedy. Both ways answer each set of prompts in turns, each round begins with the other way. Every
-answer is compared: guesses must not change it. A line a call goes to the raw file; ratios are medians over the rounds.
+Guesses come from the prompt, or from an assistant: the same model in int8. One process, float32, greedy. The ways
+answer each set of prompts in turns, each round begins with another one. Every answer is compared: guesses must not
+change it. A line a call goes to the raw file; ratios are medians over the rounds.
 """
 
 import argparse
@@ -119,12 +120,16 @@ KINDS = {
     ],
 }
 BATCHES = (1, 4)
+GUESSED = {
+    "from the prompt": "`prompt_lookup_num_tokens={guesses}`",
+    "from an assistant": "`num_assistant_tokens={assistant}`; the assistant is the same model in int8",
+}
 
 
-def answer(layer, rows, options):
+def answer(layer, rows, options, assistant):
     """Seconds, the tokens of each row, and how often the model ran in them: without guesses, and with them."""
     start = time.perf_counter()
-    run = layer._generator.start(rows, options)
+    run = layer._generator.start(rows, options, assistant=assistant)
     for _ in run.advance(Watch()):
         pass
     out = run.outputs()
@@ -140,81 +145,95 @@ def rows_of(layer, prompts):
     return [np.array(row, np.int32) for row in ids["input_ids"]]
 
 
-def measure(layer, rounds: int, guesses: int, said_of: dict) -> list[dict]:
-    """A line a call."""
+def ways_of(layer, source: str, args: argparse.Namespace) -> dict[str, tuple]:
+    """Options, and the generator of an assistant."""
     plain = layer.options.replace(do_sample=False)
-    ways = {"plain": plain, "guesses": plain.replace(prompt_lookup_num_tokens=guesses)}
-    lines = []
+    small = keras_xla.XLAGenerationLayer.from_pretrained(source, quantization="int8")._generator
+    looked_up, guessed = GUESSED
+    return {
+        "plain": (plain, None),
+        looked_up: (plain.replace(prompt_lookup_num_tokens=args.guesses), None),
+        guessed: (plain.replace(num_assistant_tokens=args.assistant), small),
+    }
+
+
+def measure(layer, ways: dict[str, tuple], rounds: int, said_of: dict) -> list[dict]:
+    """A line a call."""
+    lines, names = [], list(ways)
     for turn in range(-1, rounds):  # the first compiles, and learns what a run takes
-        limit = read_bandwidth()
+        limit, first = read_bandwidth(), turn % len(names)
         for kind, prompts in KINDS.items():
             each = rows_of(layer, prompts if turn >= 0 else prompts[: max(BATCHES)])
             for batch in BATCHES:
                 for i in range(0, len(each), batch):
                     made, mine = {}, []
-                    for way in list(ways)[:: -1 if turn % 2 else 1]:
-                        seconds, made[way], runs = answer(layer, each[i : i + batch], ways[way])
+                    for way in names[first:] + names[:first]:
+                        seconds, made[way], runs = answer(layer, each[i : i + batch], *ways[way])
                         line = dict(round=turn, kind=kind, batch=batch, first=i, way=way, seconds=seconds, runs=runs)
                         line |= dict(tokens=sum(map(len, made[way])), bandwidth=limit, **said_of)
                         mine.append(line)
-                    same = made["plain"] == made["guesses"]
-                    lines += [{**line, "same": same} for line in mine]
+                    lines += [{**line, "same": made[line["way"]] == made["plain"]} for line in mine]
     return lines
 
 
-def report(lines: list[dict], guesses: int) -> str:
+def report(lines: list[dict]) -> str:
     """The page."""
-    rounds = max(line["round"] for line in lines) + 1
-    counted = [line for line in lines if line["round"] >= 0]
+    counted, first = [line for line in lines if line["round"] >= 0], lines[0]
     many = ", ".join(f"{len(prompts)} of an answer that {kind}" for kind, prompts in KINDS.items())
-    differ = sum(not line["same"] for line in counted if line["way"] == "guesses")
-    first = lines[0]
     made = [
-        "# Guesses from the prompt\n",
-        f"`python benchmarks/prompt_lookup.py`, {first['date']}, commit {first['commit']}, keras {first['keras']} on "
+        "# Guesses\n",
+        f"`python benchmarks/guesses.py`, {first['date']}, commit {first['commit']}, keras {first['keras']} on "
         f"{first['backend']}. SmolLM2-135M-Instruct, float32, greedy, at most {first['new']} new tokens, "
-        f"prompt_lookup_num_tokens={guesses}, {rounds} rounds. Prompts: {many}. Calls whose tokens differ: {differ}. "
-        "A ratio is the median over the rounds of what all prompts took together; the prompts' own runs are part of "
-        "it. A batch waits for its slowest row.\n",
-        "| the answer | batch | runs of the model a token | times as fast | lowest round | single calls |",
-        "|---|---|---|---|---|---|",
+        f"{max(line['round'] for line in lines) + 1} rounds. Prompts: {many}. A ratio is the median over the rounds of "
+        "what all prompts took together; the prompts' own runs are part of it. A batch waits for its slowest row.",
     ]
-    for kind in KINDS:
-        for batch in BATCHES:
-            of = [line for line in counted if (line["kind"], line["batch"]) == (kind, batch)]
-
-            def total(way, field, turn=None, of=of):
-                mine = [line for line in of if line["way"] == way and turn in (None, line["round"])]
-                return sum(np.sum(line[field]) for line in mine)
-
-            ratios = [total("plain", "seconds", turn) / total("guesses", "seconds", turn) for turn in range(rounds)]
-            firsts = sorted({line["first"] for line in of})
-            single = [
-                statistics.median(line["seconds"] for line in of if (line["first"], line["way"]) == (i, "plain"))
-                / statistics.median(line["seconds"] for line in of if (line["first"], line["way"]) == (i, "guesses"))
-                for i in firsts
-            ]
-            runs = total("guesses", "runs") / total("plain", "runs")  # a plain run is one token of each row
-            made.append(
-                f"| {kind} | {batch} | {runs:.2f} | {statistics.median(ratios):.2f}x | {min(ratios):.2f}x | "
-                f"{min(single):.2f}x - {max(single):.2f}x |"
-            )
+    for way, options in GUESSED.items():
+        differ = sum(not line["same"] for line in counted if line["way"] == way)
+        made += [
+            f"\n## Guesses {way}\n",
+            f"{options.format(**first)}. Calls whose tokens differ: {differ}.\n",
+            "| the answer | batch | runs of the model a token | times as fast | lowest round | single calls |",
+            "|---|---|---|---|---|---|",
+            *(row(counted, way, kind, batch) for kind in KINDS for batch in BATCHES),
+        ]
     return "\n".join(made)
+
+
+def row(lines: list[dict], way: str, kind: str, batch: int) -> str:
+    """A row of the table of a way."""
+    of = [line for line in lines if (line["kind"], line["batch"]) == (kind, batch)]
+
+    def total(way, field, turn=None):
+        return sum(np.sum(line[field]) for line in of if line["way"] == way and turn in (None, line["round"]))
+
+    def middle(way, first):
+        return statistics.median(line["seconds"] for line in of if (line["first"], line["way"]) == (first, way))
+
+    rounds = sorted({line["round"] for line in of})
+    ratios = [total("plain", "seconds", turn) / total(way, "seconds", turn) for turn in rounds]
+    single = [middle("plain", first) / middle(way, first) for first in sorted({line["first"] for line in of})]
+    runs = total(way, "runs") / total("plain", "runs")  # a plain run is one token of each row
+    return (
+        f"| {kind} | {batch} | {runs:.2f} | {statistics.median(ratios):.2f}x | {min(ratios):.2f}x | "
+        f"{min(single):.2f}x - {max(single):.2f}x |"
+    )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new", type=int, default=128, help="tokens of an answer at most")
-    parser.add_argument("--guesses", type=int, default=8)
-    parser.add_argument("--raw", type=pathlib.Path, default="prompt_lookup.jsonl")
+    parser.add_argument("--guesses", type=int, default=8, help="prompt_lookup_num_tokens")
+    parser.add_argument("--assistant", type=int, default=5, help="num_assistant_tokens")
+    parser.add_argument("--raw", type=pathlib.Path, default="guesses.jsonl")
     parser.add_argument("--report", action="store_true", help="measure nothing: make the page of the raw lines")
     args = parser.parse_args()
     if not args.report:
         layer = keras_xla.XLAGenerationLayer.from_pretrained(smollm2.fetch(), max_new_tokens=args.new)
-        lines = measure(layer, args.rounds, args.guesses, {**facts(), "new": args.new})
+        said_of = facts() | dict(new=args.new, guesses=args.guesses, assistant=args.assistant)
+        lines = measure(layer, ways_of(layer, smollm2.fetch(), args), args.rounds, said_of)
         args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    print(report([json.loads(line) for line in args.raw.read_text().splitlines()], args.guesses))
+    print(report([json.loads(line) for line in args.raw.read_text().splitlines()]))
 
 
 if __name__ == "__main__":
