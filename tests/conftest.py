@@ -5,6 +5,7 @@ import json
 import linecache
 import os
 import pathlib
+import sys
 import traceback
 from collections.abc import Iterator
 
@@ -15,6 +16,9 @@ from filelock import FileLock
 
 import keras_xla
 from keras_xla import troubleshooting
+
+# PyTorch, which tests compare with, imports it where it was built for CUDA: see `keras_xla/private/triton.py`.
+sys.modules.setdefault("triton", None)
 
 # In `make test` hypothesis draws the same examples every time: what fails there, a change broke.
 # `--hypothesis-profile random`, in `make test-all`, draws others.

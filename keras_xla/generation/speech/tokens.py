@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from keras_xla.private.triton import refuse_triton
+
 TASKS = ("transcribe", "translate")
 
 
@@ -96,6 +98,7 @@ class SpeechTokens:
             raise TypeError(f"Received language={language!r} of type {type(language).__name__}; expected a string.")
         code = _bare(language).lower()
         if code not in self.languages:
+            refuse_triton()
             from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE  # late: it takes a second
 
             code = TO_LANGUAGE_CODE.get(code, code)

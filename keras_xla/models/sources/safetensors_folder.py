@@ -16,6 +16,7 @@ from keras_xla.backend.requirements import require
 from keras_xla.models.sources.dtypes import dtype_of_most
 from keras_xla.models.sources.tensorflow import folder as tensorflow_folder
 from keras_xla.models.sources.tensorflow.names import config_as_computed
+from keras_xla.private.triton import refuse_triton
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -114,6 +115,7 @@ def open_tokenizer(folder: str) -> Any:
         raise FileNotFoundError(
             f"{folder} is no longer there, from which the tokenizer was to be read. Keep it, or set layer.tokenizer."
         )
+    refuse_triton()
     from transformers import AutoTokenizer  # late: it takes seconds where PyTorch is installed, which it imports
 
     try:

@@ -12,6 +12,7 @@ import numpy as np
 from keras_xla.backend.requirements import require
 from keras_xla.models.sources.gguf.config import token_ids
 from keras_xla.models.sources.gguf.fields import Fields, shown
+from keras_xla.private.triton import refuse_triton
 from keras_xla.troubleshooting import warn
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -48,6 +49,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: str) -> Any:
             damaged.
     """
     require("transformers", "Reading a tokenizer")
+    refuse_triton()
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerFast
 
