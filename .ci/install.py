@@ -4,9 +4,11 @@ import pathlib
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 
 EVERY = 3  # seconds
+SHOWN = ("Downloading ", "Using cached ", "Building wheel for ")
 
 
 def main() -> int:
@@ -15,24 +17,19 @@ def main() -> int:
     pip = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     for line in pip.stdout:
         if line.startswith("Installing collected packages: "):
-            count(pip, line.count(",") + 1)
-        elif line.lstrip().startswith(("Downloading ", "Using cached ")) and ".metadata" not in line:
+            threading.Thread(target=count, args=(pip, line.count(",") + 1), daemon=True).start()
+        elif line.lstrip().startswith(SHOWN) and ".metadata" not in line:
             print(" ", line.strip(), flush=True)
     return pip.wait()
 
 
 def count(pip: subprocess.Popen, packages: int) -> None:
-    """Say every few seconds how many of the packages are installed, until pip ends."""
-    folder = pathlib.Path(sysconfig.get_path("purelib"))
-    before = len(list(folder.glob("*.dist-info")))
-    start = time.monotonic()
+    """Say every few seconds how many of the packages are there, until pip ends."""
+    folder, start = pathlib.Path(sysconfig.get_path("purelib")), time.time()
     while pip.poll() is None:
-        done = min(len(list(folder.glob("*.dist-info"))) - before, packages)
-        print(f"  {done} of {packages} packages installed after {time.monotonic() - start:.0f} s", flush=True)
-        try:
-            pip.wait(EVERY)
-        except subprocess.TimeoutExpired:
-            continue
+        done = sum(path.stat().st_mtime >= start for path in folder.glob("*.dist-info"))
+        print(f"  {done} of {packages} packages after {time.time() - start:.0f} s", flush=True)
+        time.sleep(EVERY)
 
 
 if __name__ == "__main__":

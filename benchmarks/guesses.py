@@ -165,7 +165,7 @@ def measure(layer, ways: dict[str, tuple], rounds: int, said_of: dict) -> list[d
         for kind, prompts in KINDS.items():
             each = rows_of(layer, prompts if turn >= 0 else prompts[: max(BATCHES)])
             for batch in BATCHES:
-                for i in range(0, len(each), batch):
+                for i in range(0, len(each) - batch + 1, batch):
                     made, mine = {}, []
                     for way in names[first:] + names[:first]:
                         seconds, made[way], runs = answer(layer, each[i : i + batch], *ways[way])
@@ -185,12 +185,13 @@ def report(lines: list[dict]) -> str:
         f"`python benchmarks/guesses.py`, {first['date']}, commit {first['commit']}, keras {first['keras']} on "
         f"{first['backend']}. SmolLM2-135M-Instruct, float32, greedy, at most {first['new']} new tokens, "
         f"{max(line['round'] for line in lines) + 1} rounds. Prompts: {many}. A ratio is the median over the rounds of "
-        "what all prompts took together; the prompts' own runs are part of it. A batch waits for its slowest row.",
+        "what all prompts took together; the prompts' own runs are part of it. Only full batches run, and a batch "
+        "waits for its slowest row.",
     ]
     for way, options in GUESSED.items():
         differ = sum(not line["same"] for line in counted if line["way"] == way)
         made += [
-            f"\n## Guesses {way}\n",
+            f"\n### Guesses {way}\n",
             f"{options.format(**first)}. Calls whose tokens differ: {differ}.\n",
             "| the answer | batch | runs of the model a token | times as fast | lowest round | single calls |",
             "|---|---|---|---|---|---|",

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 
 HERE = pathlib.Path(__file__).parent
 IMAGES = HERE.parent / "docs" / "images"
-COLOURS = {"plain": "#9aa3b2", "forced": "#e0a458", "ours": "#3f51b5", "jax": "#7986cb", "torch": "#e0a458"}
+COLOURS = {"plain": "#9aa3b2", "forced": "#e0a458", "ours": "#3f51b5", "jax": "#7986cb"}
 
 
 def table(text: str, heading: str) -> list[dict[str, str]]:

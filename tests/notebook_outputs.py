@@ -77,9 +77,9 @@ def run(path: pathlib.Path, folder: pathlib.Path) -> dict[str, list[dict]]:
         "KERAS_XLA_CACHE": str(folder / "decisions"),
     }
     command = [sys.executable, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=600, cwd=EXAMPLES)
-    assert done.returncode == 0, done.stderr[-3000:]
-    _, *parts = re.split(_CELL.format("(.*)") + "\n", done.stdout)
+    done = subprocess.run(command, capture_output=True, env=env, timeout=600, cwd=EXAMPLES)
+    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    _, *parts = re.split(_CELL.format("(.*)") + "\n", done.stdout.decode())  # as bytes, a bar's \r stays one
     texts = zip(parts[::2], parts[1::2], strict=True)
     return {name: _outputs(cleaned(text), count) for count, (name, text) in enumerate(texts, start=1)}
 

@@ -76,8 +76,8 @@ def test_results_are_what_the_report_makes_of_the_raw_lines_beside_them():
     assert not_made_of_their_lines(RESULTS) == []
 
 
-# Of what is in the results: a page of fits has another report, and that of guesses asks how many there were.
-MEASURED = sorted({raw.stem for raw in RESULTS.glob("*.jsonl")} - {"fit_suite", "prompt_lookup"})
+# A page of fits has another report.
+MEASURED = sorted({raw.stem for raw in RESULTS.glob("*.jsonl")} - {"fit_suite"})
 
 
 @pytest.mark.parametrize("name", MEASURED)

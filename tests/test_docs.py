@@ -1,6 +1,7 @@
 """Every Python listing of the README and of every page in docs/ runs, and prints what the page says."""
 
 import dataclasses
+import inspect
 import os
 import pathlib
 import re
@@ -9,8 +10,10 @@ import sys
 
 import pytest
 
+from keras_xla import XLAGenerationLayer
 from keras_xla.config import GenerationOptions
 from keras_xla.generation.speech.options import SpeechOptions
+from keras_xla.generation.speech.pipeline import SpeechPipeline
 from keras_xla.generation.text.options import TextOptions
 from tests.pages import Listing, differences, listings, script
 from tests.test_examples import ROOT
@@ -40,11 +43,31 @@ def test_the_listings_run_and_print_what_the_page_says(page, tmp_path):
     check(listings(page), tmp_path)
 
 
-@pytest.mark.parametrize("options", (GenerationOptions, TextOptions, SpeechOptions))
-def test_every_option_has_an_example(options):
+def names_of(options: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(options) if not field.name.startswith("_")}
+
+
+OF_CALLS = {
+    each.name
+    for method in (XLAGenerationLayer.generate, SpeechPipeline.transcribe)
+    for each in inspect.signature(method).parameters.values()
+    if each.default is not inspect.Parameter.empty
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "layer"),
+    [
+        (names_of(GenerationOptions) | names_of(TextOptions), "layer|t5|counting"),
+        (names_of(SpeechOptions), "whisper"),
+        (OF_CALLS, "layer|whisper"),
+    ],
+    ids=["text", "speech", "calls"],
+)
+def test_every_option_has_an_example(names, layer):
     page, guide = ROOT / "docs" / "options.md", ROOT / "docs" / "generation.md"
-    code = "\n".join(listing.code for listing in (*listings(page), *listings(guide)))
-    names = {field.name for field in dataclasses.fields(options) if not field.name.startswith("_")}
+    found = [listing.code for listing in (*listings(page), *listings(guide))]
+    code = "\n".join(each for each in found if re.search(rf"\b({layer})\.", each))
     assert names - set(re.findall(r"\b(\w+)=", code)) == set()
     assert names - set(re.findall(r"`(\w+)`", page.read_text(encoding="utf-8"))) == set()  # with a link, if no listing
 

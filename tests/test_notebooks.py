@@ -120,7 +120,7 @@ def test_the_outputs_of_a_cell(tmp_path):
         {"cell_type": "markdown", "id": "text", "source": ["Text"]},
         {"cell_type": "code", "id": "nothing", "source": ["x = 1"]},
         {"cell_type": "code", "id": "value", "source": ["import sys\n", "print('!', file=sys.stderr)\n", "x"]},
-        {"cell_type": "code", "id": "none", "source": ["print('e')"]},
+        {"cell_type": "code", "id": "none", "source": ["print('a bar', end='\\r')\n", "print('e')"]},
     ]
     (tmp_path / "tiny.ipynb").write_text(as_text({"cells": cells}), encoding="utf-8")
     value = {"execution_count": 1, "metadata": {}, "output_type": "execute_result"}

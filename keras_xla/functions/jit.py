@@ -272,15 +272,16 @@ class CompiledFunction:
             leaves = [x.value if isinstance(x, keras.Variable) else x for x in keras.tree.flatten(outputs)]
             returned[:] = keras.tree.map_structure(lambda _: 0, outputs), list(map(_as_it_is, leaves))
             known = (types.NoneType, *_AS_THEY_ARE)
-            others[:] = [type(x).__name__ for x in leaves if not (isinstance(x, known) or is_array(x))]
-            if any(isinstance(x, Iterator) for x in leaves):  # JAX warns first
-                raise unreturned()
+            unknown = [x for x in leaves if not (isinstance(x, known) or is_array(x))]
+            if iterators := [x for x in unknown if isinstance(x, Iterator)]:  # JAX would warn, and go on
+                raise unreturned(type(iterators[0]).__name__)
+            others[:] = [type(x).__name__ for x in unknown]
             return [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves], list(map(mask_if_known, leaves))
 
-        def unreturned():
+        def unreturned(kind):
             return TypeError(
-                f"{self._name} returned an object of type {others.pop()}; it expects tensors, numbers and strings, in "
-                "lists, tuples and dicts."
+                f"{self._name} returned an object of type {kind}; keras_xla.jit takes tensors, numbers, strings and "
+                "None, in lists, tuples and dicts."
             )
 
         def named(run, *args):
@@ -289,7 +290,7 @@ class CompiledFunction:
             except TypeError as error:
                 if not others:
                     raise
-                raise unreturned() from error
+                raise unreturned(others[0]) from error
 
         run = named(compile_function, flat, tensors, self._refuse)
 

@@ -164,11 +164,15 @@ class TestManyPrompts:
         assert "2/2" in capsys.readouterr().out
 
     def test_the_bar_tells_the_time_of_the_first_batch_too(self, model, capsys):
-        layer, start = layer_of(model), time.monotonic()
-        layer.generate(self.PROMPTS[:2], verbose=1)  # compiles, which takes seconds
+        def slow(tokens, logits, step):
+            time.sleep(2)  # while it is traced
+            return logits
+
+        layer, start = layer_of(model, logits_processors=[slow]), time.monotonic()
+        layer.generate(self.PROMPTS[:2], verbose=1)
         took = time.monotonic() - start
         told = re.search(r"2/2 \S+ (\d+)s ", re.sub("\x1b\\[[0-9;]*m", "", capsys.readouterr().out))
-        assert took / 2 <= int(told[1]) <= took + 1
+        assert 2 <= int(told[1]) <= took + 1
 
     def test_caches_hold_no_more_than_asked_for(self, model, few):
         row = few._generator._programs.slot_bytes * 32
