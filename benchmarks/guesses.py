@@ -197,7 +197,7 @@ def report(lines: list[dict]) -> str:
             "|---|---|---|---|---|---|",
             *(row(counted, way, kind, batch) for kind in KINDS for batch in BATCHES),
         ]
-    return "\n".join(made)
+    return "\n".join(made) + "\n"
 
 
 def row(lines: list[dict], way: str, kind: str, batch: int) -> str:
@@ -234,7 +234,7 @@ def main():
         said_of = facts() | dict(new=args.new, guesses=args.guesses, assistant=args.assistant)
         lines = measure(layer, ways_of(layer, smollm2.fetch(), args), args.rounds, said_of)
         args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    print(report([json.loads(line) for line in args.raw.read_text().splitlines()]))
+    print(report([json.loads(line) for line in args.raw.read_text().splitlines()]), end="")
 
 
 if __name__ == "__main__":

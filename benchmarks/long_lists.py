@@ -142,7 +142,7 @@ def report(lines: list[dict]) -> str:
         ratios = [of[turn, WAYS[2]]["seconds"] / of[turn, way]["seconds"] for turn in rounds]
         speed = statistics.median(of[turn, way]["tokens"] / of[turn, way]["seconds"] for turn in rounds)
         made.append(f"| {way} | {speed:.0f} | {statistics.median(ratios):.2f} | {min(ratios):.2f} |")
-    return "\n".join(made)
+    return "\n".join(made) + "\n"
 
 
 def main():
@@ -156,7 +156,7 @@ def main():
     args = parser.parse_args()
     if not args.report:
         measure(args)
-    print(report(read(args.raw)))
+    print(report(read(args.raw)), end="")
 
 
 if __name__ == "__main__":
