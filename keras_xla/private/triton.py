@@ -10,7 +10,7 @@ import ctypes
 import importlib.metadata
 import sys
 
-_OF_LLVM = "LLVMContextCreate"
+_OF_LLVM = "_ZN4llvm2cl6Option11addArgumentEv"  # in TensorFlow 2.20, too, which shows less of it
 _FIRST = (3, 7)  # version that finds another LLVM
 
 
