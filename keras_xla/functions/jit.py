@@ -296,6 +296,7 @@ class CompiledFunction:
 
         def executable(tensors):
             made, masks = named(run, tensors)
+            others.clear()  # the backend knows them: a later TypeError is about something else
             structure, kept = returned  # neither backend gives back strings, nor JAX the order of a dict
             leaves = [x if y is None else y for x, y in zip(map(put_mask, made, masks), kept, strict=True)]
             return keras.tree.pack_sequence_as(structure, leaves)
