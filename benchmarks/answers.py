@@ -17,6 +17,7 @@ import sys
 import time
 
 import numpy as np
+import raw_lines
 from answers_calls import LENGTHS, NEW
 from facts import commit, measured, told
 
@@ -262,12 +263,12 @@ def main():
     parts = ["calls", *WORKS]
     parser.add_argument("--only", nargs="*", choices=parts, default=parts, help="parts to measure; none: the page only")
     args = parser.parse_args()
-    lines = [json.loads(line) for line in args.raw.read_text().splitlines()] if args.raw.exists() else []
+    lines = raw_lines.read(args.raw)
     lines = [line for line in lines if line["what"] not in args.only]
     where = measured("keras", os.environ.setdefault("KERAS_BACKEND", "tensorflow"))
     for line in measure(args):
         lines.append({**line, **where})
-        args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        raw_lines.write(args.raw, lines)
     text = report(lines)
     print(text)
     args.raw.with_suffix(".md").write_text(text)

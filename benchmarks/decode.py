@@ -13,7 +13,6 @@ checkout, with beams, too; the raw lines and the table are others then.
 """
 
 import argparse
-import json
 import pathlib
 import statistics
 import subprocess
@@ -21,6 +20,7 @@ import sys
 import tempfile
 import time
 
+import raw_lines
 from bandwidth import read_bandwidth
 from contender import ROOT, Contender
 from facts import commit, measured, told
@@ -255,12 +255,12 @@ def main():
     args.raw = args.raw or (RAW_BEFORE if args.before else RAW)
     if args.peer is None and not args.before and "smollm2" in args.models:
         raise SystemExit("SmolLM2's checkpoint is made by the peers' environment: give --peer, or --models gpt2.")
-    lines = [json.loads(line) for line in args.raw.read_text().splitlines()] if args.raw.exists() else []
+    lines = raw_lines.read(args.raw)
     for model in args.models:
         when = measured("keras", "tensorflow", "jax")
         when |= dict(before=commit(args.before)) if args.before else {}
         lines = [line for line in lines if line["model"] != model] + [{**x, **when} for x in measure(model, args)]
-        args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        raw_lines.write(args.raw, lines)
     text = report(lines)
     print(text)
     args.raw.with_suffix(".md").write_text(text)

@@ -4,17 +4,17 @@
 
 Guesses come from the prompt, or from an assistant: the same model in int8. One process, float32, greedy. The ways
 answer each set of prompts in turns, each round begins with another one. Every answer is compared: guesses must not
-change it. A line a call goes to the raw file; ratios are medians over the rounds.
+change it. A line a call goes to the raw file; what is there is not measured again. Ratios are medians over the rounds.
 """
 
 import argparse
-import json
 import pathlib
 import statistics
 import sys
 import time
 
 import numpy as np
+import raw_lines
 from bandwidth import read_bandwidth
 from facts import facts
 
@@ -157,28 +157,31 @@ def ways_of(layer, source: str, args: argparse.Namespace) -> dict[str, tuple]:
     }
 
 
-def measure(layer, ways: dict[str, tuple], rounds: int, said_of: dict) -> list[dict]:
-    """A line a call."""
-    lines, names = [], list(ways)
+def measure(layer, ways: dict[str, tuple], rounds: int, said_of: dict, raw: pathlib.Path) -> None:
+    """Append a line a call; of a batch that all ways have answered."""
+    names = list(ways)
+    done = {(line["round"], line["kind"], line["batch"], line["first"]) for line in raw_lines.read(raw)}
     for turn in range(-1, rounds):  # the first compiles, and learns what a run takes
         limit, first = read_bandwidth(), turn % len(names)
         for kind, prompts in KINDS.items():
             each = rows_of(layer, prompts if turn >= 0 else prompts[: max(BATCHES)])
             for batch in BATCHES:
                 for i in range(0, len(each) - batch + 1, batch):
+                    if (turn, kind, batch, i) in done:
+                        continue
                     made, mine = {}, []
                     for way in names[first:] + names[:first]:
                         seconds, made[way], runs = answer(layer, each[i : i + batch], *ways[way])
                         line = dict(round=turn, kind=kind, batch=batch, first=i, way=way, seconds=seconds, runs=runs)
                         line |= dict(tokens=sum(map(len, made[way])), bandwidth=limit, **said_of)
                         mine.append(line)
-                    lines += [{**line, "same": made[line["way"]] == made["plain"]} for line in mine]
-    return lines
+                    if turn >= 0:
+                        raw_lines.append(raw, [{**line, "same": made[line["way"]] == made["plain"]} for line in mine])
 
 
 def report(lines: list[dict]) -> str:
     """The page."""
-    counted, first = [line for line in lines if line["round"] >= 0], lines[0]
+    first = lines[0]
     many = ", ".join(f"{len(prompts)} of an answer that {kind}" for kind, prompts in KINDS.items())
     made = [
         "# Guesses\n",
@@ -189,13 +192,13 @@ def report(lines: list[dict]) -> str:
         "waits for its slowest row.",
     ]
     for way, options in GUESSED.items():
-        differ = sum(not line["same"] for line in counted if line["way"] == way)
+        differ = sum(not line["same"] for line in lines if line["way"] == way)
         made += [
             f"\n### Guesses {way}\n",
             f"{options.format(**first)}. Calls whose tokens differ: {differ}.\n",
             "| the answer | batch | runs of the model a token | times as fast | lowest round | single calls |",
             "|---|---|---|---|---|---|",
-            *(row(counted, way, kind, batch) for kind in KINDS for batch in BATCHES),
+            *(row(lines, way, kind, batch) for kind in KINDS for batch in BATCHES),
         ]
     return "\n".join(made) + "\n"
 
@@ -232,9 +235,8 @@ def main():
     if not args.report:
         layer = keras_xla.XLAGenerationLayer.from_pretrained(smollm2.fetch(), max_new_tokens=args.new)
         said_of = facts() | dict(new=args.new, guesses=args.guesses, assistant=args.assistant)
-        lines = measure(layer, ways_of(layer, smollm2.fetch(), args), args.rounds, said_of)
-        args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    print(report([json.loads(line) for line in args.raw.read_text().splitlines()]), end="")
+        measure(layer, ways_of(layer, smollm2.fetch(), args), args.rounds, said_of, args.raw)
+    print(report(raw_lines.read(args.raw)), end="")
 
 
 if __name__ == "__main__":

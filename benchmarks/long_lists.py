@@ -8,7 +8,6 @@ compared. A line a call goes to the raw file, and the same command goes on where
 """
 
 import argparse
-import json
 import pathlib
 import random
 import resource
@@ -18,6 +17,7 @@ import time
 import zlib
 
 import numpy as np
+import raw_lines
 from bandwidth import read_bandwidth
 from facts import facts
 
@@ -97,7 +97,7 @@ def measure(args: argparse.Namespace) -> None:
     known |= dict(count=args.count, new=args.new, batch=args.batch, shortest=min(lengths), longest=max(lengths))
     for way in WAYS:  # compiles
         ways[way](rows[: 2 * args.batch])
-    done = {(line["round"], line["way"]) for line in read(args.raw)}
+    done = {(line["round"], line["way"]) for line in raw_lines.read(args.raw)}
     for turn in range(args.rounds):
         limit = read_bandwidth()
         for way in (*WAYS[turn % len(WAYS) :], *WAYS[: turn % len(WAYS)]):
@@ -109,13 +109,8 @@ def measure(args: argparse.Namespace) -> None:
             line |= dict(answers=[zlib.crc32(row.tobytes()) for row in made["sequences"]], bandwidth=limit, **known)
             line |= dict(answer_lengths=[int(made["lengths"].min()), float(np.median(made["lengths"]))])
             line["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            with args.raw.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            raw_lines.append(args.raw, [line])
             print(turn, way, f"{line['seconds']:.0f} s", file=sys.stderr, flush=True)
-
-
-def read(path: pathlib.Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def report(lines: list[dict]) -> str:
@@ -156,7 +151,7 @@ def main():
     args = parser.parse_args()
     if not args.report:
         measure(args)
-    print(report(read(args.raw)), end="")
+    print(report(raw_lines.read(args.raw)), end="")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 import time
 
 import numpy as np
+import raw_lines
 from contender import ROOT, Contender
 from decode import PAUSE, middle, smollm2_file
 from facts import commit, measured, told
@@ -144,7 +145,7 @@ def main():
     args = parser.parse_args()
     args.lengths = sorted(args.lengths)
     lines = measure(args)
-    args.raw.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    raw_lines.write(args.raw, lines)
     text = report(lines)
     print(text)
     args.raw.with_suffix(".md").write_text(text)

@@ -7,11 +7,11 @@ Perplexity of SmolLM2-135M-Instruct on WikiText-2, and what whisper-tiny.en hear
 """
 
 import argparse
-import json
 import pathlib
 import time
 
 import numpy as np
+import raw_lines
 from facts import commit
 
 import keras_xla
@@ -63,7 +63,7 @@ def main():
     parser.add_argument("--window", type=int, default=512, help="tokens that are scored at once")
     args = parser.parse_args()
     lines = [measure(kind, args) for kind in KINDS]
-    RAW.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    raw_lines.write(RAW, lines)
     text = report(lines)
     print(text)
     RAW.with_suffix(".md").write_text(text)

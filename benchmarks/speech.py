@@ -8,7 +8,6 @@ of a window that looks wrong.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import statistics
@@ -17,6 +16,7 @@ import tempfile
 import time
 
 import numpy as np
+import raw_lines
 import soundfile
 from contender import Contender
 from decode import PAUSE
@@ -110,7 +110,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     lines = measure(args)
-    RAW.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    raw_lines.write(RAW, lines)
     text = report(lines)
     print(text)
     RAW.with_suffix(".md").write_text(text)

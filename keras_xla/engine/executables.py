@@ -120,24 +120,6 @@ class RefillKey(AdvanceKey):
 
 
 @dataclass(frozen=True)
-class AssistantKey:
-    """What changes the graph in which an assistant reads the prompts.
-
-    Attributes:
-        batch: Batch bucket.
-        cache: Cache bucket.
-        assistant: Its number.
-    """
-
-    batch: int
-    cache: int
-    assistant: int
-
-    def __str__(self):
-        return f"assistant's prefill, batch {self.batch}, cache {self.cache}"
-
-
-@dataclass(frozen=True)
 class WholeKey(AdvanceKey):
     """What changes the graph that runs prompts whole, where they cannot come in chunks, and chooses the first token.
 

@@ -13,7 +13,6 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.engine.executables import (
     AdvanceKey,
-    AssistantKey,
     EncodeKey,
     LogprobKey,
     PrefillKey,
@@ -82,8 +81,6 @@ class Programs:
             return (lambda values, *inputs: ({"memory": self._memory(*inputs)}, ())), ("memory",)
         if isinstance(key, LogprobKey):
             return functools.partial(self._logprobs, key), model
-        if isinstance(key, AssistantKey):
-            return functools.partial(self._read, key), ("tokens", "draft")
         if isinstance(key, PrefillKey):
             return functools.partial(self._prefill_chunk, key), model
         if isinstance(key, ScoreKey):
@@ -226,24 +223,15 @@ class Programs:
         return refill.advance(self._decoder(values), values, request, search, *ops.unstack(limits))
 
     def _speculate(self, key: SpeculateKey, values, request: Request, limits, budget):
-        """See `speculate.advance`; limits `[2 + B]` int32: step, count, and for each row whether it is stopped."""
+        """See `speculate.advance`; limits `[3 + B]` int32: step, count, unmixed, and for each row if it is stopped."""
         request = request.unpacked()
         search: Any = self._search(key, request)  # a `Sampling`, as always without beams
         guesser: speculate.Guesser = PromptLookup(request, key.guesses)
         if key.assistant:
-            guesser = self._assistant(key, request.starts, request.prompt_end, search, key.guesses)
-        decoder, (step, count) = self._led(key, values, request), ops.unstack(limits[:2])
-        return speculate.advance(decoder, values, request, search, guesser, step, count, limits[2:] > 0, budget)
-
-    def _read(self, key: AssistantKey, values, starts, prompt_end):
-        draft = self._assistant(key, starts, prompt_end).read(values["tokens"], values["draft"])
-        return {**values, "draft": draft}, ()
-
-    def _assistant(
-        self, key: SpeculateKey | AssistantKey, starts, prompt_end, search=None, count: int = 0
-    ) -> Assistant:
-        model, sizes = self._assistants[key.assistant - 1], (key.cache, chunk_size(key.cache), count)
-        return Assistant(model, starts, prompt_end, search, self._model.vocab_size, *sizes)
+            model, sizes = self._assistants[key.assistant - 1], (key.cache, chunk_size(key.cache), key.guesses)
+            guesser = Assistant(model, request.starts, request.prompt_end, search, self._model.vocab_size, *sizes)
+        decoder, numbers, stopped = self._led(key, values, request), ops.unstack(limits[:3]), limits[3:] > 0
+        return speculate.advance(decoder, values, request, search, guesser, *numbers, stopped, budget)
 
     def _search(self, key: AdvanceKey, request: Request) -> decode.Search:
         is_eos = processors.eos_mask(request.eos, self._model.vocab_size)

@@ -13,10 +13,10 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.runs import speculation
-from keras_xla.engine.runs.speculation import MARGIN, PRICE, RunTimes
+from keras_xla.engine.runs.speculation import MARGIN, PLAIN_EVERY, PRICE, RunTimes
 from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.search.prompt_lookup import LONGEST, look_up
-from keras_xla.engine.search.speculate import FREE_CHECKS, SLACK
+from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK
 from tests import examples
 from tests.engine.fake import ALPHABET, EOS, Follow, Recall, decode, encode
 
@@ -275,6 +275,44 @@ def test_a_price_that_forbids_all_checks_does_not_hold_for_ever():
     for _ in range(50):
         times.took(10.0, 10, 0)
     assert times.price == PRICE
+
+
+def test_what_is_too_dear_each_time_is_tried_less_and_less_often():
+    times, tried = RunTimes(), []
+    times.took(None, 4, 0)
+    times.took(4.0, 4, 0)
+    for _ in range(4):
+        times.took(100.0, 0, 1)
+        runs = 0
+        while times.price != PRICE:
+            times.took(16.0, 16, 0)
+            runs += 16
+        tried.append(runs)
+    assert tried[0] > PLAIN_EVERY and all(late > 1.9 * early for early, late in itertools.pairwise(tried))
+
+
+def test_a_generation_begins_with_what_the_last_one_had_left_within_limits():
+    times = RunTimes()
+    assert times.free == FREE_CHECKS
+    times.left(np.array([-3.0, 0.5]))
+    assert times.free == LEAST_FREE
+    times.left(np.array([1.5, 99.0]))
+    assert times.free == (1.5, FREE_CHECKS[1])
+
+
+def test_while_nobody_knows_its_price_a_call_is_of_checks_or_of_runs_without(always):
+    gen, options = new_generator(), dict(max_new_tokens=120, eos_token_id=None, prompt_lookup_num_tokens=3)
+    run = gen.start([encode("hgfedcba")], GenerationOptions(**options))
+    run.generation.advance(1)  # which compiles, and tells nothing
+    calls, before = [], run.generation.runs.copy()
+    while run.generation.unfinished:
+        run.generation.advance(200)
+        calls.append((run.generation.runs - before).tolist())
+        before = run.generation.runs.copy()
+    run.close()
+    (plain, none), first, *rest = calls
+    assert plain > 0 and none == 0 and first[0] == 0 and 0 < first[1] <= speculation.PRICED_CHECKS
+    assert len(rest) == 1  # from then on it is known, and one call makes all that is left
 
 
 @pytest.mark.slow

@@ -69,6 +69,16 @@ def test_what_an_assistant_has_missed_it_reads(layer, assistant, monkeypatch):
     run.close()
 
 
+def test_an_assistant_that_is_never_asked_reads_nothing(layer, assistant, monkeypatch):
+    for name in ("price", "least"):
+        monkeypatch.setattr(speculation.RunTimes, name, 1e9)
+    run = layer._generator.start([np.array(ROWS[2], np.int32)], layer.options, assistant=assistant._generator)
+    run.generation.advance(20)
+    assert run.generation.runs.tolist() == [20, 0]
+    assert np.array(run.generation._state["draft"].known).tolist() == [0]
+    run.close()
+
+
 @pytest.mark.slow
 def test_streams_chats_and_reused_prompts(layer, assistant):
     prompts, options = ["abcabc", "So it goes", "x"], dict(max_new_tokens=12)
@@ -105,6 +115,9 @@ def test_what_was_guessed_in_vain_is_read_anew(layer, assistant, monkeypatch):
     known = int(draft.known[0])
     assert known > len(row) + 6
     again = generator.start([np.concatenate([row, made])[: known + 1]], layer.options, assistant=assistant._generator)
+    monkeypatch.setattr(speculation.RunTimes, "price", 0.01)
+    again.generation.advance(1)
+    assert again.generation.runs.tolist() == [0, 1]
     for one, other in zip(draft.cache, again.generation._state["draft"].cache, strict=True):
         for a, b in zip(one, other, strict=True):
             np.testing.assert_allclose(np.array(a)[:, :known], np.array(b)[:, :known], atol=1e-5)

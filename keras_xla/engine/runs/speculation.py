@@ -10,12 +10,14 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.engine.executables import SpeculateKey
 from keras_xla.engine.runs.generation import Generation
-from keras_xla.engine.search.speculate import FREE_CHECKS, GAIN
+from keras_xla.engine.search.speculate import FREE_CHECKS, GAIN, LEAST_FREE
 
 PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made anyway, while nobody has measured it
 LEAST_PRICE = 0.05  # that can be told from noise
 PLAIN_RUNS = 4  # that tell how long a run without guesses takes
+PRICED_CHECKS = 4  # that tell what a check costs
 PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured again
+MOST_PATIENCE = 64  # times so many: checks that were too dear each time are tried less and less often
 QUICKER = 0.8  # times what it should have taken is too quick to be true
 MARGIN = 1.5  # times the price: what good guesses have to bring, for a check that is just worth it brings nothing
 NEVER = -1e9  # steps saved: too few for any check
@@ -28,12 +30,32 @@ class RunTimes:
         self._lock, self._called = threading.Lock(), False
         self._plain = self._checked = None  # seconds a run
         self._since_plain = self._since_check = 0  # runs
+        self._patience = PLAIN_EVERY  # runs without a check until what was too dear is tried again
+        self._left: np.ndarray | None = None  # [2] checks
 
     @property
     def wanting(self) -> bool:
         """Whether the next call should make no guesses, so that there is something to compare with."""
         with self._lock:
             return self._called and (self._plain is None or self._since_plain >= PLAIN_EVERY)
+
+    @property
+    def unmixed(self) -> int:
+        """How many checks the next call should make at most, and then nothing but checks; 0 for any number."""
+        with self._lock:
+            return PRICED_CHECKS if self._called and self._checked is None else 0
+
+    @property
+    def free(self) -> tuple[float, float]:
+        """Checks that a generation can pay for before it has saved anything: what the last one had left, within limits.
+
+        So texts that nobody can guess cost little each, if there are many.
+        """
+        return FREE_CHECKS if self._left is None else tuple(np.clip(self._left, LEAST_FREE, FREE_CHECKS).tolist())
+
+    def left(self, checks: np.ndarray) -> None:
+        """Learn what a generation can still pay for, `[2]`."""
+        self._left = checks
 
     @property
     def price(self) -> float:
@@ -58,9 +80,13 @@ class RunTimes:
                 return
             self._since_plain += plain + checked
             self._since_check = 0 if checked else self._since_check + plain
-            if self._since_check > PLAIN_EVERY:
+            if self._since_check > self._patience:
                 dear = self._plain is None or self._checked is None or self._checked > (1 + PRICE) * self._plain
-                self._checked = None if dear else self._checked  # what looked too dear gets another chance
+                if dear:  # what looked too dear gets another chance
+                    self._checked, self._since_check = None, 0
+                    self._patience = min(2 * self._patience, MOST_PATIENCE * PLAIN_EVERY)
+                else:
+                    self._patience = PLAIN_EVERY
             if not checked:
                 self._since_plain = 0
                 self._plain = seconds / plain if self._plain is None else (self._plain + seconds / plain) / 2
@@ -98,12 +124,12 @@ class Speculation(Generation):
     def _run(self, key: SpeculateKey, count: int) -> int:
         times = self._times(key)
         price = times.price
-        saved = np.array([*(np.array(FREE_CHECKS) * price), GAIN]) if self._saved is None else self._saved
-        wanting = times.wanting
+        saved = np.array([*(np.array(times.free) * price), GAIN]) if self._saved is None else self._saved
+        wanting, unmixed = times.wanting, times.unmixed
         count = min(count, PLAIN_RUNS) if wanting else count
         # A row that a stop string ended would go on guessing.
         stopped = [row in self._stopped for row in range(self.batch)]
-        limits = np.array([self.step, count, *stopped], np.int32)
+        limits = np.array([self.step, count, unmixed, *stopped], np.int32)
         budget = np.array([*(saved[:2] + (NEVER if wanting else 0)), saved[2], price, times.least], np.float32)
         inputs = map(backend.to_device, (limits, budget))
         waits, start = self._executables.compiles(key), time.perf_counter()
@@ -113,7 +139,11 @@ class Speculation(Generation):
         self.step, self._more = int(step), bool(more)
         self._tokens, *runs = ops.convert_to_numpy(told).tolist()
         times.took(None if waits else time.perf_counter() - start, *runs)
-        self._saved = saved if wanting else ops.convert_to_numpy(left)
+        if wanting:
+            self._saved = saved
+        else:
+            self._saved = ops.convert_to_numpy(left)
+            times.left(self._saved[:2] / price)
         self.runs += runs
         return sum(runs)
 

@@ -14,7 +14,7 @@ from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import slots_of
 from keras_xla.engine.buckets import Buckets
-from keras_xla.engine.executables import AdvanceKey, AssistantKey, Executables, SpeculateKey, WholeKey
+from keras_xla.engine.executables import AdvanceKey, Executables, SpeculateKey, WholeKey
 from keras_xla.engine.padding import pad_left, pad_more
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.runs.generation import Generation, Pace, StateKey, keys_on_the_way
@@ -158,8 +158,6 @@ class Starter:
             self._prompt_runner.prefill(key, state, ids, starts, known, weights, watch.check)
         else:
             progress = self._run_whole(asked, state) or None
-        if batch.assistant is not None:
-            self._let_assistant_read(asked, key, state)
         busy = np.array([len(prompt) > 0 for prompt in batch.prompts])
         generation = self._generation(asked, key, state, progress)
         close = Generation.close if reuse is None else reuse.close
@@ -191,9 +189,6 @@ class Starter:
         # A prompt that is reused may find a cache that has grown.
         elif not self._programs.has_encoder if smaller else asked.prompt_end > 1:
             yield self._prompt_runner.first_prefill(key)
-        if asked.batch.assistant is not None:
-            run = functools.partial(self._let_assistant_read, asked, key)
-            yield FirstCall(self._executables, _read_key(key), run, (key,))
 
     def _first_advance(self, asked: _Prepared, key: StateKey, state: DeviceState, *smaller: DeviceState) -> None:
         for each in smaller:
@@ -241,10 +236,6 @@ class Starter:
         ids = backend.to_device(asked.ids)
         return self._executables(asked.whole, state, asked.request, ids, weights=asked.weights)
 
-    def _let_assistant_read(self, asked: _Prepared, key: StateKey, state: DeviceState) -> None:
-        inputs = map(backend.to_device, (asked.starts[: asked.batch.size], np.int32(asked.prompt_end)))
-        self._executables(_read_key(key), state, *inputs, weights=[*asked.weights, *asked.draft_weights])
-
     def _generation(self, asked: _Prepared, key: StateKey, state: DeviceState, progress: Any = None) -> Generation:
         kind: type[Generation] = Generation
         more: dict[str, Any] = {}
@@ -269,10 +260,6 @@ class Starter:
 
     def _times(self, key: SpeculateKey) -> RunTimes:
         return self._run_times.setdefault(key, RunTimes())
-
-
-def _read_key(key: StateKey) -> AssistantKey:
-    return AssistantKey(key.batch, key.cache, key.assistant)
 
 
 def request_of(

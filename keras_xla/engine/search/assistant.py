@@ -57,10 +57,9 @@ class Assistant:
         self._model, self._starts, self._prompt_end, self._search = model, starts, prompt_end, search
         self._vocab_size, self._slots, self._chunk, self.count = vocab_size, slots, chunk, count
 
-    def read(self, tokens: Any, draft: Draft) -> Draft:
-        """With the prompts `tokens [B, T]` in the cache, but for their last tokens."""
-        last = ops.zeros_like(draft.known) + self._prompt_end - 1
-        return self._caught_up(tokens, last, draft._replace(known=ops.zeros_like(draft.known)))
+    def begun(self, draft: Draft, step: Any) -> Draft:
+        """See `speculate.Guesser`. What it has not seen it reads once it is asked: it may never be."""
+        return draft._replace(known=ops.where(step == 0, 0, draft.known))
 
     def look(self, state: SamplingState) -> tuple[Any, Any]:
         """See `speculate.Guesser`: it always has something to say."""
@@ -70,19 +69,28 @@ class Assistant:
     def guess(self, found, going, chosen, state: SamplingState, draft: Draft) -> tuple[Any, Draft]:
         """See `speculate.Guesser`."""
         last = self._last(state)
-        draft = self._caught_up(state.tokens, last, draft)
-        scores, cache = self._run(chosen, last, draft.cache)
+        # Two tokens: of guesses that were all right, it has not run the last one.
+        before = ops.maximum(last - 1, 0)
+        draft = self._caught_up(state.tokens, before, draft)
+        scores, cache = self._read(state.tokens, before, 2, draft.cache)
+        scores = ops.where((last > before)[:, None], scores[:, 1], scores[:, 0])
 
         def one(now):
             i, guessed, scores, chosen, state, cache = now
             chosen, state = self._search.advance_rows(scores, going, chosen, state)
             guessed = ops.slice_update(guessed, (0, i), chosen)
-            scores, cache = self._run(chosen, last + 1 + i, cache)
+            # A loop of one turn or none, not a condition: XLA changes in place what a loop carries.
+            wanted = i + 1 < self.count, scores, cache
+            _, scores, cache = while_loop(lambda now: now[0], lambda now: run(chosen, i, now[2]), wanted)
             return i + 1, guessed, scores, chosen, state, cache
+
+        def run(chosen, i, cache):
+            logits, cache = self._extend(chosen, last + 1 + i, cache)
+            return ops.zeros((), "bool"), logits[:, 0], cache
 
         initial = (ops.zeros((), "int32"), found, scores, chosen, state, cache)
         _, guessed, *_, cache = while_loop(lambda now: now[0] < self.count, one, initial)
-        return guessed, Draft(cache, last + 1 + self.count)
+        return guessed, Draft(cache, last + self.count)
 
     def settled(self, state: SamplingState, draft: Draft) -> Draft:
         """See `speculate.Guesser`: what was guessed in vain it does not know."""
@@ -100,19 +108,20 @@ class Assistant:
 
         def run(now: Draft) -> Draft:
             first = ops.minimum(now.known, self._slots - self._chunk)
-            slots = first[:, None] + ops.arange(self._chunk, dtype="int32")
-            _, cache = self._extend(ops.take_along_axis(tokens, slots, axis=1), first, now.cache)
+            _, cache = self._read(tokens, first, self._chunk, now.cache)
             return Draft(cache, ops.minimum(first + self._chunk, last))
 
         return while_loop(missing, run, draft)
 
-    def _run(self, tokens, slot, cache: Cache) -> tuple[Any, Cache]:
-        """Logits `[B, V]` behind `tokens [B, 1]` at each row's slot `[B]`."""
-        logits, cache = self._extend(tokens, slot, cache)
-        logits = logits[:, 0, : self._vocab_size]
-        missing = self._vocab_size - logits.shape[1]
-        return ops.pad(logits, ((0, 0), (0, missing)), constant_values=OFF), cache
+    def _read(self, tokens, first, count: int, cache: Cache) -> tuple[Any, Cache]:
+        """`_extend` with the `count` tokens of `tokens [B, T]` from each row's slot `first [B]` on."""
+        slots = first[:, None] + ops.arange(count, dtype="int32")
+        return self._extend(ops.take_along_axis(tokens, slots, axis=1), first, cache)
 
     def _extend(self, tokens, first, cache: Cache) -> tuple[Any, Cache]:
+        """Logits `[B, S, V]` behind `tokens [B, S]`, which go to the slots from `first [B]` on."""
         view = View.causal(first, tokens.shape[1], self._slots, self._starts)
-        return self._model.extend(ops.minimum(tokens, self._model.vocab_size - 1), first, view, cache)
+        logits, cache = self._model.extend(ops.minimum(tokens, self._model.vocab_size - 1), first, view, cache)
+        logits = logits[..., : self._vocab_size]
+        missing = self._vocab_size - logits.shape[-1]
+        return ops.pad(logits, ((0, 0), (0, 0), (0, missing)), constant_values=OFF), cache

@@ -26,6 +26,10 @@ class PromptLookup:
     def __init__(self, request: Request, count: int):
         self._request, self.count = request, count
 
+    def begun(self, draft: Any, step: Any) -> Any:
+        """See `speculate.Guesser`."""
+        return draft
+
     def look(self, state: SamplingState) -> tuple[Any, Any]:
         """See `speculate.Guesser`."""
         starts, next_slots = self._request.starts, self._request.prompt_end + state.lengths

@@ -25,6 +25,7 @@ from keras_xla.models.interface import Cache, ChunkDecoder, View
 # There are two accounts: of the mean row, and of the slowest one, for which a batch waits. Rows get ahead in turns, so
 # the second begins with more.
 FREE_CHECKS = (2.0, 8.0)  # that can be paid for before anything was saved
+LEAST_FREE = (1.0, 2.0)  # and where earlier texts were not worth theirs
 MOST_CHECKS = (4.0, 8.0)  # that can be paid for at most: what was saved long ago says little
 SLACK = 0.02  # steps that each run without guesses adds
 WELL_OFF = 2  # checks; with less, guesses have to be good
@@ -38,6 +39,9 @@ class Guesser(Protocol):
     """Where guesses come from."""
 
     count: int  # G
+
+    def begun(self, draft: Any, step: Any) -> Any:
+        """The guesser's own values for a call: before the first token, at `step` 0, they are of another text."""
 
     def look(self, state: SamplingState) -> tuple[Any, Any]:
         """What can be told in no time: guesses `[B, G]` int32, and how good they are `[B]` int32.
@@ -53,7 +57,7 @@ class Guesser(Protocol):
             going: `[B]` bool.
             chosen: `[B, 1]` int32, each row's last token.
             state: The search's.
-            draft: The guesser's own values, see `advance`.
+            draft: The guesser's own values.
         """
 
     def settled(self, state: SamplingState, draft: Any) -> Any:
@@ -84,6 +88,7 @@ def advance(
     guesser: Guesser,
     step: Any,
     count: Any,
+    unmixed: Any,
     stopped: Any,
     budget: Any,
 ) -> tuple[dict, tuple[Any, ...]]:
@@ -97,6 +102,8 @@ def advance(
         guesser: Where guesses come from.
         step: Scalar int32; 0 before the first token.
         count: Scalar int32.
+        unmixed: Scalar int32. Above 0, all runs are without guesses, or all with them and no more than so many: then
+            the time that they take tells what one takes.
         stopped: `[B]` bool, rows that need no more tokens.
         budget: `[5]` float32: how many steps guesses have saved the mean row, and the slowest one; how many tokens a
             good guess brings; how many steps it costs to check some; and how many tokens a row good guesses have to
@@ -107,11 +114,13 @@ def advance(
         tokens of the unfinished row that has the most; runs without guesses, and with them), and the first three
         of the budget as they are now, `[3]` float32.
     """
-    loop = _Loop(model, request, search, guesser, values["tokens"].shape[1], count, budget[3], budget[4])
+    limits = values["tokens"].shape[1], count, unmixed, budget[3], budget[4]
+    loop = _Loop(model, request, search, guesser, *limits)
     state, runs = state_at(step, search, values), ops.zeros((2,), "int32")
     state = state._replace(done=ops.logical_or(state.done, stopped))
     scores = ops.zeros((values["tokens"].shape[0], guesser.count + 1, model.vocab_size), "float32")
-    began = budget[:2], runs, values["chosen"], state, values["cache"], values["draft"], scores, budget[2]
+    draft = guesser.begun(values["draft"], step)
+    began = budget[:2], runs, values["chosen"], state, values["cache"], draft, scores, budget[2]
     end = loop.run(loop.prepared(*began))
     state, chosen = end.state, end.chosen
     values = {**values, "cache": end.cache, "chosen": chosen, "parents": ops.zeros_like(chosen), "search": state}
@@ -125,9 +134,11 @@ def advance(
 class _Loop:
     """See `advance`; `slots` are T."""
 
-    def __init__(self, model, request: Request, search: Sampling, guesser: Guesser, slots: int, count, price, least):
+    def __init__(
+        self, model, request: Request, search: Sampling, guesser: Guesser, slots: int, count, unmixed, price, least
+    ):
         self._model, self._request, self._search, self._guesser = model, request, search, guesser
-        self._slots, self._count, self._price, self._least = slots, count, price, least
+        self._slots, self._count, self._unmixed, self._price, self._least = slots, count, unmixed, price, least
 
     def run(self, carry: _Carry) -> _Carry:
         """All runs of a call."""
@@ -156,7 +167,10 @@ class _Loop:
     def _more(self, now: _Carry):
         stuck = ops.logical_and(ops.logical_not(now.state.done), ops.logical_not(self._going(now.state)))
         on = ops.logical_and(self._search.unfinished(now.state), ops.logical_not(ops.any(stuck)))
-        return ops.logical_and(on, ops.sum(now.runs) < self._count)
+        plain, checked = now.runs[0], now.runs[1]
+        same_kind = ops.where(now.check, plain == 0, checked == 0)
+        alike = ops.logical_or(self._unmixed == 0, ops.logical_and(same_kind, checked < self._unmixed))
+        return ops.logical_and(ops.logical_and(on, alike), plain + checked < self._count)
 
     def _scores(self, tokens, state: SamplingState, cache: Cache):
         """Logits `[B, S, V]` of `tokens [B, S]` from each row's last slot on; a finished row repeats its last ones."""
