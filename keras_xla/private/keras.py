@@ -178,6 +178,7 @@ MAKE_FUNCTION = Name(
     _SEEN,
 )
 
+SCANNED_STEPS = "multi_step_scan"  # the function that Keras 3.16 compiles for several steps at a time on JAX
 CACHED_EVALUATION = "_use_cached_eval_dataset"  # the keyword with which `fit` calls `evaluate` of its validation data
 _IN_TF_DATA = "keras.src.layers.preprocessing."  # layers that compute with TensorFlow there, on every backend
 

@@ -9,6 +9,7 @@ import keras
 from keras_xla.backend.jax.batches import leaves_of
 from keras_xla.backend.jax.runner import Runner
 from keras_xla.private.jax import listening
+from keras_xla.private.keras import SCANNED_STEPS
 
 ONE = "one step"  # what was traced, for the log
 predict_data = None  # Keras' own functions read the data
@@ -52,7 +53,7 @@ def watched_step(kind: str, keras_make: Callable, own: bool, saw: Callable) -> C
     `saw([(trace, leaves), ...], seconds, compiled=True)` is told of the batches that compiled.
     """
     function = keras_make()
-    wanted = "" if own else f"{kind}_step"
+    wanted = ("",) if own else (f"{kind}_step", SCANNED_STEPS)
 
     def run(state, iterator):
         start = time.perf_counter()
@@ -85,6 +86,6 @@ class _Batches:
             self._reading = False
         return self._current
 
-    def compiled(self, name: str, wanted: str):
-        if not self._reading and wanted in name:
+    def compiled(self, name: str, wanted: tuple[str, ...]):
+        if not self._reading and any(each in name for each in wanted):
             self.compilers.append(self._current)
