@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_xla.config import CONSTRAINTS, GenerationOptions
 from keras_xla.config.values import as_integer
+from keras_xla.engine.batches import Part
 from keras_xla.engine.buckets import CACHE_BUCKETS, make
 from keras_xla.engine.checks import check_options, check_speech
 from keras_xla.engine.generator import Generator
@@ -147,12 +148,25 @@ class SpeechPipeline:
         options = options.replace(eos_token_id=self.tokens.eos)
         task = speech.task or self.tokens.task
         self.tokens.check_task(task)
-        names: Sequence[str | None] = languages_of(speech, self.tokens, len(features))
-        hidden = self.generator.encode(features)
-        if self.tokens.languages and None in names:
-            names = self._detect(names, hidden)
-        prompts = [np.array(self.tokens.prompt(name, task, timestamps=False), np.int32) for name in names]
-        return self.generator([], options, prompts=prompts, hidden=hidden)
+        names = languages_of(speech, self.tokens, len(features))
+        parts = self.generator.parts(features, options)  # in order: all features are of one length
+        made = [self._complete_part(part, features, names, task) for part in parts]
+        return {name: np.concatenate([outputs[name] for outputs in made]) for name in made[0]}
+
+    def _complete_part(
+        self, part: Part, features: np.ndarray, names: Sequence[str | None], task: str | None
+    ) -> dict[str, np.ndarray]:
+        """What `complete` returns of features that run together; the last of several parts has idle rows."""
+        idle = part.room // part.copies - len(part.prompts)
+        hidden = self.generator.encode(np.pad(features[part.prompts], ((0, idle), (0, 0), (0, 0))))
+        spoken: Sequence[str | None] = [*part.of(names), *[names[0]] * idle]
+        if self.tokens.languages and None in spoken:
+            spoken = self._detect(spoken, hidden)
+        begun = [np.array(self.tokens.prompt(name, task, timestamps=False), np.int32) for name in spoken]
+        prompts = [*begun[: len(part.prompts)], *[begun[0][:0]] * idle]
+        numbers = np.pad(part.rows, (0, idle * part.copies))
+        outputs = self.generator([], part.options, prompts=prompts, hidden=hidden, numbers=numbers)
+        return {name: values[: len(part.answers)] for name, values in outputs.items()}
 
     def first_calls(self, batch: int, options: GenerationOptions, **overrides: Any) -> Iterator[FirstCall]:
         """Of what `batch` windows at once need, with the options as for `transcribe`."""

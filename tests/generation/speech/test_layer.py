@@ -55,6 +55,24 @@ def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
             assert made == [token for token in expected if token < EOS]
 
 
+@pytest.mark.parametrize(
+    "options", [{}, dict(do_sample=True, temperature=2.0, top_k=0, seed=1)], ids=["greedy", "drawn"]
+)
+def test_more_features_than_a_batch_has_room_for_run_one_batch_after_the_other(layer, folder, options, new_events):
+    inputs = {"input_features": features([sound(0.9, seed) for seed in range(5)])}
+    whole = layer.generate(inputs, num_return_sequences=2 if options else 1, **options)
+    small = XLAGenerationLayer.from_pretrained(
+        folder, tokenizer=Numbers(), max_new_tokens=8, language="en", batch_buckets=[4]
+    )
+    parts = small.generate(inputs, num_return_sequences=2 if options else 1, **options)
+    for name in ("sequences", "lengths"):
+        np.testing.assert_array_equal(parts[name], whole[name])
+    np.testing.assert_allclose(parts["scores"], whole["scores"], rtol=1e-4)
+    assert {event.cause for event in new_events("generate")} == {
+        "first call"
+    }  # the last, smaller batch compiles nothing
+
+
 @pytest.mark.slow
 def test_features_have_as_many_tokens_as_the_checkpoint_says(folder):
     layer, inputs = XLAGenerationLayer.from_pretrained(folder, language="en"), features([sound(0.9)])
