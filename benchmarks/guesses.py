@@ -158,9 +158,9 @@ def ways_of(layer, source: str, args: argparse.Namespace) -> dict[str, tuple]:
 
 
 def measure(layer, ways: dict[str, tuple], rounds: int, said_of: dict, raw: pathlib.Path) -> None:
-    """Append a line a call; of a batch that all ways have answered."""
-    names = list(ways)
-    done = {(line["round"], line["kind"], line["batch"], line["first"]) for line in raw_lines.read(raw)}
+    """Append a line a call, once all ways have answered the same prompts; what is there is left out."""
+    names, lines = list(ways), raw_lines.of_the_same(raw, said_of)
+    done = {(line["round"], line["kind"], line["batch"], line["first"]) for line in lines}
     for turn in range(-1, rounds):  # the first compiles, and learns what a run takes
         limit, first = read_bandwidth(), turn % len(names)
         for kind, prompts in KINDS.items():

@@ -10,6 +10,17 @@ def read(path: pathlib.Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def of_the_same(path: pathlib.Path, known: dict) -> list[dict]:
+    """Those that are there, of which a run that was cut off goes on; all are of the same facts, but for the date."""
+    lines = read(path)
+    for name, value in known.items():
+        if others := {line.get(name) for line in lines} - {value} if name != "date" else set():
+            raise SystemExit(
+                f"{path} has lines of {name} {others.pop()!r}, not {value!r}. Name another file with --raw."
+            )
+    return lines
+
+
 def write(path: pathlib.Path, lines: Iterable[dict]) -> None:
     """Make a file of these lines alone."""
     path.write_text(_text(lines))

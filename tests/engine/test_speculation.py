@@ -31,9 +31,18 @@ generator = functools.cache(new_generator)
 @pytest.fixture
 def always(monkeypatch):
     """What looks like a guess is checked, whatever it costs."""
-    monkeypatch.setattr(speculation, "FREE_CHECKS", (1e6, 1e6))
+    monkeypatch.setattr(RunTimes, "free", (1e6, 1e6))
     monkeypatch.setattr(RunTimes, "price", 0.01)
     monkeypatch.setattr(RunTimes, "wanting", False)
+
+
+@pytest.fixture
+def steady(monkeypatch):
+    """A clock of its own: a run takes a second, and two with guesses."""
+    learn = RunTimes.took
+    monkeypatch.setattr(
+        RunTimes, "took", lambda self, seconds, *runs: learn(self, seconds and float(np.dot(runs, (1, 2))), *runs)
+    )
 
 
 def generate(texts, guesses, count=None, gen=None, **options):
@@ -291,16 +300,56 @@ def test_what_is_too_dear_each_time_is_tried_less_and_less_often():
     assert tried[0] > PLAIN_EVERY and all(late > 1.9 * early for early, late in itertools.pairwise(tried))
 
 
-def test_a_generation_begins_with_what_the_last_one_had_left_within_limits():
+def test_runs_in_which_there_was_nothing_to_guess_say_nothing_of_the_price():
     times = RunTimes()
-    assert times.free == FREE_CHECKS
+    times.took(None, 4, 0)
+    times.took(4.0, 4, 0)
+    for _ in range(2000):
+        times.took(16.0, 16, 0)
+    times.took(100.0, 0, 1)
+    for _ in range(PLAIN_EVERY // 16 + 1):
+        times.took(16.0, 16, 0)
+    assert times.price == PRICE  # it is tried again as soon as ever
+
+
+def test_checks_that_were_cheap_in_between_are_tried_again_as_soon_as_ever():
+    times = RunTimes()
+    times.took(None, 4, 0)
+    times.took(4.0, 4, 0)
+    for seconds in (100.0, 100.0, 100.0, 1.5, 100.0):
+        times.took(seconds, 0, 1)
+        runs = 0
+        while times.price > PRICE:
+            times.took(16.0, 16, 0)
+            runs += 16
+    assert runs == PLAIN_EVERY + 16
+
+
+def test_a_generation_begins_with_what_another_had_left_within_limits():
+    times = RunTimes()
     times.left(np.array([-3.0, 0.5]))
+    assert times.free == FREE_CHECKS  # enough to tell the price
+    times.took(None, 4, 0)
+    times.took(4.0, 4, 0)
+    times.took(2.0, 0, 1)
     assert times.free == LEAST_FREE
     times.left(np.array([1.5, 99.0]))
     assert times.free == (1.5, FREE_CHECKS[1])
 
 
-def test_while_nobody_knows_its_price_a_call_is_of_checks_or_of_runs_without(always):
+def test_many_texts_that_nobody_can_guess_cost_less_each(steady):
+    """Draws at random from four letters, each of which has been there before; a check costs a step."""
+    gen, costs = new_generator(0.0), []
+    rare = [[i] for i in range(4, len(ALPHABET))]
+    options = dict(max_new_tokens=200, eos_token_id=None, do_sample=True, bad_words_ids=rare)
+    for seed in range(6):
+        _, runs = generate(["abcdabcdabcd"] * 4, dict(prompt_lookup_num_tokens=5), gen=gen, seed=seed, **options)
+        costs.append(runs[0] + 2 * runs[1] - 200)
+    assert max(costs[-3:]) < costs[0] <= FREE_CHECKS[1] + SLACK * 200 + 1
+    assert max(costs[-3:]) <= LEAST_FREE[1] + SLACK * 200
+
+
+def test_while_nobody_knows_its_price_a_call_is_of_checks_or_of_runs_without(always, steady):
     gen, options = new_generator(), dict(max_new_tokens=120, eos_token_id=None, prompt_lookup_num_tokens=3)
     run = gen.start([encode("hgfedcba")], GenerationOptions(**options))
     run.generation.advance(1)  # which compiles, and tells nothing

@@ -15,7 +15,7 @@ NEW = 50  # tokens, for which caches have to grow
 
 def check_always(monkeypatch):
     """What looks like a guess is checked from now on, whatever it costs."""
-    monkeypatch.setattr(speculation, "FREE_CHECKS", (1e6, 1e6))
+    monkeypatch.setattr(speculation.RunTimes, "free", (1e6, 1e6))
     monkeypatch.setattr(speculation.RunTimes, "price", 0.01)
     monkeypatch.setattr(speculation.RunTimes, "wanting", False)
 

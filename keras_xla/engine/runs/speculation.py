@@ -17,7 +17,7 @@ LEAST_PRICE = 0.05  # that can be told from noise
 PLAIN_RUNS = 4  # that tell how long a run without guesses takes
 PRICED_CHECKS = 4  # that tell what a check costs
 PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured again
-MOST_PATIENCE = 64  # times so many: checks that were too dear each time are tried less and less often
+MOST_PATIENCE = 64 * PLAIN_EVERY  # runs: checks that are too dear each time are tried less and less often, up to that
 QUICKER = 0.8  # times what it should have taken is too quick to be true
 MARGIN = 1.5  # times the price: what good guesses have to bring, for a check that is just worth it brings nothing
 NEVER = -1e9  # steps saved: too few for any check
@@ -41,21 +41,26 @@ class RunTimes:
 
     @property
     def unmixed(self) -> int:
-        """How many checks the next call should make at most, and then nothing but checks; 0 for any number."""
+        """0, or the most checks of the next call, which then is all checks, or all runs without."""
         with self._lock:
             return PRICED_CHECKS if self._called and self._checked is None else 0
 
     @property
     def free(self) -> tuple[float, float]:
-        """Checks that a generation can pay for before it has saved anything: what the last one had left, within limits.
+        """Checks that a generation can pay for before it has saved anything.
 
-        So texts that nobody can guess cost little each, if there are many.
+        They are what another one had left, within limits. So texts that nobody can guess cost little each, if there are
+        many. While nobody knows the price, they are enough to tell it.
         """
-        return FREE_CHECKS if self._left is None else tuple(np.clip(self._left, LEAST_FREE, FREE_CHECKS).tolist())
+        with self._lock:
+            if self._left is None or self._checked is None:
+                return FREE_CHECKS
+            return tuple(np.clip(self._left, LEAST_FREE, FREE_CHECKS).tolist())
 
     def left(self, checks: np.ndarray) -> None:
-        """Learn what a generation can still pay for, `[2]`."""
-        self._left = checks
+        """Learn what a generation can pay for after a call, `[2]`."""
+        with self._lock:
+            self._left = checks
 
     @property
     def price(self) -> float:
@@ -80,13 +85,9 @@ class RunTimes:
                 return
             self._since_plain += plain + checked
             self._since_check = 0 if checked else self._since_check + plain
-            if self._since_check > self._patience:
-                dear = self._plain is None or self._checked is None or self._checked > (1 + PRICE) * self._plain
-                if dear:  # what looked too dear gets another chance
-                    self._checked, self._since_check = None, 0
-                    self._patience = min(2 * self._patience, MOST_PATIENCE * PLAIN_EVERY)
-                else:
-                    self._patience = PLAIN_EVERY
+            if self._since_check > self._patience and self._dear:  # it gets another chance
+                self._checked, self._since_check = None, 0
+                self._patience = min(2 * self._patience, MOST_PATIENCE)
             if not checked:
                 self._since_plain = 0
                 self._plain = seconds / plain if self._plain is None else (self._plain + seconds / plain) / 2
@@ -96,6 +97,14 @@ class RunTimes:
                 before = (1 + PRICE) * self._plain if self._checked is None else self._checked
                 share = checked / (plain + checked)  # what is left of many runs without guesses is mostly noise
                 self._checked = (1 - share) * before + share * (seconds - plain * self._plain) / checked
+                self._patience = self._patience if self._dear else PLAIN_EVERY
+
+    @property
+    def _dear(self) -> bool:
+        """Whether a check is known to cost more than is assumed of one; the lock is held."""
+        if self._checked is None:
+            return False
+        return self._plain is None or self._checked > (1 + PRICE) * self._plain
 
 
 class Speculation(Generation):
@@ -127,6 +136,8 @@ class Speculation(Generation):
         saved = np.array([*(np.array(times.free) * price), GAIN]) if self._saved is None else self._saved
         wanting, unmixed = times.wanting, times.unmixed
         count = min(count, PLAIN_RUNS) if wanting else count
+        reads = bool(key.assistant) and not self.runs[1]  # it reads the text at the first check of an answer
+        unmixed = min(unmixed, 1) if reads else unmixed
         # A row that a stop string ended would go on guessing.
         stopped = [row in self._stopped for row in range(self.batch)]
         limits = np.array([self.step, count, unmixed, *stopped], np.int32)
@@ -138,11 +149,10 @@ class Speculation(Generation):
         step, more, self._progress, told, left = outputs
         self.step, self._more = int(step), bool(more)
         self._tokens, *runs = ops.convert_to_numpy(told).tolist()
-        times.took(None if waits else time.perf_counter() - start, *runs)
-        if wanting:
-            self._saved = saved
-        else:
-            self._saved = ops.convert_to_numpy(left)
+        tells = not waits and not (reads and runs[1])
+        times.took(time.perf_counter() - start if tells else None, *runs)
+        self._saved = saved if wanting else ops.convert_to_numpy(left)
+        if not wanting and not waits:
             times.left(self._saved[:2] / price)
         self.runs += runs
         return sum(runs)
