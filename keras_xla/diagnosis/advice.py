@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_xla import backend
 from keras_xla.private.keras import is_of_keras
 
 _PIPELINE = (
@@ -24,11 +25,10 @@ _LAYERS = {
     "LSTM": ("it uses the cuDNN kernel, which XLA cannot call", "pass use_cudnn=False to the layer"),
     "GRU": ("it uses the cuDNN kernel, which XLA cannot call", "pass use_cudnn=False to the layer"),
 }
-_IMAGE = ("its image transformation has no XLA kernel", _PIPELINE)
-_UNKNOWN = (
-    "its class says supports_jit=False",
-    "compile with jit_compile=False or split the model before this layer",
-)
+_SAYS_NO = "its class says supports_jit=False"
+# Keras' layers of image transformations say that on every backend. Only on TensorFlow it is known why.
+_IMAGE = ("its image transformation has no XLA kernel" if backend.name == "tensorflow" else _SAYS_NO, _PIPELINE)
+_UNKNOWN = (_SAYS_NO, "compile with jit_compile=False or split the model before this layer")
 _WRITE_IN_OPS = "write it with keras.ops, move it into the tf.data pipeline, or compile with jit_compile=False"
 
 

@@ -230,8 +230,9 @@ class Programs:
         if key.assistant:
             model, sizes = self._assistants[key.assistant - 1], (key.cache, chunk_size(key.cache), key.guesses)
             guesser = Assistant(model, request.starts, request.prompt_end, search, self._model.vocab_size, *sizes)
-        decoder, numbers, stopped = self._led(key, values, request), ops.unstack(limits[:3]), limits[3:] > 0
-        return speculate.advance(decoder, values, request, search, guesser, *numbers, stopped, budget)
+        decoder, (step, count, unmixed) = self._led(key, values, request), ops.unstack(limits[:3])
+        stopped = limits[3:] > 0
+        return speculate.advance(decoder, values, request, search, guesser, step, count, unmixed, stopped, budget)
 
     def _search(self, key: AdvanceKey, request: Request) -> decode.Search:
         is_eos = processors.eos_mask(request.eos, self._model.vocab_size)

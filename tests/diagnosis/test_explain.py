@@ -65,6 +65,16 @@ def test_a_layer_that_says_so_itself():
     assert "split the model" in blocker.fix
 
 
+def test_an_image_transformation_has_no_kernel_on_tensorflow_and_elsewhere_its_class_says_no():
+    (blocker,) = explain(keras.Sequential([keras.Input((4, 4, 3)), keras.layers.RandomRotation(0.1)])).blockers
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    assert ("no XLA kernel" in blocker.reason, "supports_jit=False" in blocker.reason) == (
+        on_tensorflow,
+        not on_tensorflow,
+    )
+    assert "move_to_pipeline" in blocker.fix
+
+
 @tensorflow_only
 def test_known_layers_have_a_fix_and_are_named_once():
     text = keras.Input((), dtype="string")

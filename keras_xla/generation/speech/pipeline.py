@@ -154,7 +154,7 @@ class SpeechPipeline:
         return {name: np.concatenate([outputs[name] for outputs in made]) for name in made[0]}
 
     def _complete_part(
-        self, part: Part, features: np.ndarray, names: Sequence[str | None], task: str | None
+        self, part: Part, features: np.ndarray, names: Sequence[str | None], task: str
     ) -> dict[str, np.ndarray]:
         """What `complete` returns of features that run together; the last of several parts has idle rows."""
         idle = part.room // part.copies - len(part.prompts)
