@@ -109,9 +109,10 @@ def test_what_was_guessed_in_vain_is_read_anew(layer, assistant, monkeypatch):
     """Its keys and values are those of the text, whatever was guessed, and however often nobody asked for guesses."""
     generator, row = layer._generator, np.array(ROWS[0], np.int32)
     run = generator.start([row], layer.options, assistant=assistant._generator)
-    for price in (0.01, 1e9, 0.01):
+    for count, price in enumerate((0.01, 1e9, 0.01), 1):
         monkeypatch.setattr(speculation.RunTimes, "price", price)
-        run.generation.advance(3)
+        while run.generation.runs.sum() < 3 * count:  # a call may make fewer than it is asked for
+            run.generation.advance(3)
     draft, made = run.generation._state["draft"], run.rows()[0][0]
     known = int(draft.known[0])
     assert known > len(row) + 6
