@@ -8,7 +8,7 @@ from keras import ops
 from keras_xla.engine.search.prompt_lookup import LONGEST
 from keras_xla.engine.search.samplers import OFF
 from keras_xla.engine.search.sampling import Sampling, SamplingState
-from keras_xla.engine.search.while_loop import while_loop
+from keras_xla.engine.search.while_loop import run_if, while_loop
 from keras_xla.models.interface import Cache, ChunkDecoder, View
 
 # B batch, T slots, G guesses, V vocabulary
@@ -79,14 +79,13 @@ class Assistant:
             i, guessed, scores, chosen, state, cache = now
             chosen, state = self._search.advance_rows(scores, going, chosen, state)
             guessed = ops.slice_update(guessed, (0, i), chosen)
-            # A loop of one turn or none, not a condition: XLA changes in place what a loop carries.
-            wanted = i + 1 < self.count, scores, cache
-            _, scores, cache = while_loop(lambda now: now[0], lambda now: run(chosen, i, now[2]), wanted)
-            return i + 1, guessed, scores, chosen, state, cache
 
-        def run(chosen, i, cache):
-            logits, cache = self._extend(chosen, last + 1 + i, cache)
-            return ops.zeros((), "bool"), logits[:, 0], cache
+            def run(now):
+                logits, cache = self._extend(chosen, last + 1 + i, now[1])
+                return logits[:, 0], cache
+
+            scores, cache = run_if(i + 1 < self.count, run, (scores, cache))
+            return i + 1, guessed, scores, chosen, state, cache
 
         initial = (ops.zeros((), "int32"), found, scores, chosen, state, cache)
         _, guessed, *_, cache = while_loop(lambda now: now[0] < self.count, one, initial)

@@ -16,7 +16,7 @@ from keras_xla.engine.search.decode import state_at
 from keras_xla.engine.search.prompt_lookup import LONGEST
 from keras_xla.engine.search.request import Request
 from keras_xla.engine.search.sampling import Sampling, SamplingState
-from keras_xla.engine.search.while_loop import while_loop
+from keras_xla.engine.search.while_loop import run_if, while_loop
 from keras_xla.models.interface import Cache, ChunkDecoder, View
 
 # B batch, T cache slots, G guesses, S tokens that run at once (G + 1), V vocabulary
@@ -183,24 +183,21 @@ class _Loop:
 
     def _turn(self, now: _Carry) -> _Carry:
         """One run of the model, and what is chosen after it."""
-        going, no = self._going(now.state), ops.zeros((), "bool")
+        going = self._going(now.state)
 
         def alone(carry):
-            _, scores, cache = carry
+            scores, cache = carry
             made, cache = self._scores(now.chosen, now.state, cache)
-            return no, ops.slice_update(scores, (0, 0, 0), made), cache
+            return ops.slice_update(scores, (0, 0, 0), made), cache
 
         def with_guesses(carry):
-            _, guessed, draft, _, cache = carry
+            guessed, draft, _, cache = carry
             guessed, draft = self._guesser.guess(guessed, going, now.chosen, now.state, draft)
             scores, cache = self._scores(ops.concatenate([now.chosen, guessed], axis=1), now.state, cache)
-            return no, guessed, draft, scores, cache
+            return guessed, draft, scores, cache
 
-        # Loops of one turn or none, not a condition: XLA changes in place what a loop carries.
-        first = ops.logical_not(now.check), now.scores, now.cache
-        _, scores, cache = while_loop(lambda carry: carry[0], alone, first)
-        second = now.check, now.found, now.draft, scores, cache
-        _, guessed, draft, scores, cache = while_loop(lambda carry: carry[0], with_guesses, second)
+        scores, cache = run_if(ops.logical_not(now.check), alone, (now.scores, now.cache))
+        guessed, draft, scores, cache = run_if(now.check, with_guesses, (now.found, now.draft, scores, cache))
         chosen, state = self._choose(scores, guessed, now.check, going, now.chosen, now.state)
         draft = self._guesser.settled(state, draft)
         kind = ops.stack([ops.logical_not(now.check), now.check])

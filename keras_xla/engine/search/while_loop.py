@@ -26,3 +26,17 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], init
             tuple(keras.tree.flatten(initial)),
         )
     )
+
+
+def run_if(condition: Any, body: Callable[[Any], Any], initial: Any) -> Any:
+    """What `body` makes of `initial` if `condition` holds, else `initial`.
+
+    A loop of one turn or none, not a condition: XLA changes in place what a loop carries.
+
+    Args:
+        condition: A bool.
+        body: From a structure like `initial` to another one.
+        initial: Nested tensors; their shapes and dtypes stay.
+    """
+    no = ops.zeros((), "bool")
+    return while_loop(lambda now: now[0], lambda now: (no, body(now[1])), (condition, initial))[1]
