@@ -227,7 +227,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new", type=int, default=128, help="tokens of an answer at most")
-    parser.add_argument("--guesses", type=int, default=8, help="prompt_lookup_num_tokens")
+    parser.add_argument("--guesses", type=int, default=10, help="prompt_lookup_num_tokens")
     parser.add_argument("--assistant", type=int, default=5, help="num_assistant_tokens")
     parser.add_argument("--raw", type=pathlib.Path, default="guesses.jsonl")
     parser.add_argument("--report", action="store_true", help="measure nothing: make the page of the raw lines")
