@@ -44,11 +44,14 @@ _told: set[str] = set()
 def compile_cache(
     folder: str | os.PathLike | None = None, *, max_bytes: int | None = None, enabled: bool = True
 ) -> CacheSettings:
-    """Keep executables of generation on disk, so that the next process reads them instead of compiling again.
+    """Keep executables on disk, so that the next process reads them instead of compiling again.
 
     An executable is found again only for the same computation, shapes, versions, processor and settings. One that is
-    damaged is dropped and made again. Nothing is kept unless this is called, because it changes the whole process:
-    TensorFlow then writes every executable of the process into a temporary folder.
+    damaged is dropped and made again. Those of text generation need no tracing either. Steps of `fit`, `evaluate` and
+    `predict`, and functions of `keras_xla.jit`, are traced in each process.
+
+    Nothing is kept unless this is called, because it changes the whole process: TensorFlow then writes every executable
+    of the process into a temporary folder.
 
     Call this right after the imports. TensorFlow can be asked for it only before it has run its first operation. On a
     GPU, TensorFlow keeps none. On the JAX backend this turns on JAX's own cache, which keeps all that takes a second or

@@ -70,6 +70,13 @@ DEVICES = Name(
     _COMPILED_AGAIN,
     _SEEN,
 )
+CALLED = Name(
+    "tensorflow.Operation",
+    "_set_func_attr",
+    "has an operation call a function by another name",
+    "training steps are not kept on disk: the next process compiles again",
+    _SEEN,
+)
 EXECUTE = Name("tensorflow.python.eager.execute", "execute", "calls a function by its name", _COMPILED_AGAIN, _SEEN)
 RECORDS = Name(
     "tensorflow.python.eager.record",
@@ -180,6 +187,21 @@ def named_function(definitions: list) -> Callable[[list[tf.Tensor]], list[tf.Ten
     how = dict(attrs=("executor_type", "", "config_proto", options.config_proto_serialized), ctx=owner)
     first = definitions[0].signature
     return lambda inputs: call(first.name, len(first.output_arg), inputs=inputs, **how)
+
+
+def call_as(name: str, function: Any, inputs: Any) -> Any:
+    """Call a traced function in the graph under construction, which then knows it by a name of `named_function`.
+
+    TensorFlow makes the call, so order, effects and gradients are those of any other. Raises `Gone` before that.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    before, top = len(graph.get_operations()), DEFINITION.of(function).signature.name
+    CALLED.of(tf.Operation)
+    outputs = function(inputs)
+    for op in graph.get_operations()[before:]:
+        if op.type in ("PartitionedCall", "StatefulPartitionedCall") and op.get_attr("f").name == top:
+            CALLED.of(op)("f", name)
+    return outputs
 
 
 def may_be_recorded() -> bool:

@@ -44,6 +44,7 @@ def owner_of(name: Name):
     return {
         "Graph": CONCRETE.graph,
         "FuncGraph": CONCRETE.graph,
+        "Operation": tf.Operation,
         "ConcreteFunction": CONCRETE,
         "Function": scaled,
         "__internal__": getattr(tf, "__internal__", None),

@@ -328,7 +328,7 @@ def test_xla_without_enough_memory_falls_back(remembered, monkeypatch):
 
     made = tensorflow_executable.make
 
-    def short_of_memory(trace, way, shapes):
+    def short_of_memory(trace, way, shapes, calls):
         def step(batch):
             raise tf.errors.ResourceExhaustedError(None, None, "Out of memory while trying to allocate 8 bytes.")
 

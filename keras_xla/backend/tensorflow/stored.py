@@ -12,7 +12,7 @@ import hashlib
 import pathlib
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +20,7 @@ import tensorflow as tf
 from keras_xla.backend.executable_cache import ExecutableCache, executable_cache
 from keras_xla.backend.packing import pack, structure_from_json, structure_to_json, unpack
 from keras_xla.backend.tensorflow.graphs.definitions import under, with_called
+from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.machine import cpu_features, machine, on_gpu
 from keras_xla.backend.xla_flags import flags_file
 from keras_xla.private.names import Gone
@@ -29,6 +30,7 @@ from keras_xla.troubleshooting import warn
 
 _known: dict[str, "Stored"] = {}  # TensorFlow keeps their executables for as long as the process lives
 _lock = threading.Lock()
+_MOST_SETS = 8  # executables of one computation: it has one for each set of inputs that are sizes of arrays
 
 
 def keep_executables(cache: ExecutableCache) -> None:
@@ -66,18 +68,21 @@ class StoredFunction:
     Args:
         stored: What it computes.
         outputs: Its outputs in their structure; the leaves are of no meaning.
+        captured: Values that go in behind the inputs: handles of variables, say.
     """
 
-    def __init__(self, stored: "Stored", outputs: Any):
-        self._stored, self._outputs = stored, outputs
+    def __init__(self, stored: "Stored", outputs: Any, captured: Sequence[tf.Tensor] = ()):
+        self._stored, self._outputs, self._captured = stored, outputs, list(captured)
 
     def __call__(self, inputs: list[tf.Tensor]) -> Any:
         """Its outputs in their structure."""
-        return tf.nest.pack_sequence_as(self._outputs, self._stored(inputs))
+        return repack(self._outputs, self._stored([*inputs, *self._captured]))
 
     def keep(self, name: str, cache: ExecutableCache) -> bool:
         """Put it into a cache under a name, and its executable, which it has after a call; whether both are there."""
         leaves = range(len(tf.nest.flatten(self._outputs)))
+        if self._captured or len(leaves) != len(leaves_of(self._outputs)):
+            return False
         try:
             outputs = structure_to_json(tf.nest.pack_sequence_as(self._outputs, list(leaves)))
         except TypeError:
@@ -106,21 +111,37 @@ def read_function(name: str, cache: ExecutableCache) -> StoredFunction | None:
         return None
 
 
+def keeps_executables() -> bool:
+    """Whether executables of this process can be kept, and read."""
+    return folder_of_xla() is not None and not on_gpu()
+
+
 def stored(function: Any) -> Callable[[list[tf.Tensor]], Any]:
     """A traced function that XLA compiles, to be called with its flat inputs.
 
     Its executable is read from the cache of executables where it is there, and kept there otherwise: then it is a
-    `StoredFunction`. A function that captures values, or runs on a GPU, is only called quickly.
+    `StoredFunction`. One that runs on a GPU is only called quickly.
     """
-    if folder_of_xla() is None or on_gpu() or function.captured_inputs:
-        return flat_call(function)
-    structure = function.structured_outputs
-    if any(x is None for x in tf.nest.flatten(structure)):
+    if not keeps_executables():
         return flat_call(function)
     try:
-        return StoredFunction(_stored(*by_hash(*definition(function))), structure)
+        return StoredFunction(stored_computation(function), function.structured_outputs, function.captured_inputs)
     except (Gone, KeyError, OSError):  # a function that is not all there, or flags that cannot be read
         return flat_call(function)
+
+
+def stored_computation(function: Any, named: bool = False) -> "Stored":
+    """What a traced function computes.
+
+    Args:
+        function: The function.
+        named: Whether its operations have their names, for messages; then another computation has other names.
+
+    Raises:
+        Gone, KeyError: the function is not all there.
+        OSError: flags that cannot be read.
+    """
+    return _stored(*by_hash(*definition(function), named))
 
 
 def _stored(digest: str, definitions: list, source: ExecutableCache | None = None) -> "Stored":
@@ -142,7 +163,9 @@ class Stored:
     def __init__(self, digest: str, definitions: list, source: ExecutableCache | None = None):
         self.digest, self._definitions, self._source, self._ran = digest, definitions, source, False
         self._call = named_function(definitions)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._users = 0  # for which TensorFlow may read `_handed` now
+        self._handed: list[pathlib.Path] = []
 
     def __call__(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
         """Its outputs, flat."""
@@ -154,6 +177,11 @@ class Stored:
             outputs = self._first(inputs)
             self._ran = True
             return outputs
+
+    @property
+    def name(self) -> str:
+        """By which TensorFlow knows it."""
+        return self._definitions[0].signature.name
 
     def graph(self) -> tf.compat.v1.GraphDef:
         """Its definitions."""
@@ -169,25 +197,62 @@ class Stored:
         return False
 
     def _first(self, inputs):
-        cache, folder = executable_cache(), folder_of_xla()
+        folder = folder_of_xla()
         if folder is None:  # TensorFlow was not asked for it in time
             return self._call(inputs)
-        found = (source.get(self.digest) for source in (cache, self._source) if source is not None)
-        read = _unpack(next((payload for payload in found if payload is not None), b""), folder)
+        handed = self.hand_over(folder)
         try:
             outputs = self._call(inputs)
         except tf.errors.OpError as error:
-            outputs = self._again(inputs, error, folder, bool(read))
-            for source in (cache, self._source):
-                if source is not None and read:
-                    source.drop(self.digest)
+            self.take_back()
+            outputs = self._again(inputs, error, folder, handed)
+            if handed:
+                self.drop()
             return outputs
-        for path in read:
-            path.unlink(missing_ok=True)
-        made = {} if read else _made_by(self.digest, folder)
-        if cache is not None and made:
-            cache.put(self.digest, pack(made))
+        self.take_over(folder)
         return outputs
+
+    def hand_over(self, folder: pathlib.Path) -> bool:
+        """Put its executable, if one is kept, where TensorFlow looks for it; whether there was one.
+
+        Then `take_over` or `take_back` has to be called. Threads may share what is there.
+        """
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._handed = _unpack(self._kept(), folder)
+            return bool(self._handed)
+
+    def take_back(self) -> None:
+        """Remove what was handed over."""
+        with self._lock:
+            self._users -= 1
+            while self._handed and not self._users:
+                self._handed.pop().unlink(missing_ok=True)
+
+    def take_over(self, folder: pathlib.Path) -> None:
+        """Keep what TensorFlow has made, and remove it and what was handed over."""
+        with self._lock:
+            known = {path.name: path for path in self._handed}
+            self.take_back()
+            if self._users:
+                return
+            cache, made = executable_cache(), _made_by(self.digest, folder)
+            if cache is None or made.keys() <= known.keys():
+                return
+            # One for each set of the sizes among its inputs: the newest are kept.
+            parts = {**unpack(self._kept()), **made} if known else made
+            cache.put(self.digest, pack(dict(list(parts.items())[-_MOST_SETS:])))
+
+    def drop(self) -> None:
+        """Let go of an executable that TensorFlow could not use."""
+        for source in (executable_cache(), self._source):
+            if source is not None:
+                source.drop(self.digest)
+
+    def _kept(self) -> bytes:
+        found = (source.get(self.digest) for source in (executable_cache(), self._source) if source is not None)
+        return next((payload for payload in found if payload is not None), b"")
 
     def _again(self, inputs, error: tf.errors.OpError, folder: pathlib.Path, read: bool):
         """Once more under another name, if it was a file that TensorFlow could not use, or could not write."""
@@ -202,15 +267,16 @@ class Stored:
         raise error
 
 
-def by_hash(top: Any, called: Iterable) -> tuple[str, list]:
+def by_hash(top: Any, called: Iterable, named: bool = False) -> tuple[str, list]:
     """A digest of what a function computes on this machine, and it and what it calls under names made of that.
 
     The names that functions have in a process count what was traced before; here they count from the first one called.
+    With `named`, operations keep their names, which are a part of what the digest is of.
     """
-    plain = under(with_called(top, called), "f")
+    plain = under(with_called(top, called), "f", named)
     content = b"".join(each.SerializeToString(deterministic=True) for each in plain)
     digest = hashlib.sha256(repr(sorted(compiled_for().items())).encode() + content).hexdigest()[:32]
-    return digest, under(plain, f"kx_{digest}")
+    return digest, under(plain, f"kx_{digest}", named)
 
 
 def compiled_for() -> dict[str, str]:

@@ -17,6 +17,8 @@ LEAST_PRICE = 0.05  # that can be told from noise
 PLAIN_RUNS = 4  # that tell how long a run without guesses takes
 PRICED_CHECKS = 4  # that tell what a check costs
 PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured again
+PATIENCE = PLAIN_EVERY  # runs without a check until what was too dear is tried again
+PATIENCE_OF_READER = 4 * PLAIN_EVERY  # the same with an assistant, which has to read the text for that
 MOST_PATIENCE = 64 * PLAIN_EVERY  # runs: checks that are too dear each time are tried less and less often, up to that
 QUICKER = 0.8  # times what it should have taken is too quick to be true
 MARGIN = 1.5  # times the price: what good guesses have to bring, for a check that is just worth it brings nothing
@@ -24,13 +26,18 @@ NEVER = -1e9  # steps saved: too few for any check
 
 
 class RunTimes:
-    """How long runs of one executable take without guesses, and with them. Threads may share it."""
+    """How long runs of one executable take without guesses, and with them. Threads may share it.
 
-    def __init__(self):
+    Args:
+        reads: Whether whoever guesses has to read the text before.
+    """
+
+    def __init__(self, reads: bool = False):
         self._lock, self._called = threading.Lock(), False
-        self._plain = self._checked = None  # seconds a run
+        self._plain: float | None = None  # seconds a run
+        self._checked: float | None = None
         self._since_plain = self._since_check = 0  # runs
-        self._patience = PLAIN_EVERY  # runs without a check until what was too dear is tried again
+        self._least_patience = self._patience = PATIENCE_OF_READER if reads else PATIENCE
         self._left: np.ndarray | None = None  # [2] checks
 
     @property
@@ -97,7 +104,7 @@ class RunTimes:
                 before = (1 + PRICE) * self._plain if self._checked is None else self._checked
                 share = checked / (plain + checked)  # what is left of many runs without guesses is mostly noise
                 self._checked = (1 - share) * before + share * (seconds - plain * self._plain) / checked
-                self._patience = self._patience if self._dear else PLAIN_EVERY
+                self._patience = self._patience if self._dear else self._least_patience
 
     @property
     def _dear(self) -> bool:

@@ -259,7 +259,7 @@ class Starter:
         )
 
     def _times(self, key: SpeculateKey) -> RunTimes:
-        return self._run_times.setdefault(key, RunTimes())
+        return self._run_times.setdefault(key, RunTimes(reads=bool(key.assistant)))
 
 
 def request_of(

@@ -64,6 +64,16 @@ class Guesser(Protocol):
         """The guesser's own values, once the search has chosen."""
 
 
+class _Limits(NamedTuple):
+    """How far a call goes, and what a check has to bring; see `advance`."""
+
+    slots: int  # T
+    count: Any
+    unmixed: Any
+    price: Any  # float32, steps that it costs to check guesses
+    least: Any  # float32, tokens that good guesses have to bring a row
+
+
 class _Carry(NamedTuple):
     """What goes from one run of the model to the next."""
 
@@ -114,8 +124,8 @@ def advance(
         tokens of the unfinished row that has the most; runs without guesses, and with them), and the first three
         of the budget as they are now, `[3]` float32.
     """
-    limits = values["tokens"].shape[1], count, unmixed, budget[3], budget[4]
-    loop = _Loop(model, request, search, guesser, *limits)
+    limits = _Limits(values["tokens"].shape[1], count, unmixed, price=budget[3], least=budget[4])
+    loop = _Loop(model, request, search, guesser, limits)
     state, runs = state_at(step, search, values), ops.zeros((2,), "int32")
     state = state._replace(done=ops.logical_or(state.done, stopped))
     scores = ops.zeros((values["tokens"].shape[0], guesser.count + 1, model.vocab_size), "float32")
@@ -132,13 +142,11 @@ def advance(
 
 
 class _Loop:
-    """See `advance`; `slots` are T."""
+    """See `advance`."""
 
-    def __init__(
-        self, model, request: Request, search: Sampling, guesser: Guesser, slots: int, count, unmixed, price, least
-    ):
+    def __init__(self, model: ChunkDecoder, request: Request, search: Sampling, guesser: Guesser, limits: _Limits):
         self._model, self._request, self._search, self._guesser = model, request, search, guesser
-        self._slots, self._count, self._unmixed, self._price, self._least = slots, count, unmixed, price, least
+        self._limits = limits
 
     def run(self, carry: _Carry) -> _Carry:
         """All runs of a call."""
@@ -148,12 +156,12 @@ class _Loop:
         """The carry, and whether its next run is to check guesses."""
         going, guesses = self._going(state), self._guesser.count
         found, matched = self._guesser.look(state)
-        least = ops.where(saved[0] >= WELL_OFF * self._price, SHORTEST, LONGEST)
+        least = ops.where(saved[0] >= WELL_OFF * self._limits.price, SHORTEST, LONGEST)
         good = ops.logical_and(going, matched >= least)
         share = ops.sum(ops.cast(good, "float32")) / ops.maximum(ops.sum(ops.cast(going, "float32")), 1.0)
-        fits = ops.max(ops.where(state.done, 0, self._last(state))) + guesses + 1 <= self._slots
-        worth = ops.logical_and(share > 0, share * ops.minimum(gain, float(guesses)) >= self._least)
-        check = ops.logical_and(ops.logical_and(ops.all(saved >= self._price), worth), fits)
+        fits = ops.max(ops.where(state.done, 0, self._last(state))) + guesses + 1 <= self._limits.slots
+        worth = ops.logical_and(share > 0, share * ops.minimum(gain, float(guesses)) >= self._limits.least)
+        check = ops.logical_and(ops.logical_and(ops.all(saved >= self._limits.price), worth), fits)
         return _Carry(saved, runs, chosen, state, cache, draft, scores, gain, found, good, check)
 
     def _last(self, state: SamplingState):
@@ -162,23 +170,23 @@ class _Loop:
 
     def _going(self, state: SamplingState):
         """Which rows need another token and have room for it, `[B]` bool."""
-        return ops.logical_and(ops.logical_not(state.done), self._last(state) < self._slots - 1)
+        return ops.logical_and(ops.logical_not(state.done), self._last(state) < self._limits.slots - 1)
 
     def _more(self, now: _Carry):
         stuck = ops.logical_and(ops.logical_not(now.state.done), ops.logical_not(self._going(now.state)))
         on = ops.logical_and(self._search.unfinished(now.state), ops.logical_not(ops.any(stuck)))
         plain, checked = now.runs[0], now.runs[1]
         same_kind = ops.where(now.check, plain == 0, checked == 0)
-        alike = ops.logical_or(self._unmixed == 0, ops.logical_and(same_kind, checked < self._unmixed))
-        return ops.logical_and(ops.logical_and(on, alike), plain + checked < self._count)
+        alike = ops.logical_or(self._limits.unmixed == 0, ops.logical_and(same_kind, checked < self._limits.unmixed))
+        return ops.logical_and(ops.logical_and(on, alike), plain + checked < self._limits.count)
 
     def _scores(self, tokens, state: SamplingState, cache: Cache):
         """Logits `[B, S, V]` of `tokens [B, S]` from each row's last slot on; a finished row repeats its last ones."""
         size = tokens.shape[1]
-        first = ops.minimum(self._last(state), self._slots - size)
+        first = ops.minimum(self._last(state), self._limits.slots - size)
         slots = first[:, None] + ops.arange(size, dtype="int32")
         tokens = ops.where(state.done[:, None], ops.take_along_axis(state.tokens, slots, axis=1), tokens)
-        view = View.causal(first, size, self._slots, self._request.starts)
+        view = View.causal(first, size, self._limits.slots, self._request.starts)
         return self._model.extend(tokens, first, view, cache)
 
     def _turn(self, now: _Carry) -> _Carry:
@@ -201,8 +209,8 @@ class _Loop:
         chosen, state = self._choose(scores, guessed, now.check, going, now.chosen, now.state)
         draft = self._guesser.settled(state, draft)
         kind = ops.stack([ops.logical_not(now.check), now.check])
-        booked = ops.where(now.check, self._steps(now.state, state, going) - 1.0 - self._price, SLACK)
-        most = self._price * ops.convert_to_tensor(MOST_CHECKS, "float32")
+        booked = ops.where(now.check, self._steps(now.state, state, going) - 1.0 - self._limits.price, SLACK)
+        most = self._limits.price * ops.convert_to_tensor(MOST_CHECKS, "float32")
         saved = ops.minimum(now.saved + booked, ops.maximum(most, now.saved))
         runs, gain = now.runs + ops.cast(kind, "int32"), self._gain(now, state)
         return self.prepared(saved, runs, chosen, state, cache, draft, scores, gain)

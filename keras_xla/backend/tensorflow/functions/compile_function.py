@@ -1,5 +1,6 @@
 """Functions compiled by XLA on TensorFlow, one executable each, and what in a forward pass cannot be compiled."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,10 +9,13 @@ import tensorflow as tf
 
 from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops
+from keras_xla.backend.tensorflow.stored import keeps_executables, stored
 from keras_xla.private.names import otherwise
+from keras_xla.private.tensorflow import may_be_recorded
 
 to_tensor = tf.convert_to_tensor
 _blockers = otherwise([])(blocking_ops)  # then XLA itself says what it cannot compile
+_recorded = otherwise(True)(may_be_recorded)
 
 
 def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Callable) -> Callable:
@@ -24,7 +28,18 @@ def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Calla
     trace = tf.function(call, jit_compile=True, autograph=False).get_concrete_function(specs)
     if blockers := _blockers(trace):
         refuse(blockers)
-    return lambda tensors: trace(list(tensors))
+    if not keeps_executables():
+        return lambda tensors: trace(list(tensors))
+    kept = stored(trace)
+
+    def run(tensors):
+        # A gradient, or another graph, needs what TensorFlow knows of the trace.
+        if tf.executing_eagerly() and not _recorded():
+            with contextlib.suppress(tf.errors.OpError):  # which is raised again, with the name of the operation
+                return kept(list(tensors))
+        return trace(list(tensors))
+
+    return run
 
 
 def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:

@@ -21,22 +21,27 @@ def functions_in(node: Any) -> list:
     return [each for value in attributes for each in ([value.func] if value.HasField("func") else value.list.func)]
 
 
-def under(functions: list, name: str) -> list:
-    """Functions that call one another, under other names: the name and a number."""
+def under(functions: list, name: str, named: bool = False) -> list:
+    """Functions that call one another, under other names: the name and a number.
+
+    What is inside of them is named by its number, or with `named` as it was, but for their arguments.
+    """
     names = {each.signature.name: f"{name}_{i}" for i, each in enumerate(functions)}
-    return [_renamed(each, names) for each in functions]
+    return [_renamed(each, names, named) for each in functions]
 
 
-def _renamed(function: Any, names: dict[str, str]) -> Any:
-    """A function under another name that calls others by theirs; what is inside is named by its number."""
+def _renamed(function: Any, names: dict[str, str], named: bool) -> Any:
     copy = type(function)()
     copy.CopyFrom(function)
     signature = copy.signature
     signature.name = names[signature.name]
-    inside = {arg.name: f"a{i}" for i, arg in enumerate(signature.input_arg)}
-    inside |= {node.name: f"n{i}" for i, node in enumerate(copy.node_def)}
+    inside = {arg.name: f"{'argument_' if named else 'a'}{i}" for i, arg in enumerate(signature.input_arg)}
+    inside |= {node.name: node.name if named else f"n{i}" for i, node in enumerate(copy.node_def)}
     for arg in signature.input_arg:
         arg.name = inside[arg.name]
+    for attributes in (copy.attr, *(each.attr for each in copy.arg_attr.values())):
+        for name in ("_user_specified_name", "forward_function_name", "backward_function_name"):  # which count, too
+            attributes.pop(name, None)
     for node in copy.node_def:
         node.name, node.op = inside[node.name], names.get(node.op, node.op)
         waits = sorted(_reference(each, inside) for each in node.input if each.startswith("^"))  # in the names' order

@@ -161,7 +161,7 @@ class Graph:
         known = self.captures | given
         part = tf.compat.v1.GraphDef(library=self._library, versions=self._versions)
         used: set[str] = set()
-        for name in nodes:
+        for name in filter(nodes.__contains__, self.nodes):  # in every process in the same order
             node = part.node.add()
             node.CopyFrom(self.nodes[name])
             waits = [f"^{other}" for other in after.get(name, ())]

@@ -34,7 +34,7 @@ def cut(
         numbers = _numbers(order, needs, users, plain)
         worth = Counter({number: 0 for number in numbers.values() if number % 2})
         worth.update(numbers[name] for name in work if numbers[name] % 2)
-        by_worth = sorted(worth, key=worth.__getitem__)
+        by_worth = sorted(worth, key=lambda number: (worth[number], number))
         small = [number for number in by_worth if worth[number] < least] or by_worth[: max(len(worth) - most, 0)]
         if not small or not plain:  # without neighbours it stays
             return numbers

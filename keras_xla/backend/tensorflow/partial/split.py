@@ -18,6 +18,7 @@ from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of, repack
 from keras_xla.backend.tensorflow.graphs.operations import compilable_ops, operations_of
 from keras_xla.backend.tensorflow.partial.cut import cut
+from keras_xla.backend.tensorflow.stored_calls import StoredCalls, xla_function
 
 _DRAWN_FROM_VALUES = frozenset({"StatelessMultinomial"})  # whose first operand is the weights of the numbers
 RANDOM = _DRAWN_FROM_VALUES | frozenset(  # whose first operand is the shape
@@ -55,19 +56,20 @@ class NotSplittable(Exception):
         return str(self.args[0])
 
 
-def split(checks: Checks, towers: bool = False) -> Callable:
+def split(checks: Checks, towers: bool = False, calls: StoredCalls | None = None) -> Callable:
     """A traced step, with its static shapes, as a function that runs as much of it as possible through XLA.
 
     It is `run(flat inputs) -> outputs`, to be called in a `tf.function`, which keeps reading and changing variables in
-    order. With `towers`, convolutions, and what lies between them, run plainly. Raises `NotSplittable` if nothing is
-    left to be compiled; so does `run`, if an executable would take what has no fixed shape.
+    order. With `towers`, convolutions, and what lies between them, run plainly. `calls` keep the executables; None
+    keeps none. Raises `NotSplittable` if nothing is left to be compiled; so does `run`, if an executable would take
+    what has no fixed shape.
     """
     graph = checks.graph
     sorts = _Sorts(graph, towers, checks)
     numbers = sorts.cut()
     if not any(number % 2 for number in numbers.values()):
         raise NotSplittable("hardly anything is left to be compiled")
-    parts = [_Part(graph, number, numbers, sorts) for number in sorted(set(numbers.values()))]
+    parts = [_Part(graph, number, numbers, sorts, calls) for number in sorted(set(numbers.values()))]
     constants = sorted(name for name in set(graph.outputs) if node_of(name) in sorts.constant)
 
     def run(flat):
@@ -172,7 +174,7 @@ class _Part:
     `numbers` has the part of every operation of the graph, `sorts` what they are.
     """
 
-    def __init__(self, graph: Graph, number: int, numbers: dict[str, int], sorts: _Sorts):
+    def __init__(self, graph: Graph, number: int, numbers: dict[str, int], sorts: _Sorts, calls: StoredCalls | None):
         self._graph = graph
         own = {name for name, other in numbers.items() if other == number}
         self._nodes = own | graph.upstream({needed for name in own for needed in graph.needs(name)} & sorts.constant)
@@ -182,7 +184,7 @@ class _Part:
         self._effects = [name for name in graph.effects if name in own]
         self._late = sorted(sorts.late & own)
         self._after = dict.fromkeys(sorts.waiting & own, self._late)
-        self._compiled = tf.function(self._one_step, jit_compile=True, autograph=False) if number % 2 else None
+        self._compiled = xla_function(self._one_step, calls) if number % 2 else None
 
     def run(self, have: dict, checked: list) -> dict:
         """What other parts take, made from what they have made, which `have` has by name.
@@ -217,7 +219,7 @@ class _Part:
         named = dict(zip(self._takes, given, strict=True))
         return self._graph.put(self._nodes, [*self._gives, *self._effects, *self._late], named, self._after)
 
-    def _one_step(self, given: Sequence) -> list:  # by its name it is known in what XLA dumps
+    def _one_step(self, given: Sequence) -> list:  # by its name it is known in what XLA dumps, if it is not kept
         return self._checked_step(given)[:-1]
 
     def _checked_step(self, given: Sequence) -> list:

@@ -18,7 +18,8 @@ from keras_xla.backend.tensorflow.runner.loops import loop, rows_loop
 from keras_xla.backend.tensorflow.runner.sources import Batches
 from keras_xla.backend.tensorflow.runner.trace import Trace
 from keras_xla.backend.tensorflow.runner.trial import copies_of, lacks_memory, timed_runs
-from keras_xla.backend.tensorflow.runner.ways import make, redrawn_in
+from keras_xla.backend.tensorflow.runner.ways import in_parts, make, redrawn_in
+from keras_xla.backend.tensorflow.stored_calls import in_another_folder, stored_calls
 from keras_xla.private.tensorflow import call_with
 
 STEPS_AT_ONCE = 2  # that see nothing of each other: more of them would need more memory
@@ -47,6 +48,7 @@ class Executable:
     def __init__(self, trace: Trace, way: str, shapes: Shapes | None, compiled: Callable[[float], None]):
         self.trace, self.way, self.shapes = trace, way, shapes
         self._told = compiled if way != "graph" else None
+        self._calls = None if way == "graph" else stored_calls()
         self._lock = threading.RLock()
         self._trial = _Trial()
         self._loops: dict[tuple[bool, bool, str], Callable] = {}
@@ -60,7 +62,7 @@ class Executable:
 
     @functools.cached_property
     def _step(self) -> Callable:
-        step = make(self.trace, self.way, self._taken)
+        step = make(self.trace, self.way, self._taken, self._calls)
         return filling(step, self.shapes) if self.shapes is not None and self.trace.fills else step
 
     @functools.cached_property
@@ -235,14 +237,53 @@ class Executable:
                 return call()
             start = time.perf_counter()
             try:
-                with way_may_fail():
-                    outputs = call()
+                outputs = self._first(call)
             except ValueError as error:  # while it was traced, for shapes that do not fit
                 raise ShapesRefused(str(error)) from error
             if compiled(outputs) and (told := self._told) is not None:  # else the batch was not for it
+                if self._calls is not None:
+                    self._calls.take_over()
                 self._told = None
                 told(time.perf_counter() - start)
             return outputs
+
+    def _first(self, call: Callable[[], Any]) -> Any:
+        """The first run. If it fails where executables are kept on disk, the step is traced again without them.
+
+        A step that is one executable then runs once more, as nothing has run before that failed. So a file that is of
+        no use, or a full disk, costs no more than time.
+        """
+        calls = self._calls
+        try:
+            with way_may_fail():
+                return call()
+        except (WayFailed, tf.errors.OpError) as failed:  # of a file that it cannot read, TensorFlow says many things
+            error = failed.__cause__ if isinstance(failed, WayFailed) else failed
+            if calls is None or not isinstance(error, tf.errors.OpError):
+                raise
+            from_disk, moved = calls.take_back(), in_another_folder(error)
+            self._trace_again()
+            if lacks_memory(error) or not (from_disk or moved):
+                raise
+            if in_parts(self.trace, self.way, self._taken):  # of which some may have run
+                for each in from_disk:
+                    each.drop()
+                if from_disk and error is failed:  # which Keras would take for something else
+                    raise failure(error) from error
+                raise
+        with way_may_fail():
+            outputs = call()
+        for each in from_disk:
+            each.drop()
+        return outputs
+
+    def _trace_again(self) -> None:
+        """Forget the graphs, which call functions by the names that they have on disk."""
+        self._calls = None
+        self._loops.clear()
+        self._row_loops.clear()
+        for name in ("_step", "_one"):
+            vars(self).pop(name, None)
 
 
 @contextlib.contextmanager

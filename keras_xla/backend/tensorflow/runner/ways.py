@@ -4,6 +4,7 @@
 it; `"partial"` leaves the operations that XLA cannot compile, or is slow at, to the plain graph, too.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -14,34 +15,44 @@ from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.partial.split import NotSplittable, redrawn, split
 from keras_xla.backend.tensorflow.runner.trace import Trace, Traced
+from keras_xla.backend.tensorflow.stored_calls import StoredCalls, xla_function
 
 
-def make(trace: Trace, way: str, shapes: Shapes | None) -> Callable:
+def make(trace: Trace, way: str, shapes: Shapes | None, calls: StoredCalls | None = None) -> Callable:
     """The step as a function of a batch, run in one way: `"graph"`, `"xla"` or `"partial"`.
 
     `shapes` are the only ones that it will be called with, in the order of the tensors; None for any, in the plain
-    graph. Raises `NotSplittable` for `"partial"`, and for `"xla"` with random numbers (see `split`), and `WayFailed`
-    where it has to be traced again, and is another step by now.
+    graph. `calls` keep the executables; None keeps none. Raises `NotSplittable` for `"partial"`, and for `"xla"` with
+    random numbers (see `split`), and `WayFailed` where it has to be traced again, and is another step by now.
     """
     if way == "graph" or shapes is None:
         return trace.concrete  # as it is, also for batches of which more is known
-    facts, towers = trace.facts, _towers(trace, way)
+    towers, parts = _towers(trace, way), in_parts(trace, way, shapes)
     specs = [tf.TensorSpec(shape, x.dtype) for shape, x in zip(shapes, leaves_of(trace.spec), strict=True)]
-    parts = facts.random or facts.blocked or towers or trace.checks(shapes).late
     try:
-        again = _for_xla(trace, specs) if facts.loops else None
+        again = _for_xla(trace, specs) if trace.facts.loops else None
     except ValueError as error:  # a loop of which nobody knows how often it turns, say
         if parts:
             raise NotSplittable(str(error)) from error
         raise
     if parts:
-        run = split(Checks(again, specs) if again else trace.checks(shapes), towers)
+        run = split(Checks(again, specs) if again else trace.checks(shapes), towers, calls)
         return lambda batch: run(leaves_of(batch))
 
     def one_step(batch):
         return trace.concrete(batch)
 
-    return again or tf.function(one_step, jit_compile=True, autograph=False)
+    if again is not None:
+        return again if calls is None else functools.partial(calls.call, again)
+    return xla_function(one_step, calls)
+
+
+def in_parts(trace: Trace, way: str, shapes: Shapes | None) -> bool:
+    """Whether some of the step runs plainly in that way, and some through XLA; arguments as for `make`."""
+    facts = trace.facts
+    if way == "graph" or shapes is None:
+        return False
+    return bool(facts.random or facts.blocked or _towers(trace, way) or trace.checks(shapes).late)
 
 
 def redrawn_in(trace: Trace, way: str, shapes: Shapes | None) -> list[str]:
