@@ -81,8 +81,8 @@ def report(lines: list[dict]) -> str:
         f"`python benchmarks/fit_start.py`, {first['date']}, commit {first['commit']}, keras {first['keras']} on "
         f"{first['backend']}, {first['cpu']}, {first['cores']} cores. Models of the fit suite, `jit_compile=True`, an "
         f"epoch of {BATCHES} batches; rounds: {rounds}. Seconds from `compile` to the end of the first epoch, medians; "
-        "in brackets: times that of a process that keeps nothing, the median over the rounds. Processes whose losses are "
-        f"not those of the first one: {differ} of {len(lines)}.\n",
+        "in brackets: times that of a process that keeps nothing, the median over the rounds. Processes whose losses "
+        f"are not those of the first one: {differ} of {len(lines)}.\n",
         f"| model | {' | '.join(WAYS)} | second epoch, without and with a cache |",
         f"|---|{'---|' * (len(WAYS) + 1)}",
     ]
