@@ -1,5 +1,6 @@
 """Names of TensorFlow that it does not promise."""
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -83,6 +84,13 @@ RECORDS = Name(
     "could_possibly_record",
     "whether a GradientTape, or another thing that records operations, is on in this thread",
     _NOT_WATCHED,
+    _SEEN,
+)
+STOPS = Name(
+    "tensorflow.python.eager.record",
+    "stop_recording",
+    "keeps a GradientTape that is on in this thread from recording",
+    "fit, evaluate and predict fail where a GradientTape records them",
     _SEEN,
 )
 DEFAULTS = Name(
@@ -211,6 +219,16 @@ def may_be_recorded() -> bool:
     except ImportError:
         raise RECORDS.gone() from None
     return RECORDS.of(record)()
+
+
+def unrecorded() -> contextlib.AbstractContextManager:
+    """Within it, no `tf.GradientTape` of this thread records what runs."""
+    try:
+        from tensorflow.python.eager import record
+
+        return STOPS.of(record)()
+    except (ImportError, Gone):
+        return contextlib.nullcontext()
 
 
 def graph_of_function(graph: tf.Graph, name: str) -> tf.Graph | None:

@@ -50,6 +50,35 @@ class Custom(keras.Model):
         return {"logits": self(data[0] if isinstance(data, tuple) else data), "size": tf.shape(data[0])[0]}
 
 
+@pytest.mark.parametrize("way", ["auto", True])
+def test_a_tape_may_record_around_all_methods(way):
+    def run(make):
+        keras.utils.set_random_seed(0)
+        model, x = make(classifier()), tf.Variable(X[:36])
+        batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(36)
+        made = []
+        for data in ({"x": X, "y": Y, "batch_size": 36}, {"x": batches}):
+            with tf.GradientTape(persistent=True) as tape:
+                made.append(model.fit(**data, epochs=2, shuffle=False, verbose=0).history["loss"])
+                made.append(model.evaluate(**data, verbose=0))
+                made.append(model.predict(data["x"], verbose=0))
+                made.append(model.train_on_batch(X[:36], Y[:36]))
+                one = model.make_predict_function()([(x.read_value(),)])
+                other = model(x)
+            made += [tape.gradient(one, x), tape.gradient(other, x), tape.gradient(one, model.trainable_variables[0])]
+        return made
+
+    def ours(model):
+        return compile(model, "sgd", LOSS, jit_compile=way)
+
+    def plain(model):
+        model.compile("sgd", LOSS, jit_compile=False)
+        return model
+
+    for made, expected in zip(run(ours), run(plain), strict=True):
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_custom_steps():
     keras.utils.set_random_seed(0)
     log, model = Log(), compile(Custom(), **FORCED)

@@ -83,6 +83,19 @@ def test_a_second_process_reads_the_steps_that_the_first_compiled(run, kept, lay
 
 
 @pytest.mark.slow
+def test_tensorflow_does_not_warn_of_retracing(run):
+    code = """
+for _ in range(8):
+    model = keras_xla.compile(
+        keras.Sequential([keras.Input((6, 4)), keras.layers.Flatten(), keras.layers.Dense(1)]),
+        optimizer="sgd", loss="mse", jit_compile=True)
+    made = [model.train_on_batch(x[:8], y[:8]), float(model.predict(x[:8], verbose=0).sum())]
+"""
+    _, said = run(code)
+    assert "retracing" not in said
+
+
+@pytest.mark.slow
 def test_trials_read_and_keep_them_too(run, kept):
     """The second process knows the decision, and needs no trial."""
     code = """

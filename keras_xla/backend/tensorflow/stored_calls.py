@@ -1,5 +1,6 @@
 """Compiled functions that graphs call, such as a training step, with executables that are kept on disk."""
 
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,12 @@ from keras_xla.private.xla_folder import folder_of_xla, move_folder
 def xla_function(step: Callable, calls: "StoredCalls | None") -> Callable:
     """`step(tensors)` compiled by XLA, to be called in graphs; `calls` keep its executables, None keeps none."""
     function = tf.function(step, jit_compile=True, autograph=False)
-    return function if calls is None else lambda given: calls.call(function.get_concrete_function(given), given)
+    # No lambda: TensorFlow takes all that have the same code for one function, and warns of its retracing.
+    return function if calls is None else functools.partial(_call, calls, function)
+
+
+def _call(calls: "StoredCalls", function: Any, inputs: Any) -> Any:
+    return calls.call(function.get_concrete_function(inputs), inputs)
 
 
 class StoredCalls:
@@ -33,7 +39,7 @@ class StoredCalls:
         self._folder = folder
         self._functions: dict[str, Stored] = {}
         self._handed: dict[str, bool] = {}  # by digest, until one of the methods below is called
-        self._ran = False
+        self._settled = False
 
     def call(self, function: Any, inputs: Any) -> Any:
         """Call a concrete function in the graph under construction."""
@@ -45,13 +51,13 @@ class StoredCalls:
 
     def take_over(self) -> None:
         """To be called once all of them have run."""
-        self._ran = True
+        self._settled = True
         while self._handed:
             self._functions[self._handed.popitem()[0]].take_over(self._folder)
 
     def take_back(self) -> list[Stored]:
         """To be called where one of them could not be run; those that TensorFlow had from disk."""
-        self._ran = True
+        self._settled = True
         from_disk = [self._functions[digest] for digest, had in self._handed.items() if had]
         while self._handed:
             self._functions[self._handed.popitem()[0]].take_back()
@@ -63,7 +69,7 @@ class StoredCalls:
         except (KeyError, OSError):
             return None
         if stored.digest not in self._functions:
-            if self._ran:  # nobody would take over what is made of it
+            if self._settled:  # nobody would take over what is made of it
                 return None
             self._functions[stored.digest] = stored
             self._handed[stored.digest] = stored.hand_over(self._folder)

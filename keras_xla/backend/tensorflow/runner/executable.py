@@ -20,7 +20,7 @@ from keras_xla.backend.tensorflow.runner.trace import Trace
 from keras_xla.backend.tensorflow.runner.trial import copies_of, lacks_memory, timed_runs
 from keras_xla.backend.tensorflow.runner.ways import in_parts, make, redrawn_in
 from keras_xla.backend.tensorflow.stored_calls import in_another_folder, stored_calls
-from keras_xla.private.tensorflow import call_with
+from keras_xla.private.tensorflow import call_with, unrecorded
 
 STEPS_AT_ONCE = 2  # that see nothing of each other: more of them would need more memory
 _NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")
@@ -164,9 +164,10 @@ class Executable:
                 number = tf.TensorSpec([], tf.int32)
                 rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in tensors]
                 self._row_loops[joined, at_once] = made.get_concrete_function(rows, number, number, number)
-            return self._call(self._row_loops[joined, at_once], list(tensors), *map(tf.constant, (size, first, count)))
+            numbers = map(tf.constant, (size, first, count))
+            return self._call(self._row_loops[joined, at_once], list(tensors), *numbers)
 
-        outputs, ran = self._run(run, lambda made: int(made[1]) > 0)
+        outputs, ran = self._run(self._unrecorded(run), lambda made: int(made[1]) > 0)
         return outputs, int(ran)
 
     @functools.cached_property
@@ -216,6 +217,19 @@ class Executable:
         copies = self._trial.copies
         return function(*args) if copies is None else call_with(function, args, copies)
 
+    def _unrecorded(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """`run` for a loop: a tape would make a gradient of it, which TensorFlow cannot. None goes through its batches.
+
+        The step itself may have a tape of its own, and may have to be traced again: that is done before.
+        """
+
+        def run_loop():
+            _ = self._step
+            with unrecorded():
+                return run()
+
+        return run_loop
+
     def _feed(self, source: Batches, iterator, count: int, pending, joined: bool) -> tuple[list, int, Any]:
         def run():
             kind = source.gathers, joined, repr(iterator.element_spec)
@@ -226,7 +240,7 @@ class Executable:
                 self._loops[kind] = made.get_concrete_function(iterator, tf.TensorSpec([], tf.int32), pending, rows)
             return self._call(self._loops[kind], iterator, tf.constant(count), pending, source.tensors)
 
-        outputs, ran, pending = self._run(run, lambda made: int(made[1]) > 0)
+        outputs, ran, pending = self._run(self._unrecorded(run), lambda made: int(made[1]) > 0)
         return outputs, int(ran), pending
 
     def _run(self, call: Callable[[], Any], compiled: Callable[[Any], bool] = lambda _: True) -> Any:
@@ -259,11 +273,11 @@ class Executable:
                 return call()
         except (WayFailed, tf.errors.OpError) as failed:  # of a file that it cannot read, TensorFlow says many things
             error = failed.__cause__ if isinstance(failed, WayFailed) else failed
+            from_disk = [] if calls is None else calls.take_back()
             if calls is None or not isinstance(error, tf.errors.OpError):
                 raise
-            from_disk, moved = calls.take_back(), in_another_folder(error)
             self._trace_again()
-            if lacks_memory(error) or not (from_disk or moved):
+            if lacks_memory(error) or not (in_another_folder(error) or from_disk):
                 raise
             if in_parts(self.trace, self.way, self._taken):  # of which some may have run
                 for each in from_disk:
@@ -271,6 +285,10 @@ class Executable:
                 if from_disk and error is failed:  # which Keras would take for something else
                     raise failure(error) from error
                 raise
+        except Exception:
+            if calls is not None:
+                calls.take_back()
+            raise
         with way_may_fail():
             outputs = call()
         for each in from_disk:
