@@ -90,7 +90,7 @@ STOPS = Name(
     "tensorflow.python.eager.record",
     "stop_recording",
     "keeps a GradientTape that is on in this thread from recording",
-    "fit, evaluate and predict fail where a GradientTape records them",
+    "`fit`, `evaluate` and `predict` fail where a `GradientTape` records them",
     _SEEN,
 )
 DEFAULTS = Name(

@@ -272,18 +272,18 @@ class Executable:
             with way_may_fail():
                 return call()
         except (WayFailed, tf.errors.OpError) as failed:  # of a file that it cannot read, TensorFlow says many things
-            error = failed.__cause__ if isinstance(failed, WayFailed) else failed
+            cause = failed.__cause__ if isinstance(failed, WayFailed) else failed
             from_disk = [] if calls is None else calls.take_back()
-            if calls is None or not isinstance(error, tf.errors.OpError):
+            if calls is None or not isinstance(cause, tf.errors.OpError):
                 raise
             self._trace_again()
-            if lacks_memory(error) or not (in_another_folder(error) or from_disk):
+            if lacks_memory(cause) or not (in_another_folder(cause) or from_disk):
                 raise
             if in_parts(self.trace, self.way, self._taken):  # of which some may have run
                 for each in from_disk:
                     each.drop()
-                if from_disk and error is failed:  # which Keras would take for something else
-                    raise failure(error) from error
+                if from_disk and cause is failed:  # which Keras would take for something else
+                    raise failure(cause) from cause
                 raise
         except Exception:
             if calls is not None:
