@@ -16,9 +16,10 @@ from keras_xla.engine.runs import speculation
 from keras_xla.engine.runs.speculation import MARGIN, PATIENCE, PATIENCE_OF_READER, PLAIN_EVERY, PRICE, RunTimes
 from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.search.prompt_lookup import LONGEST, look_up
-from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK
+from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK, sizes_of
 from tests import examples
 from tests.engine.fake import ALPHABET, EOS, Follow, Recall, decode, encode
+from tests.engine.prices import check_always, set_to
 
 
 def new_generator(sharpness=10.0):
@@ -30,19 +31,18 @@ generator = functools.cache(new_generator)
 
 @pytest.fixture
 def always(monkeypatch):
-    """What looks like a guess is checked, whatever it costs."""
-    monkeypatch.setattr(RunTimes, "free", (1e6, 1e6))
-    monkeypatch.setattr(RunTimes, "price", 0.01)
-    monkeypatch.setattr(RunTimes, "wanting", False)
+    check_always(monkeypatch)
 
 
 @pytest.fixture
 def steady(monkeypatch):
     """A clock of its own: a run takes a second, and two with guesses."""
     learn = RunTimes.took
-    monkeypatch.setattr(
-        RunTimes, "took", lambda self, seconds, *runs: learn(self, seconds and float(np.dot(runs, (1, 2))), *runs)
-    )
+
+    def took(times, seconds, plain, *checked):
+        learn(times, seconds and float(plain + 2 * sum(checked)), plain, *checked)
+
+    monkeypatch.setattr(RunTimes, "took", took)
 
 
 def generate(texts, guesses, count=None, gen=None, **options):
@@ -226,7 +226,7 @@ def test_a_price_is_measured_in_runs_without_guesses():
     assert times.price == PRICE and not times.wanting
     times.took(None, 0, 3)  # compiled
     assert times.price == PRICE and times.wanting
-    times.took(1.0, 0, 1)  # nothing to compare with
+    times.took(1.0, 0, 1)  # nothing to compare with yet
     assert times.price == PRICE and times.wanting
     times.took(4.0, 4, 0)
     assert not times.wanting
@@ -238,7 +238,7 @@ def test_a_price_is_measured_in_runs_without_guesses():
 def test_a_check_has_to_be_worth_it_once_its_price_is_known():
     times = RunTimes()
     assert times.least == 0  # a first check tells
-    times.took(None, 4, 0)
+    times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     times.took(2.0, 0, 1)
     assert times.least == pytest.approx(MARGIN * times.price) and times.price < PRICE
@@ -250,7 +250,7 @@ def test_a_check_has_to_be_worth_it_once_its_price_is_known():
 
 def test_a_few_checks_among_many_runs_tell_little_of_a_price():
     times = RunTimes()
-    times.took(None, 4, 0)
+    times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     times.took(49 * 1.1 + 2.5, 49, 1)  # a machine that was a tenth slower
     assert times.price == pytest.approx(PRICE, abs=0.15)
@@ -259,7 +259,7 @@ def test_a_few_checks_among_many_runs_tell_little_of_a_price():
 def test_a_run_without_guesses_takes_no_longer_than_any_other():
     """It was measured while somebody else was at work: else checks would look as if they cost nothing."""
     times = RunTimes()
-    times.took(None, 4, 0)
+    times.took(None, 3, 1)
     times.took(40.0, 4, 0)
     times.took(4 * 1.0 + 2.5, 4, 1)
     assert times.wanting and times.price == PRICE
@@ -267,7 +267,7 @@ def test_a_run_without_guesses_takes_no_longer_than_any_other():
 
 def test_runs_without_guesses_are_measured_now_and_then():
     times = RunTimes()
-    times.took(None, 4, 0)
+    times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     for _ in range(64):
         assert not times.wanting
@@ -277,7 +277,7 @@ def test_runs_without_guesses_are_measured_now_and_then():
 
 def test_a_price_that_forbids_all_checks_does_not_hold_for_ever():
     times = RunTimes()
-    times.took(None, 4, 0)
+    times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     times.took(100.0, 0, 1)  # somebody else was at work
     assert times.price > 50
@@ -288,8 +288,8 @@ def test_a_price_that_forbids_all_checks_does_not_hold_for_ever():
 
 @pytest.mark.parametrize(("reads", "first"), [(False, PATIENCE), (True, PATIENCE_OF_READER)])
 def test_what_is_too_dear_each_time_is_tried_less_and_less_often(reads, first):
-    times, tried = RunTimes(reads), []
-    times.took(None, 4, 0)
+    times, tried = RunTimes(reads=reads), []
+    times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     for _ in range(4):
         times.took(100.0, 0, 1)
@@ -304,7 +304,7 @@ def test_what_is_too_dear_each_time_is_tried_less_and_less_often(reads, first):
 
 def test_runs_in_which_there_was_nothing_to_guess_say_nothing_of_the_price():
     times = RunTimes()
-    times.took(None, 4, 0)
+    times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     for _ in range(2000):
         times.took(16.0, 16, 0)
@@ -316,7 +316,7 @@ def test_runs_in_which_there_was_nothing_to_guess_say_nothing_of_the_price():
 
 def test_checks_that_were_cheap_in_between_are_tried_again_as_soon_as_ever():
     times = RunTimes()
-    times.took(None, 4, 0)
+    times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     for seconds in (100.0, 100.0, 100.0, 1.5, 100.0):
         times.took(seconds, 0, 1)
@@ -331,7 +331,7 @@ def test_a_generation_begins_with_what_another_had_left_within_limits():
     times = RunTimes()
     times.left(np.array([-3.0, 0.5]))
     assert times.free == FREE_CHECKS  # enough to tell the price
-    times.took(None, 4, 0)
+    times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     times.took(2.0, 0, 1)
     assert times.free == LEAST_FREE
@@ -351,8 +351,8 @@ def test_many_texts_that_nobody_can_guess_cost_less_each(steady):
     assert max(costs[-3:]) <= LEAST_FREE[1] + SLACK * 200
 
 
-def test_while_nobody_knows_its_price_a_call_is_of_checks_or_of_runs_without(always, steady):
-    gen, options = new_generator(), dict(max_new_tokens=120, eos_token_id=None, prompt_lookup_num_tokens=3)
+def test_while_nobody_knows_a_price_a_call_is_of_one_kind_of_runs(steady):
+    gen, options = new_generator(), dict(max_new_tokens=160, eos_token_id=None, prompt_lookup_num_tokens=5)
     run = gen.start([encode("hgfedcba")], GenerationOptions(**options))
     run.generation.advance(1)  # which compiles, and tells nothing
     calls, before = [], run.generation.runs.copy()
@@ -361,9 +361,94 @@ def test_while_nobody_knows_its_price_a_call_is_of_checks_or_of_runs_without(alw
         calls.append((run.generation.runs - before).tolist())
         before = run.generation.runs.copy()
     run.close()
-    (plain, none), first, *rest = calls
-    assert plain > 0 and none == 0 and first[0] == 0 and 0 < first[1] <= speculation.PRICED_CHECKS
-    assert len(rest) == 1  # from then on it is known, and one call makes all that is left
+    *pricing, rest = calls
+    assert all(0 in call and call[1] <= speculation.PRICED_CHECKS for call in pricing)
+    assert sum(checked for _, checked in pricing) >= 4  # of both sizes, the first of which tells nothing
+    assert len(pricing) < 12 and rest[1] > speculation.PRICED_CHECKS  # one call makes all that is left
+
+
+@pytest.mark.parametrize(
+    ("guesses", "sizes"), [(1, (1,)), (4, (4,)), (5, (2, 5)), (8, (3, 8)), (10, (4, 10)), (64, (22, 64))]
+)
+def test_few_guesses_or_all_are_checked(guesses, sizes):
+    assert sizes_of(guesses) == sizes
+
+
+@pytest.mark.parametrize(("price", "runs"), [((0.01, 0.02), 200 / 9), ((0.01, 9.0), 200 / 4)])
+def test_what_costs_least_a_token_is_checked(always, monkeypatch, price, runs):
+    """Of 8 guesses 3 or 8, of a text that goes on as it was; it takes a few runs until it repeats."""
+    set_to(monkeypatch, price, "price")
+    out, (plain, checked) = generate(
+        ["abcabc"], dict(prompt_lookup_num_tokens=8), count=200, max_new_tokens=200, eos_token_id=None
+    )
+    assert out["lengths"].tolist() == [200]
+    assert runs * 0.9 <= plain + checked <= runs * 1.25 + 12
+
+
+@pytest.mark.quick_on_jax
+@examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(PROMPTS, st.sampled_from(sorted(OPTIONS)), st.sampled_from([(0.01, 9.0), (0.3, 0.6)]))
+def test_what_is_made_does_not_depend_on_how_many_guesses_are_checked(always, monkeypatch, texts, name, price):
+    plain, _ = generate(texts, {}, **OPTIONS[name])
+    set_to(monkeypatch, price, "price")
+    made, _ = generate(texts, dict(prompt_lookup_num_tokens=5), **OPTIONS[name])
+    for key in ("sequences", "lengths"):
+        np.testing.assert_array_equal(made[key], plain[key])
+
+
+def test_where_all_guesses_have_no_room_few_are_checked(always):
+    gen = Generator(Recall(), Buckets("batch", (1,)), Buckets("cache", (16,)))
+    options = dict(max_new_tokens=10, eos_token_id=None, gen=gen)
+    out, (_, checked) = generate(["abcabc"], dict(prompt_lookup_num_tokens=11), **options)
+    assert out["lengths"].tolist() == [10] and checked > 0  # 6 letters and 12 more are too many
+    np.testing.assert_array_equal(out["sequences"], generate(["abcabc"], {}, **options)[0]["sequences"])
+
+
+def test_the_first_run_of_a_size_tells_nothing_of_its_price():
+    times = RunTimes(sizes=2)
+    times.took(None, 2, 0, 3)  # compiled, with checks of the second size
+    assert times.unmixed == 1 and times.unknown == 0
+    times.took(4.0, 4, 0, 0)
+    times.took(9.0, 0, 1, 0)
+    assert times.unknown == 0 and times.unmixed == speculation.PRICED_CHECKS
+    times.took(3.0, 0, 2, 0)
+    assert times.price.tolist() == [0.5, PRICE] and times.unknown == 1
+    times.took(8.0, 0, 0, 2)
+    assert times.price.tolist() == [0.5, 3.0] and times.unknown is None and times.unmixed == 0
+    np.testing.assert_allclose(times.least, MARGIN * times.price)
+
+
+def test_a_call_of_several_sizes_tells_something_of_each():
+    times = RunTimes(sizes=2)
+    times.took(None, 2, 1, 1)
+    times.took(4.0, 4, 0, 0)
+    times.took(3.0, 0, 2, 0)
+    times.took(8.0, 0, 0, 2)
+    for _ in range(8):
+        times.took(2 * 3.0 + 8.0, 0, 2, 1)  # each twice as slow as before
+    np.testing.assert_allclose(times.price, [2.0, 7.0], rtol=0.02)
+
+
+def test_where_few_guesses_are_too_dear_nobody_tries_more():
+    times = RunTimes(sizes=2)
+    times.took(None, 2, 1, 1)
+    times.took(4.0, 4, 0, 0)
+    assert times.unknown == 0 and times.least.tolist() == [0, MARGIN * PRICE]
+    times.took(20.0, 0, 2, 0)
+    assert times.unknown is None and times.price.tolist() == [9.0, 9.0]
+    np.testing.assert_allclose(times.least, 9.0 * MARGIN)
+
+
+def test_a_size_that_is_too_dear_is_tried_again_though_the_other_is_in_use():
+    times = RunTimes(sizes=2)
+    times.took(None, 2, 1, 1)
+    times.took(4.0, 4, 0, 0)
+    times.took(3.0, 0, 2, 0)
+    times.took(100.0, 0, 0, 2)
+    for _ in range(PATIENCE // 16 + 1):
+        assert times.unknown is None
+        times.took(20.0, 8, 8, 0)
+    assert times.unknown == 1 and times.price[0] == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.slow

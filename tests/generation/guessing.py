@@ -3,7 +3,6 @@
 import numpy as np
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.engine.runs import speculation
 from keras_xla.engine.runs.watch import Watch
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -11,13 +10,6 @@ from tests.tokenizers import tiny
 
 SEQ2SEQ = ["t5", "t5-gated", "bart", "mbart", "marian"]
 NEW = 50  # tokens, for which caches have to grow
-
-
-def check_always(monkeypatch):
-    """What looks like a guess is checked from now on, whatever it costs."""
-    monkeypatch.setattr(speculation.RunTimes, "free", (1e6, 1e6))
-    monkeypatch.setattr(speculation.RunTimes, "price", 0.01)
-    monkeypatch.setattr(speculation.RunTimes, "wanting", False)
 
 
 def layer_of(checkpoint, variant, tokenizer=None, **options):

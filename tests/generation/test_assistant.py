@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_xla.engine.runs import speculation
 from keras_xla.engine.runs.watch import Watch
-from tests.generation.guessing import check_always, layer_of, runs_of, same
+from tests.engine.prices import check_always, set_to
+from tests.generation.guessing import layer_of, runs_of, same
 from tests.tokenizers import tiny
 
 ROWS = [[5, 6, 7], [8], list(range(20, 40)) * 2]
@@ -56,12 +56,10 @@ def test_what_an_assistant_has_missed_it_reads(layer, assistant, monkeypatch):
     """Guesses are too dear for a while, and then cost nothing."""
     plain, generator = layer.generate(ROWS[2:]), layer._generator
     run = generator.start([np.array(ROWS[2], np.int32)], layer.options, assistant=generator)
-    for name in ("price", "least"):
-        monkeypatch.setattr(speculation.RunTimes, name, 1e9)
+    set_to(monkeypatch, 1e9, "price", "least")
     run.generation.advance(20)
     assert run.generation.runs.tolist() == [20, 0]
-    for name in ("price", "least"):
-        monkeypatch.setattr(speculation.RunTimes, name, 0.01)
+    set_to(monkeypatch, 0.01, "price", "least")
     for _ in run.advance(Watch(), count=20):
         pass
     out = run.outputs()
@@ -71,8 +69,7 @@ def test_what_an_assistant_has_missed_it_reads(layer, assistant, monkeypatch):
 
 
 def test_an_assistant_that_is_never_asked_reads_nothing(layer, assistant, monkeypatch):
-    for name in ("price", "least"):
-        monkeypatch.setattr(speculation.RunTimes, name, 1e9)
+    set_to(monkeypatch, 1e9, "price", "least")
     run = layer._generator.start([np.array(ROWS[2], np.int32)], layer.options, assistant=assistant._generator)
     run.generation.advance(20)
     assert run.generation.runs.tolist() == [20, 0]
@@ -110,14 +107,14 @@ def test_what_was_guessed_in_vain_is_read_anew(layer, assistant, monkeypatch):
     generator, row = layer._generator, np.array(ROWS[0], np.int32)
     run = generator.start([row], layer.options, assistant=assistant._generator)
     for count, price in enumerate((0.01, 1e9, 0.01), 1):
-        monkeypatch.setattr(speculation.RunTimes, "price", price)
+        set_to(monkeypatch, price, "price")
         while run.generation.runs.sum() < 3 * count:  # a call may make fewer than it is asked for
             run.generation.advance(3)
     draft, made = run.generation._state["draft"], run.rows()[0][0]
     known = int(draft.known[0])
     assert known > len(row) + 6
     again = generator.start([np.concatenate([row, made])[: known + 1]], layer.options, assistant=assistant._generator)
-    monkeypatch.setattr(speculation.RunTimes, "price", 0.01)
+    set_to(monkeypatch, 0.01, "price")
     again.generation.advance(1)
     assert again.generation.runs.tolist() == [0, 1]
     for one, other in zip(draft.cache, again.generation._state["draft"].cache, strict=True):

@@ -7,7 +7,8 @@ import pytest
 
 from keras_xla.engine.runs.watch import Watch
 from tests import reference
-from tests.generation.guessing import NEW, SEQ2SEQ, check_always, layer_of, runs_of, same
+from tests.engine.prices import check_always
+from tests.generation.guessing import NEW, SEQ2SEQ, layer_of, runs_of, same
 
 ROWS = [[5, 6, 7], [8, 9, 10, 11] * 3, list(range(20, 40)) * 2]
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from keras import ops
@@ -16,6 +16,7 @@ PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made
 LEAST_PRICE = 0.05  # that can be told from noise
 PLAIN_RUNS = 4  # that tell how long a run without guesses takes
 PRICED_CHECKS = 4  # that tell what a check costs
+NEVER_PAID = 1e9  # steps that a check costs that is not to be made
 PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured again
 PATIENCE = PLAIN_EVERY  # runs without a check until what was too dear is tried again
 PATIENCE_OF_READER = 4 * PLAIN_EVERY  # the same with an assistant, which has to read the text for that
@@ -25,20 +26,35 @@ MARGIN = 1.5  # times the price: what good guesses have to bring, for a check th
 NEVER = -1e9  # steps saved: too few for any check
 
 
+class _Check:
+    """What is known of checks of one size."""
+
+    def __init__(self, patience: int):
+        self.ran = False  # the first run of a part of an executable takes several times as long as the others
+        self.seconds: float | None = None  # a run
+        self.since = 0  # runs of other kinds
+        self.patience = patience
+
+
 class RunTimes:
-    """How long runs of one executable take without guesses, and with them. Threads may share it.
+    """How long runs of one executable take without guesses, and with each number of them. Threads may share it.
 
     Args:
+        sizes: How many numbers of guesses there are, see `speculate.sizes_of`.
         reads: Whether whoever guesses has to read the text before.
+
+    Attributes:
+        sizes: How many numbers of guesses there are; N below.
     """
 
-    def __init__(self, reads: bool = False):
+    def __init__(self, sizes: int = 1, reads: bool = False):
+        self.sizes = sizes
         self._lock, self._called = threading.Lock(), False
         self._plain: float | None = None  # seconds a run
-        self._checked: float | None = None
-        self._since_plain = self._since_check = 0  # runs
-        self._least_patience = self._patience = PATIENCE_OF_READER if reads else PATIENCE
-        self._left: np.ndarray | None = None  # [2] checks
+        self._since_plain = 0  # runs
+        self._least_patience = PATIENCE_OF_READER if reads else PATIENCE
+        self._checks = [_Check(self._least_patience) for _ in range(sizes)]
+        self._left: np.ndarray | None = None  # [2] checks of the smallest size
 
     @property
     def wanting(self) -> bool:
@@ -47,20 +63,27 @@ class RunTimes:
             return self._called and (self._plain is None or self._since_plain >= PLAIN_EVERY)
 
     @property
-    def unmixed(self) -> int:
-        """0, or the most checks of the next call, which then is all checks, or all runs without."""
+    def unknown(self) -> int | None:
+        """Which size of checks the next call should try, and no other, as nobody knows what it costs."""
         with self._lock:
-            return PRICED_CHECKS if self._called and self._checked is None else 0
+            return self._unknown()
+
+    @property
+    def unmixed(self) -> int:
+        """0, or the most checks of the next call, which then is all checks of one size, or all runs without."""
+        with self._lock:
+            unknown = self._unknown()
+            return 0 if unknown is None else PRICED_CHECKS if self._checks[unknown].ran else 1
 
     @property
     def free(self) -> tuple[float, float]:
-        """Checks that a generation can pay for before it has saved anything.
+        """Checks of the smallest size that a generation can pay for before it has saved anything.
 
         They are what another one had left, within limits. So texts that nobody can guess cost little each, if there are
         many. While nobody knows the price, they are enough to tell it.
         """
         with self._lock:
-            if self._left is None or self._checked is None:
+            if self._left is None or self._checks[0].seconds is None:
                 return FREE_CHECKS
             return tuple(np.clip(self._left, LEAST_FREE, FREE_CHECKS).tolist())
 
@@ -70,48 +93,75 @@ class RunTimes:
             self._left = checks
 
     @property
-    def price(self) -> float:
-        """Steps that it takes to check guesses, beside the one that is made anyway."""
+    def price(self) -> np.ndarray:
+        """For each size, how many steps it takes to check guesses, beside the one that is made anyway: `[N]`."""
         with self._lock:
-            if self._plain is None or self._checked is None:
-                return PRICE
-            return max(self._checked / self._plain - 1, LEAST_PRICE)
+            return self._prices()
 
     @property
-    def least(self) -> float:
-        """Tokens a row that good guesses have to bring; none while nobody knows what a check costs."""
+    def least(self) -> np.ndarray:
+        """Tokens a row that good guesses have to bring, `[N]`: none of a check that tells what one costs."""
         with self._lock:
-            known = self._plain is not None and self._checked is not None
-        return MARGIN * self.price if known else 0.0
+            tried = np.arange(self.sizes) == self._unknown()
+            return np.where(tried, 0, MARGIN * self._prices()) if self._called else np.zeros(self.sizes)
 
-    def took(self, seconds: float | None, plain: int, checked: int) -> None:
+    def took(self, seconds: float | None, plain: int, *checked: int) -> None:
         """Learn from a call of so many runs of each kind; `seconds` are None where it compiled."""
         with self._lock:
-            self._called = True
-            if seconds is None or not plain + checked:
+            self._called, total = True, plain + sum(checked)
+            ran = {check for check, count in zip(self._checks, checked, strict=True) if count}
+            first = {check for check in ran if not check.ran}
+            for check in first:
+                check.ran = True
+            if seconds is None or not total:
                 return
-            self._since_plain += plain + checked
-            self._since_check = 0 if checked else self._since_check + plain
-            if self._since_check > self._patience and self._dear:  # it gets another chance
-                self._checked, self._since_check = None, 0
-                self._patience = min(2 * self._patience, MOST_PATIENCE)
-            if not checked:
+            self._since_plain += total
+            for check, count in zip(self._checks, checked, strict=True):
+                check.since = 0 if count else check.since + total
+                if check.since > check.patience and self._is_dear(check):  # it gets another chance
+                    check.seconds, check.since = None, 0
+                    check.patience = min(2 * check.patience, MOST_PATIENCE)
+            if plain == total:
                 self._since_plain = 0
                 self._plain = seconds / plain if self._plain is None else (self._plain + seconds / plain) / 2
-            elif self._plain is not None and seconds < QUICKER * (plain + checked) * self._plain:
-                self._plain = self._checked = None  # a check takes no less than a run: the machine was busy then
+            elif first:
+                return
+            elif self._plain is not None and seconds < QUICKER * total * self._plain:
+                self._plain = None  # a check takes no less than a run: the machine was busy then
+                for check in self._checks:
+                    check.seconds = None
             elif self._plain is not None:
-                before = (1 + PRICE) * self._plain if self._checked is None else self._checked
-                share = checked / (plain + checked)  # what is left of many runs without guesses is mostly noise
-                self._checked = (1 - share) * before + share * (seconds - plain * self._plain) / checked
-                self._patience = self._patience if self._dear else self._least_patience
+                self._learn(self._plain, seconds - plain * self._plain, sum(checked) / total, checked)
 
-    @property
-    def _dear(self) -> bool:
-        """Whether a check is known to cost more than is assumed of one; the lock is held."""
-        if self._checked is None:
-            return False
-        return self._plain is None or self._checked > (1 + PRICE) * self._plain
+    def _unknown(self) -> int | None:
+        for size, check in enumerate(self._checks if self._called else ()):
+            if check.seconds is None:
+                return size
+            if self._is_dear(check):
+                return None  # more guesses cost more
+        return None
+
+    def _prices(self) -> np.ndarray:
+        return np.maximum.accumulate(np.array([self._price(check) for check in self._checks], np.float32))
+
+    def _learn(self, plain: float, seconds: float, share: float, checked: Sequence[int]) -> None:
+        """From what checks took that were a `share` of all runs, where one without takes `plain`; the lock is held."""
+        ran = [(check, count) for check, count in zip(self._checks, checked, strict=True) if count]
+        before = {check: plain * (1 + self._price(check)) for check, _ in ran}
+        slower = seconds / sum(count * before[check] for check, count in ran)
+        for check, _ in ran:
+            # What is left of many runs without guesses is mostly noise.
+            check.seconds = before[check] * (1 - share + share * slower)
+            check.patience = check.patience if self._is_dear(check) else self._least_patience
+
+    def _price(self, check: _Check) -> float:
+        if self._plain is None or check.seconds is None:
+            return PRICE
+        return max(check.seconds / self._plain - 1, LEAST_PRICE)
+
+    def _is_dear(self, check: _Check) -> bool:
+        """Whether a check is known to cost more than is assumed of one."""
+        return check.seconds is not None and (self._plain is None or check.seconds > (1 + PRICE) * self._plain)
 
 
 class Speculation(Generation):
@@ -139,29 +189,34 @@ class Speculation(Generation):
 
     def _run(self, key: SpeculateKey, count: int) -> int:
         times = self._times(key)
-        price = times.price
-        saved = np.array([*(np.array(times.free) * price), GAIN]) if self._saved is None else self._saved
-        wanting, unmixed = times.wanting, times.unmixed
-        count = min(count, PLAIN_RUNS) if wanting else count
+        price, wanting, unknown = times.price, times.wanting, times.unknown
+        saved = np.array([*(np.array(times.free) * price[0]), GAIN]) if self._saved is None else self._saved
+        budget, unmixed = saved.copy(), 0
         reads = bool(key.assistant) and not self.runs[1]  # it reads the text at the first check of an answer
-        unmixed = min(unmixed, 1) if reads else unmixed
+        if wanting:
+            count, budget[:2] = min(count, PLAIN_RUNS), NEVER
+        elif unknown is not None:
+            unmixed = min(times.unmixed, 1) if reads else times.unmixed
+            budget[:2] = np.maximum(budget[:2], price[unknown])
+            price = np.where(np.arange(len(price)) == unknown, price, NEVER_PAID)
         # A row that a stop string ended would go on guessing.
         stopped = [row in self._stopped for row in range(self.batch)]
         limits = np.array([self.step, count, unmixed, *stopped], np.int32)
-        budget = np.array([*(saved[:2] + (NEVER if wanting else 0)), saved[2], price, times.least], np.float32)
-        inputs = map(backend.to_device, (limits, budget))
+        inputs = map(backend.to_device, (limits, np.array([*budget, *price, *times.least], np.float32)))
         waits, start = self._executables.compiles(key), time.perf_counter()
         weights = [*self.weights, *self._draft_weights]
         outputs = self._executables(key, self._state, self._request, *inputs, weights=weights)
         step, more, self._progress, told, left = outputs
         self.step, self._more = int(step), bool(more)
         self._tokens, *runs = ops.convert_to_numpy(told).tolist()
-        tells = not waits and not (reads and runs[1])
+        tells = not waits and not (reads and sum(runs[1:]))
         times.took(time.perf_counter() - start if tells else None, *runs)
-        self._saved = saved if wanting else ops.convert_to_numpy(left)
-        if not wanting and not waits:
-            times.left(self._saved[:2] / price)
-        self.runs += runs
+        self._saved = saved if wanting else np.array(ops.convert_to_numpy(left))
+        if unknown is not None:
+            self._saved[:2] = np.maximum(self._saved[:2], saved[:2])  # what it cost to learn the price is not booked
+        elif not wanting and not waits:
+            times.left(self._saved[:2] / price[0])
+        self.runs += (runs[0], sum(runs[1:]))
         return sum(runs)
 
     def release(self):

@@ -23,6 +23,7 @@ from keras_xla.engine.runs.speculation import RunTimes, Speculation
 from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.search.guidance import guidance_tensors
 from keras_xla.engine.search.request import Request, eos_room, make_request
+from keras_xla.engine.search.speculate import sizes_of
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.states.prompt_runner import PromptRunner
 from keras_xla.engine.states.state_pool import StatePool
@@ -259,7 +260,7 @@ class Starter:
         )
 
     def _times(self, key: SpeculateKey) -> RunTimes:
-        return self._run_times.setdefault(key, RunTimes(reads=bool(key.assistant)))
+        return self._run_times.setdefault(key, RunTimes(len(sizes_of(key.guesses)), reads=bool(key.assistant)))
 
 
 def request_of(

@@ -66,7 +66,7 @@ class Assistant:
         batch = state.lengths.shape[0]
         return ops.zeros((batch, self.count), "int32"), ops.full((batch,), LONGEST, "int32")
 
-    def guess(self, found, going, chosen, state: SamplingState, draft: Draft) -> tuple[Any, Draft]:
+    def guess(self, found, count, going, chosen, state: SamplingState, draft: Draft) -> tuple[Any, Draft]:
         """See `speculate.Guesser`."""
         last = self._last(state)
         # Two tokens: of guesses that were all right, it has not run the last one.
@@ -84,12 +84,12 @@ class Assistant:
                 logits, cache = self._extend(chosen, last + 1 + i, now[1])
                 return logits[:, 0], cache
 
-            scores, cache = run_if(i + 1 < self.count, run, (scores, cache))
+            scores, cache = run_if(i + 1 < count, run, (scores, cache))
             return i + 1, guessed, scores, chosen, state, cache
 
         initial = (ops.zeros((), "int32"), found, scores, chosen, state, cache)
-        _, guessed, *_, cache = while_loop(lambda now: now[0] < self.count, one, initial)
-        return guessed, Draft(cache, last + self.count)
+        _, guessed, *_, cache = while_loop(lambda now: now[0] < count, one, initial)
+        return guessed, Draft(cache, last + count)
 
     def settled(self, state: SamplingState, draft: Draft) -> Draft:
         """See `speculate.Guesser`: what was guessed in vain it does not know."""

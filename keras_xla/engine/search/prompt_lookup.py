@@ -35,7 +35,7 @@ class PromptLookup:
         starts, next_slots = self._request.starts, self._request.prompt_end + state.lengths
         return look_up(state.tokens, starts, next_slots, self._request.extras.get("source"), self.count)
 
-    def guess(self, found, going, chosen, state: SamplingState, draft) -> tuple[Any, Any]:
+    def guess(self, found, count, going, chosen, state: SamplingState, draft) -> tuple[Any, Any]:
         """See `speculate.Guesser`."""
         return found, draft
 

@@ -6,8 +6,12 @@ transformers via speculative decoding", 2023; here the draws are those of plain 
 
 Rows come on at their own speed: each has its own next slot. Guesses that were wrong leave keys and values behind a
 row's last token, which no token sees before they are written anew.
+
+A run is of one of a few kinds: without guesses, with few, or with all. That is decided before each run, from what the
+kinds cost and from how many guesses came true.
 """
 
+import functools
 from typing import Any, NamedTuple, Protocol
 
 from keras import ops
@@ -19,7 +23,7 @@ from keras_xla.engine.search.sampling import Sampling, SamplingState
 from keras_xla.engine.search.while_loop import run_if, while_loop
 from keras_xla.models.interface import Cache, ChunkDecoder, View
 
-# B batch, T cache slots, G guesses, S tokens that run at once (G + 1), V vocabulary
+# B batch, T cache slots, G guesses at most, S tokens that run at once, N sizes of checks, V vocabulary
 
 # Guesses are paid for with what earlier ones have saved, counted in steps: they cannot cost much more than they bring.
 # There are two accounts: of the mean row, and of the slowest one, for which a batch waits. Rows get ahead in turns, so
@@ -31,8 +35,16 @@ SLACK = 0.02  # steps that each run without guesses adds
 WELL_OFF = 2  # checks; with less, guesses have to be good
 SHORTEST = 2  # tokens alike that make a guess worth a check
 # A check is worth it if good guesses bring the mean row more tokens than it costs, going by what earlier ones brought.
-GAIN = 3.0  # tokens that a good guess is thought to bring while nobody knows
+GAIN = 3.0  # tokens that good guesses without end are thought to bring while nobody knows
+MOST_GAIN = 20.0  # so that a text that ends is soon known to have ended
 LEARN, FORGET = 0.25, 0.02  # how far a check moves that, and how far each run without one moves it back
+FEW = 3  # times as many guesses are checked at most as where they are few
+
+
+def sizes_of(guesses: int) -> tuple[int, ...]:
+    """How many guesses a row may have checked at once, `guesses` at most: each size is a part of the executable."""
+    few = -(-guesses // FEW)
+    return (few, guesses) if few < guesses - 2 else (guesses,)
 
 
 class Guesser(Protocol):
@@ -49,11 +61,14 @@ class Guesser(Protocol):
         That is how many tokens before them are as in the text they come from, 0 to `prompt_lookup.LONGEST`.
         """
 
-    def guess(self, found: Any, going: Any, chosen: Any, state: SamplingState, draft: Any) -> tuple[Any, Any]:
+    def guess(
+        self, found: Any, count: Any, going: Any, chosen: Any, state: SamplingState, draft: Any
+    ) -> tuple[Any, Any]:
         """Guesses `[B, G]` int32 for the rows that are `going [B]`, and the guesser's own values.
 
         Args:
             found: What `look` found.
+            count: Scalar int32, how many of them will be checked.
             going: `[B]` bool.
             chosen: `[B, 1]` int32, each row's last token.
             state: The search's.
@@ -70,24 +85,24 @@ class _Limits(NamedTuple):
     slots: int  # T
     count: Any
     unmixed: Any
-    price: Any  # float32, steps that it costs to check guesses
-    least: Any  # float32, tokens that good guesses have to bring a row
+    price: Any  # [N] float32, steps that it costs to check guesses
+    least: Any  # [N] float32, tokens that good guesses have to bring a row
 
 
 class _Carry(NamedTuple):
     """What goes from one run of the model to the next."""
 
     saved: Any  # [2] float32, steps of the mean row, and of the slowest
-    runs: Any  # [2] int32, without guesses, and with them
+    runs: Any  # [1 + N] int32, without guesses, and with each number of them
     chosen: Any  # [B, 1] int32, each row's last token, which has not been run
     state: SamplingState
     cache: Cache
     draft: Any  # the guesser's own
-    scores: Any  # [B, S, V], room for the logits of a run
-    gain: Any  # float32, tokens that a good guess brings
+    scores: Any  # [B, G + 1, V], room for the logits of a run
+    gain: Any  # float32, tokens that good guesses without end would bring
     found: Any  # [B, G] int32, what it found
     good: Any  # [B] bool, rows whose guesses are good
-    check: Any  # bool, whether the next run is to check guesses
+    kind: Any  # int32, of the next run: 0 without guesses, i with the i-th number of them
 
 
 def advance(
@@ -112,21 +127,22 @@ def advance(
         guesser: Where guesses come from.
         step: Scalar int32; 0 before the first token.
         count: Scalar int32.
-        unmixed: Scalar int32. Above 0, all runs are without guesses, or all with them and no more than so many: then
-            the time that they take tells what one takes.
+        unmixed: Scalar int32. Above 0, all runs are of one kind, and no more than so many with guesses: then the time
+            that they take tells what one takes.
         stopped: `[B]` bool, rows that need no more tokens.
-        budget: `[5]` float32: how many steps guesses have saved the mean row, and the slowest one; how many tokens a
-            good guess brings; how many steps it costs to check some; and how many tokens a row good guesses have to
-            bring for a check.
+        budget: `[3 + 2 N]` float32: how many steps guesses have saved the mean row, and the slowest one; how many
+            tokens good guesses bring; for each of `sizes_of`, how many steps it costs to check so many; and for each,
+            how many tokens a row good guesses have to bring for that.
 
     Returns:
-        The values; how many tokens a row has at most, whether a row needs more, the search's progress, `[3]` int32 (the
-        tokens of the unfinished row that has the most; runs without guesses, and with them), and the first three
-        of the budget as they are now, `[3]` float32.
+        The values; how many tokens a row has at most, whether a row needs more, the search's progress, `[2 + N]` int32
+        (the tokens of the unfinished row that has the most; runs without guesses, and with each number of them), and
+        the first three of the budget as they are now, `[3]` float32.
     """
-    limits = _Limits(values["tokens"].shape[1], count, unmixed, price=budget[3], least=budget[4])
+    kinds = len(sizes_of(guesser.count))
+    limits = _Limits(values["tokens"].shape[1], count, unmixed, price=budget[3 : 3 + kinds], least=budget[3 + kinds :])
     loop = _Loop(model, request, search, guesser, limits)
-    state, runs = state_at(step, search, values), ops.zeros((2,), "int32")
+    state, runs = state_at(step, search, values), ops.zeros((1 + kinds,), "int32")
     state = state._replace(done=ops.logical_or(state.done, stopped))
     scores = ops.zeros((values["tokens"].shape[0], guesser.count + 1, model.vocab_size), "float32")
     draft = guesser.begun(values["draft"], step)
@@ -146,23 +162,34 @@ class _Loop:
 
     def __init__(self, model: ChunkDecoder, request: Request, search: Sampling, guesser: Guesser, limits: _Limits):
         self._model, self._request, self._search, self._guesser = model, request, search, guesser
-        self._limits = limits
+        self._limits, self._sizes = limits, sizes_of(guesser.count)
 
     def run(self, carry: _Carry) -> _Carry:
         """All runs of a call."""
         return while_loop(self._more, self._turn, carry)
 
     def prepared(self, saved, runs, chosen, state: SamplingState, cache: Cache, draft, scores, gain) -> _Carry:
-        """The carry, and whether its next run is to check guesses."""
-        going, guesses = self._going(state), self._guesser.count
+        """The carry, with the kind of its next run."""
+        going = self._going(state)
         found, matched = self._guesser.look(state)
-        least = ops.where(saved[0] >= WELL_OFF * self._limits.price, SHORTEST, LONGEST)
+        least = ops.where(saved[0] >= WELL_OFF * self._limits.price[0], SHORTEST, LONGEST)
         good = ops.logical_and(going, matched >= least)
+        kind = self._kind(saved, state, going, good, gain)
+        return _Carry(saved, runs, chosen, state, cache, draft, scores, gain, found, good, kind)
+
+    def _kind(self, saved, state: SamplingState, going, good, gain):
+        """The kind of run that makes most tokens in its time, of those that can be paid for; see `_Carry`."""
+        price, sizes = self._limits.price, ops.convert_to_tensor(self._sizes, "int32")
         share = ops.sum(ops.cast(good, "float32")) / ops.maximum(ops.sum(ops.cast(going, "float32")), 1.0)
-        fits = ops.max(ops.where(state.done, 0, self._last(state))) + guesses + 1 <= self._limits.slots
-        worth = ops.logical_and(share > 0, share * ops.minimum(gain, float(guesses)) >= self._limits.least)
-        check = ops.logical_and(ops.logical_and(ops.all(saved >= self._limits.price), worth), fits)
-        return _Carry(saved, runs, chosen, state, cache, draft, scores, gain, found, good, check)
+        # Each guess is as likely to be right as the one before it: `likely`, such that all together bring `gain`.
+        likely = gain / (1.0 + gain)
+        brought = share * gain * (1.0 - likely ** ops.cast(sizes, "float32"))  # [N]
+        fits = ops.max(ops.where(state.done, 0, self._last(state))) + sizes + 1 <= self._limits.slots
+        worth = ops.logical_and(share > 0, brought >= self._limits.least)
+        paid = ops.all(saved[:, None] >= price[None], axis=0)
+        pace = (1.0 + brought) / (1.0 + price)
+        pace = ops.where(ops.logical_and(ops.logical_and(worth, paid), fits), pace, 0.0)
+        return ops.where(ops.max(pace) > 0, 1 + ops.cast(ops.argmax(pace), "int32"), 0)
 
     def _last(self, state: SamplingState):
         """The slot of each row's last token, `[B]`."""
@@ -175,10 +202,10 @@ class _Loop:
     def _more(self, now: _Carry):
         stuck = ops.logical_and(ops.logical_not(now.state.done), ops.logical_not(self._going(now.state)))
         on = ops.logical_and(self._search.unfinished(now.state), ops.logical_not(ops.any(stuck)))
-        plain, checked = now.runs[0], now.runs[1]
-        same_kind = ops.where(now.check, plain == 0, checked == 0)
-        alike = ops.logical_or(self._limits.unmixed == 0, ops.logical_and(same_kind, checked < self._limits.unmixed))
-        return ops.logical_and(ops.logical_and(on, alike), plain + checked < self._limits.count)
+        all_runs, unmixed = ops.sum(now.runs), self._limits.unmixed
+        few = ops.logical_and(ops.take(now.runs, now.kind) == all_runs, all_runs - now.runs[0] < unmixed)
+        alike = ops.logical_or(unmixed == 0, few)
+        return ops.logical_and(ops.logical_and(on, alike), all_runs < self._limits.count)
 
     def _scores(self, tokens, state: SamplingState, cache: Cache):
         """Logits `[B, S, V]` of `tokens [B, S]` from each row's last slot on; a finished row repeats its last ones."""
@@ -193,36 +220,49 @@ class _Loop:
         """One run of the model, and what is chosen after it."""
         going = self._going(now.state)
 
-        def alone(carry):
+        def guess(carry):
+            guessed, draft = carry
+            return self._guesser.guess(guessed, self._guesses(now.kind), going, now.chosen, now.state, draft)
+
+        guessed, draft = run_if(now.kind > 0, guess, (now.found, now.draft))
+
+        def run(guesses, carry):
             scores, cache = carry
-            made, cache = self._scores(now.chosen, now.state, cache)
+            tokens = ops.concatenate([now.chosen, guessed[:, :guesses]], axis=1)
+            made, cache = self._scores(tokens, now.state, cache)
             return ops.slice_update(scores, (0, 0, 0), made), cache
 
-        def with_guesses(carry):
-            guessed, draft, _, cache = carry
-            guessed, draft = self._guesser.guess(guessed, going, now.chosen, now.state, draft)
-            scores, cache = self._scores(ops.concatenate([now.chosen, guessed], axis=1), now.state, cache)
-            return guessed, draft, scores, cache
-
-        scores, cache = run_if(ops.logical_not(now.check), alone, (now.scores, now.cache))
-        guessed, draft, scores, cache = run_if(now.check, with_guesses, (now.found, now.draft, scores, cache))
-        chosen, state = self._choose(scores, guessed, now.check, going, now.chosen, now.state)
+        left = now.scores, now.cache
+        for kind, guesses in enumerate((0, *self._sizes)):
+            left = run_if(now.kind == kind, functools.partial(run, guesses), left)
+        scores, cache = left
+        chosen, state = self._choose(scores, guessed, now.kind, going, now.chosen, now.state)
         draft = self._guesser.settled(state, draft)
-        kind = ops.stack([ops.logical_not(now.check), now.check])
-        booked = ops.where(now.check, self._steps(now.state, state, going) - 1.0 - self._limits.price, SLACK)
-        most = self._limits.price * ops.convert_to_tensor(MOST_CHECKS, "float32")
+        kind = ops.cast(ops.arange(now.runs.shape[0], dtype="int32") == now.kind, "int32")
+        price = ops.take(self._limits.price, ops.maximum(now.kind - 1, 0))
+        booked = ops.where(now.kind > 0, self._steps(now.state, state, going) - 1.0 - price, SLACK)
+        most = ops.max(self._limits.price) * ops.convert_to_tensor(MOST_CHECKS, "float32")
         saved = ops.minimum(now.saved + booked, ops.maximum(most, now.saved))
-        runs, gain = now.runs + ops.cast(kind, "int32"), self._gain(now, state)
-        return self.prepared(saved, runs, chosen, state, cache, draft, scores, gain)
+        return self.prepared(saved, now.runs + kind, chosen, state, cache, draft, scores, self._gain(now, state))
 
-    @staticmethod
-    def _gain(before: _Carry, after: SamplingState):
-        """How many tokens a good guess brings, beside the one that a run without it makes."""
-        good = ops.cast(before.good, "float32")
-        more = ops.cast(after.lengths - before.state.lengths - 1, "float32")
-        brought = ops.sum(good * more) / ops.maximum(ops.sum(good), 1.0)
-        checked = before.gain + LEARN * (brought - before.gain)
-        return ops.where(before.check, checked, before.gain + FORGET * (GAIN - before.gain))
+    def _gain(self, before: _Carry, after: SamplingState):
+        """How many tokens good guesses would bring that go on for ever, beside the one that a run without makes.
+
+        Of guesses that were all right nobody knows how many more would have been: they count as tokens, but not as a
+        guess that has ended.
+        """
+        good, checked = ops.cast(before.good, "float32"), self._guesses(before.kind)
+        more = after.lengths - before.state.lengths - 1
+        ended = ops.cast(ops.logical_and(more < checked, ops.logical_not(after.done)), "float32")
+        rows = ops.maximum(ops.sum(good), 1.0)
+        brought, ended = ops.sum(good * ops.cast(more, "float32")) / rows, ops.sum(good * ended) / rows
+        learned = before.gain + LEARN * (brought - ended * before.gain)
+        gain = ops.where(before.kind > 0, learned, before.gain + FORGET * (GAIN - before.gain))
+        return ops.clip(gain, 0.0, MOST_GAIN)
+
+    def _guesses(self, kind):
+        """How many guesses a run of a kind checks."""
+        return ops.take(ops.convert_to_tensor((0, *self._sizes), "int32"), kind)
 
     def _steps(self, before: SamplingState, after: SamplingState, going):
         """For how many steps of the mean row, and of the one that has most to make, a run stands: `[2]` float32.
@@ -239,13 +279,12 @@ class _Loop:
 
         return ops.stack([mean, ops.cast(to_come(before) - to_come(after), "float32")])
 
-    def _choose(self, scores, guessed, check, going, chosen, state: SamplingState) -> tuple[Any, SamplingState]:
-        """Choose from `scores [B, S, V]`: from the first, and if there were guesses from the next ones, too.
+    def _choose(self, scores, guessed, kind, going, chosen, state: SamplingState) -> tuple[Any, SamplingState]:
+        """Choose from `scores [B, G + 1, V]`: from the first, and if there were guesses from the next ones, too.
 
         A row goes on for as long as what it chooses is what was guessed.
         """
-        guesses = guessed.shape[1]
-        last = ops.where(check, guesses, 0)
+        guesses, last = guessed.shape[1], self._guesses(kind)
 
         def more(now):
             i, going, *_ = now
