@@ -32,8 +32,8 @@ MODES = {"greedy": {}, "sampled": dict(do_sample=True, temperature=0.4, seed=1),
 def test_tokens_of_every_family_stay_the_same(checkpoint, variant):
     layer = layer_of(checkpoint, variant)
     for options in MODES.values():
-        same(layer.generate(ROWS, prompt_lookup_num_tokens=5, **options), layer.generate(ROWS, **options))
-    assert runs_of(layer, ROWS, prompt_lookup_num_tokens=5)[1] > 0
+        same(layer.generate(ROWS, prompt_lookup_num_tokens=4, **options), layer.generate(ROWS, **options))
+    assert runs_of(layer, ROWS, prompt_lookup_num_tokens=4)[1] > 0
 
 
 @pytest.mark.slow

@@ -30,7 +30,6 @@ class _Check:
     """What is known of checks of one size."""
 
     def __init__(self, patience: int):
-        self.ran = False  # the first run of a part of an executable takes several times as long as the others
         self.seconds: float | None = None  # a run
         self.since = 0  # runs of other kinds
         self.patience = patience
@@ -54,6 +53,8 @@ class RunTimes:
         self._since_plain = 0  # runs
         self._least_patience = PATIENCE_OF_READER if reads else PATIENCE
         self._checks = [_Check(self._least_patience) for _ in range(sizes)]
+        # The first run of a kind takes several times as long as the others, as a part of the executable is new then.
+        self._ran = np.zeros(1 + sizes, bool)
         self._left: np.ndarray | None = None  # [2] checks of the smallest size
 
     @property
@@ -73,7 +74,7 @@ class RunTimes:
         """0, or the most checks of the next call, which then is all checks of one size, or all runs without."""
         with self._lock:
             unknown = self._unknown()
-            return 0 if unknown is None else PRICED_CHECKS if self._checks[unknown].ran else 1
+            return 0 if unknown is None else PRICED_CHECKS if self._ran[1 + unknown] else 1
 
     @property
     def free(self) -> tuple[float, float]:
@@ -109,10 +110,9 @@ class RunTimes:
         """Learn from a call of so many runs of each kind; `seconds` are None where it compiled."""
         with self._lock:
             self._called, total = True, plain + sum(checked)
-            ran = {check for check, count in zip(self._checks, checked, strict=True) if count}
-            first = {check for check in ran if not check.ran}
-            for check in first:
-                check.ran = True
+            ran = np.array([plain, *checked]) > 0
+            first = np.any(ran & ~self._ran)
+            self._ran |= ran
             if seconds is None or not total:
                 return
             self._since_plain += total
@@ -121,11 +121,11 @@ class RunTimes:
                 if check.since > check.patience and self._is_dear(check):  # it gets another chance
                     check.seconds, check.since = None, 0
                     check.patience = min(2 * check.patience, MOST_PATIENCE)
+            if first:
+                return
             if plain == total:
                 self._since_plain = 0
                 self._plain = seconds / plain if self._plain is None else (self._plain + seconds / plain) / 2
-            elif first:
-                return
             elif self._plain is not None and seconds < QUICKER * total * self._plain:
                 self._plain = None  # a check takes no less than a run: the machine was busy then
                 for check in self._checks:

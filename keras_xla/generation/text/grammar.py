@@ -1,5 +1,6 @@
 """Answers that follow a JSON schema, a regular expression or a grammar: llguidance says which tokens may come next."""
 
+import functools
 import json
 import re
 from collections import OrderedDict
@@ -9,6 +10,9 @@ from typing import Any
 import numpy as np
 
 MOST_KEPT = 64  # grammars that have been read
+# Between two parts of JSON: nothing, a space, or a new line and its indentation. JSON may have any number of spaces
+# there, but small models make them without end. The schema's own "x-guidance" goes before this.
+_WHITESPACE = dict(whitespace_pattern=r"\x20|\x0A\x20{0,32}")
 _STATE = re.compile(r"\s*<state>.*", re.DOTALL)  # pages of llguidance's own, in its errors
 
 
@@ -64,7 +68,7 @@ class Grammars:
 
     def _matcher(self, kind: str, text: str) -> Any:
         from_text: Any = {
-            "json_schema": self._llguidance.LLMatcher.grammar_from_json_schema,
+            "json_schema": functools.partial(self._llguidance.LLMatcher.grammar_from_json_schema, defaults=_WHITESPACE),
             "regex": self._llguidance.LLMatcher.grammar_from_regex,
             "grammar": self._llguidance.LLMatcher.grammar_from_lark,
         }[kind]
