@@ -14,12 +14,13 @@ TEMPLATE = (
 
 
 @functools.cache
-def tiny(bos: bool = False, without: str = "") -> PreTrainedTokenizerFast:
+def tiny(bos: bool = False, without: str = "", vocab_size: int = VOCAB) -> PreTrainedTokenizerFast:
     """One token a letter, but for those it is `without`; ids 0 to 4 are `<pad> <s> </s> <user> <assistant>`."""
     special = ["<pad>", "<s>", "</s>", "<user>", "<assistant>"]
     letters = [letter for letter in sorted(pre_tokenizers.ByteLevel.alphabet()) if letter not in without]
-    letters = letters[: VOCAB - len(special)]
-    letters[-1] = "Ġ"  # the space
+    letters = letters[: vocab_size - len(special)]
+    if "Ġ" not in letters:  # the space
+        letters[-1] = "Ġ"
     tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(special + letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -223,16 +223,17 @@ class Programs:
         return refill.advance(self._decoder(values), values, request, search, *ops.unstack(limits))
 
     def _speculate(self, key: SpeculateKey, values, request: Request, limits, budget):
-        """See `speculate.advance`; limits `[3 + B]` int32: step, count, unmixed, and for each row if it is stopped."""
+        """See `speculate.advance`; limits `[4 + B]` int32: step, count, unmixed, tried, and which rows are stopped."""
         request = request.unpacked()
         search: Any = self._search(key, request)  # a `Sampling`, as always without beams
         guesser: speculate.Guesser = PromptLookup(request, key.guesses)
         if key.assistant:
             model, sizes = self._assistants[key.assistant - 1], (key.cache, chunk_size(key.cache), key.guesses)
             guesser = Assistant(model, request.starts, request.prompt_end, search, self._model.vocab_size, *sizes)
-        decoder, (step, count, unmixed) = self._led(key, values, request), ops.unstack(limits[:3])
-        stopped = limits[3:] > 0
-        return speculate.advance(decoder, values, request, search, guesser, step, count, unmixed, stopped, budget)
+        step, count, unmixed, tried = ops.unstack(limits[:4])
+        budgeted = dict(tried=tried, stopped=limits[4:] > 0, budget=budget)
+        decoder = self._led(key, values, request)
+        return speculate.advance(decoder, values, request, search, guesser, step, count, unmixed, **budgeted)
 
     def _search(self, key: AdvanceKey, request: Request) -> decode.Search:
         is_eos = processors.eos_mask(request.eos, self._model.vocab_size)

@@ -9,7 +9,7 @@ def check_always(monkeypatch):
     """What looks like a guess is checked from now on, whatever it costs; nobody wants to know what that is."""
     monkeypatch.setattr(RunTimes, "free", (1e6, 1e6))
     monkeypatch.setattr(RunTimes, "wanting", False)
-    monkeypatch.setattr(RunTimes, "unknown", None)
+    monkeypatch.setattr(RunTimes, "tried", None)
     monkeypatch.setattr(RunTimes, "unmixed", 0)
     set_to(monkeypatch, 0.01, "price", "least")
 

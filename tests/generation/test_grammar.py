@@ -7,11 +7,12 @@ import sys
 
 import jsonschema
 import llguidance
+import numpy as np
 import pytest
 from llguidance import hf
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.generation.text.grammar import GrammarGuide
+from keras_xla.generation.text.grammar import GrammarGuide, Grammars
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.tokenizers import tiny
@@ -58,6 +59,50 @@ def test_json_is_valid(layer, temperature):
     texts = layer.generate(["a", "b c"], json_schema=PERSON, temperature=temperature, **options)
     assert all(valid(text, PERSON) for text in texts)
     assert len(set(texts)) > 1
+
+
+def test_an_answer_of_a_bounded_schema_ends_whatever_the_model_likes(layer):
+    """JSON may have any number of spaces between its parts, of which a small model makes no end."""
+    (space,) = layer.tokenizer(" ")["input_ids"]
+    (text,) = layer.generate(["a"], json_schema=PERSON, sequence_bias={(space,): 1e3})
+    assert valid(text, PERSON) and text.count(" ") > 5
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ('{"a":1,"b":[2]}', True),
+        ('{"a": 1, "b": [2, 3]}', True),
+        ('{ "a" : 1, "b": [ ] }', True),
+        ('{\n    "a": 1,\n    "b": [\n        2,\n        3\n    ]\n}', True),
+        ('{  "a": 1, "b": []}', False),
+        ('{\n\n"a": 1, "b": []}', False),
+    ],
+)
+def test_json_has_the_spaces_of_usual_layouts(text, fits):
+    integer = {"type": "integer"}
+    schema = {"type": "object", "properties": {"a": integer, "b": {"type": "array", "items": integer}}}
+    assert follows(text, schema) == fits
+    assert follows(text, {**schema, "x-guidance": {"whitespace_pattern": r"[\x20\x0A]+"}})  # the schema's own
+    assert follows(text, {**schema, "x-guidance": {"whitespace_flexible": True}})
+    assert follows(text, {**schema, "x-guidance": {"whitespace_flexible": False}}) == (
+        " " not in text and "\n" not in text
+    )
+
+
+def test_a_schema_may_allow_all_there_is():
+    assert follows('{"a": [1, null]}', True) and follows('"b"', {})
+    assert not follows('{"a": [1', {})
+
+
+def follows(text, schema):
+    tokenizer = tiny(vocab_size=261)  # with new lines
+    guide = Grammars(tokenizer, 261, (2,)).guide("json_schema", json.dumps(schema))
+    try:
+        guide.follow(np.array(tokenizer(text, add_special_tokens=False)["input_ids"]))
+    except ValueError:
+        return False
+    return guide.complete
 
 
 @pytest.mark.parametrize("regex", REGEXES)

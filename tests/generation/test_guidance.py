@@ -10,7 +10,8 @@ import torch
 from keras_xla import XLAGenerationLayer
 from tests import reference
 from tests.engine.fake import Follow
-from tests.generation.guessing import NEW, check_always, layer_of, same
+from tests.engine.prices import check_always
+from tests.generation.guessing import NEW, layer_of, same
 
 ROWS = [[5, 6, 7], [8], list(range(20, 40)) * 2]
 NEGATIVE = [[9, 10, 11, 12], list(range(40, 70)), [3]]

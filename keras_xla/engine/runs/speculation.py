@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
@@ -16,11 +17,10 @@ PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made
 LEAST_PRICE = 0.05  # that can be told from noise
 PLAIN_RUNS = 4  # that tell how long a run without guesses takes
 PRICED_CHECKS = 4  # that tell what a check costs
-NEVER_PAID = 1e9  # steps that a check costs that is not to be made
 PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured again
-PATIENCE = PLAIN_EVERY  # runs without a check until what was too dear is tried again
+PATIENCE = PLAIN_EVERY  # runs without checks of a size until it is tried again: its price may have been wrong
 PATIENCE_OF_READER = 4 * PLAIN_EVERY  # the same with an assistant, which has to read the text for that
-MOST_PATIENCE = 64 * PLAIN_EVERY  # runs: checks that are too dear each time are tried less and less often, up to that
+MOST_PATIENCE = 64 * PLAIN_EVERY  # runs: what does not pay each time is tried less and less often, up to that
 QUICKER = 0.8  # times what it should have taken is too quick to be true
 MARGIN = 1.5  # times the price: what good guesses have to bring, for a check that is just worth it brings nothing
 NEVER = -1e9  # steps saved: too few for any check
@@ -31,8 +31,24 @@ class _Check:
 
     def __init__(self, patience: int):
         self.seconds: float | None = None  # a run
+        self.doubtful = False  # whether it is time to measure that again
         self.since = 0  # runs of other kinds
         self.patience = patience
+
+    @property
+    def unsure(self) -> bool:
+        return self.seconds is None or self.doubtful
+
+
+class Plan(NamedTuple):
+    """What a call of an executable is to do; see the properties of `RunTimes`."""
+
+    wanting: bool
+    tried: int | None
+    unmixed: int
+    free: tuple[float, float]
+    price: np.ndarray
+    least: np.ndarray
 
 
 class RunTimes:
@@ -43,12 +59,12 @@ class RunTimes:
         reads: Whether whoever guesses has to read the text before.
 
     Attributes:
-        sizes: How many numbers of guesses there are; N below.
+        sizes: N, how many numbers of guesses there are.
     """
 
     def __init__(self, sizes: int = 1, reads: bool = False):
         self.sizes = sizes
-        self._lock, self._called = threading.Lock(), False
+        self._lock, self._called = threading.RLock(), False
         self._plain: float | None = None  # seconds a run
         self._since_plain = 0  # runs
         self._least_patience = PATIENCE_OF_READER if reads else PATIENCE
@@ -57,6 +73,11 @@ class RunTimes:
         self._ran = np.zeros(1 + sizes, bool)
         self._left: np.ndarray | None = None  # [2] checks of the smallest size
 
+    def plan(self) -> Plan:
+        """All that a call has to know, of one moment: other threads learn meanwhile."""
+        with self._lock:
+            return Plan(self.wanting, self.tried, self.unmixed, self.free, self.price, self.least)
+
     @property
     def wanting(self) -> bool:
         """Whether the next call should make no guesses, so that there is something to compare with."""
@@ -64,17 +85,17 @@ class RunTimes:
             return self._called and (self._plain is None or self._since_plain >= PLAIN_EVERY)
 
     @property
-    def unknown(self) -> int | None:
-        """Which size of checks the next call should try, and no other, as nobody knows what it costs."""
+    def tried(self) -> int | None:
+        """Which size of checks the next call should try wherever it can, as nobody knows for sure what it costs."""
         with self._lock:
-            return self._unknown()
+            return self._tried()
 
     @property
     def unmixed(self) -> int:
         """0, or the most checks of the next call, which then is all checks of one size, or all runs without."""
         with self._lock:
-            unknown = self._unknown()
-            return 0 if unknown is None else PRICED_CHECKS if self._ran[1 + unknown] else 1
+            tried = self._tried()
+            return 0 if tried is None else PRICED_CHECKS if self._ran[1 + tried] else 1
 
     @property
     def free(self) -> tuple[float, float]:
@@ -101,9 +122,9 @@ class RunTimes:
 
     @property
     def least(self) -> np.ndarray:
-        """Tokens a row that good guesses have to bring, `[N]`: none of a check that tells what one costs."""
+        """Tokens that good guesses have to bring a row, `[N]`; 0 for the size that is tried."""
         with self._lock:
-            tried = np.arange(self.sizes) == self._unknown()
+            tried = np.arange(self.sizes) == self._tried()
             return np.where(tried, 0, MARGIN * self._prices()) if self._called else np.zeros(self.sizes)
 
     def took(self, seconds: float | None, plain: int, *checked: int) -> None:
@@ -118,8 +139,8 @@ class RunTimes:
             self._since_plain += total
             for check, count in zip(self._checks, checked, strict=True):
                 check.since = 0 if count else check.since + total
-                if check.since > check.patience and self._is_dear(check):  # it gets another chance
-                    check.seconds, check.since = None, 0
+                if check.since > check.patience and not check.unsure:  # it gets another chance
+                    check.doubtful, check.since = True, 0
                     check.patience = min(2 * check.patience, MOST_PATIENCE)
             if first:
                 return
@@ -133,9 +154,9 @@ class RunTimes:
             elif self._plain is not None:
                 self._learn(self._plain, seconds - plain * self._plain, sum(checked) / total, checked)
 
-    def _unknown(self) -> int | None:
+    def _tried(self) -> int | None:
         for size, check in enumerate(self._checks if self._called else ()):
-            if check.seconds is None:
+            if check.unsure:
                 return size
             if self._is_dear(check):
                 return None  # more guesses cost more
@@ -150,9 +171,10 @@ class RunTimes:
         before = {check: plain * (1 + self._price(check)) for check, _ in ran}
         slower = seconds / sum(count * before[check] for check, count in ran)
         for check, _ in ran:
+            if not check.unsure:  # it is in use
+                check.patience = self._least_patience
             # What is left of many runs without guesses is mostly noise.
-            check.seconds = before[check] * (1 - share + share * slower)
-            check.patience = check.patience if self._is_dear(check) else self._least_patience
+            check.seconds, check.doubtful = before[check] * (1 - share + share * slower), False
 
     def _price(self, check: _Check) -> float:
         if self._plain is None or check.seconds is None:
@@ -189,20 +211,20 @@ class Speculation(Generation):
 
     def _run(self, key: SpeculateKey, count: int) -> int:
         times = self._times(key)
-        price, wanting, unknown = times.price, times.wanting, times.unknown
-        saved = np.array([*(np.array(times.free) * price[0]), GAIN]) if self._saved is None else self._saved
-        budget, unmixed = saved.copy(), 0
+        plan = times.plan()
+        free = np.array([*(np.array(plan.free) * plan.price[0]), GAIN])
+        saved = free if self._saved is None else self._saved
+        tried = None if plan.wanting else plan.tried
+        count = min(count, PLAIN_RUNS) if plan.wanting else count
         reads = bool(key.assistant) and not self.runs[1]  # it reads the text at the first check of an answer
-        if wanting:
-            count, budget[:2] = min(count, PLAIN_RUNS), NEVER
-        elif unknown is not None:
-            unmixed = min(times.unmixed, 1) if reads else times.unmixed
-            budget[:2] = np.maximum(budget[:2], price[unknown])
-            price = np.where(np.arange(len(price)) == unknown, price, NEVER_PAID)
+        unmixed = min(plan.unmixed, 1) if reads else plan.unmixed
         # A row that a stop string ended would go on guessing.
         stopped = [row in self._stopped for row in range(self.batch)]
-        limits = np.array([self.step, count, unmixed, *stopped], np.int32)
-        inputs = map(backend.to_device, (limits, np.array([*budget, *price, *times.least], np.float32)))
+        limits = np.array([self.step, count, unmixed, -1 if tried is None else tried, *stopped], np.int32)
+        budget = np.array(
+            [*(saved[:2] + (NEVER if plan.wanting else 0)), saved[2], *plan.price, *plan.least], np.float32
+        )
+        inputs = map(backend.to_device, (limits, budget))
         waits, start = self._executables.compiles(key), time.perf_counter()
         weights = [*self.weights, *self._draft_weights]
         outputs = self._executables(key, self._state, self._request, *inputs, weights=weights)
@@ -211,11 +233,12 @@ class Speculation(Generation):
         self._tokens, *runs = ops.convert_to_numpy(told).tolist()
         tells = not waits and not (reads and sum(runs[1:]))
         times.took(time.perf_counter() - start if tells else None, *runs)
-        self._saved = saved if wanting else np.array(ops.convert_to_numpy(left))
-        if unknown is not None:
-            self._saved[:2] = np.maximum(self._saved[:2], saved[:2])  # what it cost to learn the price is not booked
-        elif not wanting and not waits:
-            times.left(self._saved[:2] / price[0])
+        if not plan.wanting:
+            self._saved = np.array(ops.convert_to_numpy(left))
+            if tried is not None and runs[1 + tried]:
+                self._saved[:2] = np.maximum(self._saved[:2], saved[:2])  # nobody pays for what tells a price
+            if not waits:
+                times.left(self._saved[:2] / plan.price[0])
         self.runs += (runs[0], sum(runs[1:]))
         return sum(runs)
 

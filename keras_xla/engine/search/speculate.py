@@ -35,10 +35,11 @@ SLACK = 0.02  # steps that each run without guesses adds
 WELL_OFF = 2  # checks; with less, guesses have to be good
 SHORTEST = 2  # tokens alike that make a guess worth a check
 # A check is worth it if good guesses bring the mean row more tokens than it costs, going by what earlier ones brought.
-GAIN = 3.0  # tokens that good guesses without end are thought to bring while nobody knows
+GAIN = 5.0  # tokens that good guesses without end are thought to bring while nobody knows
 MOST_GAIN = 20.0  # so that a text that ends is soon known to have ended
+_BEFORE_ALL = 1e9  # tokens a step, which no kind of run makes
 LEARN, FORGET = 0.25, 0.02  # how far a check moves that, and how far each run without one moves it back
-FEW = 3  # times as many guesses are checked at most as where they are few
+FEW = 3  # the other size of a check is this part of all guesses: a third
 
 
 def sizes_of(guesses: int) -> tuple[int, ...]:
@@ -85,6 +86,7 @@ class _Limits(NamedTuple):
     slots: int  # T
     count: Any
     unmixed: Any
+    tried: Any
     price: Any  # [N] float32, steps that it costs to check guesses
     least: Any  # [N] float32, tokens that good guesses have to bring a row
 
@@ -114,6 +116,7 @@ def advance(
     step: Any,
     count: Any,
     unmixed: Any,
+    tried: Any,
     stopped: Any,
     budget: Any,
 ) -> tuple[dict, tuple[Any, ...]]:
@@ -129,20 +132,22 @@ def advance(
         count: Scalar int32.
         unmixed: Scalar int32. Above 0, all runs are of one kind, and no more than so many with guesses: then the time
             that they take tells what one takes.
+        tried: Scalar int32, the index of a size of checks that goes before the others and need not be paid for; or -1.
         stopped: `[B]` bool, rows that need no more tokens.
         budget: `[3 + 2 N]` float32: how many steps guesses have saved the mean row, and the slowest one; how many
-            tokens good guesses bring; for each of `sizes_of`, how many steps it costs to check so many; and for each,
-            how many tokens a row good guesses have to bring for that.
+            tokens good guesses without end would bring; for each of `sizes_of`, how many steps it costs to check so
+            many; and for each, how many tokens good guesses have to bring a row for that.
 
     Returns:
         The values; how many tokens a row has at most, whether a row needs more, the search's progress, `[2 + N]` int32
         (the tokens of the unfinished row that has the most; runs without guesses, and with each number of them), and
         the first three of the budget as they are now, `[3]` float32.
     """
-    kinds = len(sizes_of(guesser.count))
-    limits = _Limits(values["tokens"].shape[1], count, unmixed, price=budget[3 : 3 + kinds], least=budget[3 + kinds :])
+    sizes = len(sizes_of(guesser.count))
+    costs = dict(price=budget[3 : 3 + sizes], least=budget[3 + sizes :])
+    limits = _Limits(values["tokens"].shape[1], count, unmixed, tried, **costs)
     loop = _Loop(model, request, search, guesser, limits)
-    state, runs = state_at(step, search, values), ops.zeros((1 + kinds,), "int32")
+    state, runs = state_at(step, search, values), ops.zeros((1 + sizes,), "int32")
     state = state._replace(done=ops.logical_or(state.done, stopped))
     scores = ops.zeros((values["tokens"].shape[0], guesser.count + 1, model.vocab_size), "float32")
     draft = guesser.begun(values["draft"], step)
@@ -186,8 +191,9 @@ class _Loop:
         brought = share * gain * (1.0 - likely ** ops.cast(sizes, "float32"))  # [N]
         fits = ops.max(ops.where(state.done, 0, self._last(state))) + sizes + 1 <= self._limits.slots
         worth = ops.logical_and(share > 0, brought >= self._limits.least)
-        paid = ops.all(saved[:, None] >= price[None], axis=0)
-        pace = (1.0 + brought) / (1.0 + price)
+        tried = ops.arange(len(self._sizes), dtype="int32") == self._limits.tried
+        paid = ops.logical_or(ops.all(saved[:, None] >= price[None], axis=0), tried)
+        pace = ops.where(tried, _BEFORE_ALL, (1.0 + brought) / (1.0 + price))
         pace = ops.where(ops.logical_and(ops.logical_and(worth, paid), fits), pace, 0.0)
         return ops.where(ops.max(pace) > 0, 1 + ops.cast(ops.argmax(pace), "int32"), 0)
 
@@ -203,8 +209,8 @@ class _Loop:
         stuck = ops.logical_and(ops.logical_not(now.state.done), ops.logical_not(self._going(now.state)))
         on = ops.logical_and(self._search.unfinished(now.state), ops.logical_not(ops.any(stuck)))
         all_runs, unmixed = ops.sum(now.runs), self._limits.unmixed
-        few = ops.logical_and(ops.take(now.runs, now.kind) == all_runs, all_runs - now.runs[0] < unmixed)
-        alike = ops.logical_or(unmixed == 0, few)
+        one_kind = ops.logical_and(ops.take(now.runs, now.kind) == all_runs, all_runs - now.runs[0] < unmixed)
+        alike = ops.logical_or(unmixed == 0, one_kind)
         return ops.logical_and(ops.logical_and(on, alike), all_runs < self._limits.count)
 
     def _scores(self, tokens, state: SamplingState, cache: Cache):
@@ -232,18 +238,17 @@ class _Loop:
             made, cache = self._scores(tokens, now.state, cache)
             return ops.slice_update(scores, (0, 0, 0), made), cache
 
-        left = now.scores, now.cache
+        scores, cache = now.scores, now.cache
         for kind, guesses in enumerate((0, *self._sizes)):
-            left = run_if(now.kind == kind, functools.partial(run, guesses), left)
-        scores, cache = left
+            scores, cache = run_if(now.kind == kind, functools.partial(run, guesses), (scores, cache))
         chosen, state = self._choose(scores, guessed, now.kind, going, now.chosen, now.state)
         draft = self._guesser.settled(state, draft)
-        kind = ops.cast(ops.arange(now.runs.shape[0], dtype="int32") == now.kind, "int32")
+        runs = now.runs + ops.cast(ops.arange(now.runs.shape[0], dtype="int32") == now.kind, "int32")
         price = ops.take(self._limits.price, ops.maximum(now.kind - 1, 0))
         booked = ops.where(now.kind > 0, self._steps(now.state, state, going) - 1.0 - price, SLACK)
         most = ops.max(self._limits.price) * ops.convert_to_tensor(MOST_CHECKS, "float32")
         saved = ops.minimum(now.saved + booked, ops.maximum(most, now.saved))
-        return self.prepared(saved, now.runs + kind, chosen, state, cache, draft, scores, self._gain(now, state))
+        return self.prepared(saved, runs, chosen, state, cache, draft, scores, self._gain(now, state))
 
     def _gain(self, before: _Carry, after: SamplingState):
         """How many tokens good guesses would bring that go on for ever, beside the one that a run without makes.

@@ -1,6 +1,5 @@
 """Answers that follow a JSON schema, a regular expression or a grammar: llguidance says which tokens may come next."""
 
-import functools
 import json
 import re
 from collections import OrderedDict
@@ -68,7 +67,7 @@ class Grammars:
 
     def _matcher(self, kind: str, text: str) -> Any:
         from_text: Any = {
-            "json_schema": functools.partial(self._llguidance.LLMatcher.grammar_from_json_schema, defaults=_WHITESPACE),
+            "json_schema": self._from_json_schema,
             "regex": self._llguidance.LLMatcher.grammar_from_regex,
             "grammar": self._llguidance.LLMatcher.grammar_from_lark,
         }[kind]
@@ -79,6 +78,14 @@ class Grammars:
         if matcher.is_error():
             raise ValueError(f"Received {kind}={text!r}, which llguidance cannot read: {matcher.get_error()}")
         return matcher
+
+    def _from_json_schema(self, text: str) -> str:
+        schema, defaults = json.loads(text), None
+        if isinstance(schema, dict):  # True and False take no options
+            own = schema.get("x-guidance")
+            asks = isinstance(own, dict) and own.keys() & {"whitespace_flexible", "whitespace_pattern"}
+            defaults = None if asks else _WHITESPACE
+        return self._llguidance.LLMatcher.grammar_from_json_schema(text, defaults=defaults)
 
 
 class GrammarGuide:
