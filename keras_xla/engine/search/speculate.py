@@ -31,11 +31,11 @@ from keras_xla.models.interface import Cache, ChunkDecoder, View
 FREE_CHECKS = (2.0, 8.0)  # that can be paid for before anything was saved
 LEAST_FREE = (1.0, 2.0)  # and where earlier texts were not worth theirs
 MOST_CHECKS = (4.0, 8.0)  # that can be paid for at most: what was saved long ago says little
-SLACK = 0.02  # steps that each run without guesses adds
+SLACK = 0.01  # steps that each run without guesses adds
 WELL_OFF = 2  # checks; with less, guesses have to be good
 SHORTEST = 2  # tokens alike that make a guess worth a check
 # A check is worth it if good guesses bring the mean row more tokens than it costs, going by what earlier ones brought.
-GAIN = 5.0  # tokens that good guesses without end are thought to bring while nobody knows
+GAIN = 3.0  # tokens that good guesses without end are thought to bring while nobody knows
 MOST_GAIN = 20.0  # so that a text that ends is soon known to have ended
 _BEFORE_ALL = 1e9  # tokens a step, which no kind of run makes
 LEARN, FORGET = 0.25, 0.02  # how far a check moves that, and how far each run without one moves it back
