@@ -221,6 +221,14 @@ def test_a_row_that_repeats_costs_the_others_no_more_than_agreed():
     assert plain + checked * (1 + PRICE) <= agreed + 1e-3
 
 
+def a_second_a_run(sizes=1):
+    """Times of an executable whose kinds have all run, of which only those without guesses were measured."""
+    times, checks = RunTimes(sizes), [1] * sizes
+    times.took(None, 3, *checks)
+    times.took(4.0, 4, *(0 for _ in checks))
+    return times
+
+
 def test_a_price_is_measured_in_runs_without_guesses():
     times = RunTimes()
     assert times.price == PRICE and not times.wanting
@@ -249,9 +257,7 @@ def test_a_check_has_to_be_worth_it_once_its_price_is_known():
 
 
 def test_a_few_checks_among_many_runs_tell_little_of_a_price():
-    times = RunTimes()
-    times.took(None, 3, 1)
-    times.took(4.0, 4, 0)
+    times = a_second_a_run()
     times.took(49 * 1.1 + 2.5, 49, 1)  # a machine that was a tenth slower
     assert times.price == pytest.approx(PRICE, abs=0.15)
 
@@ -266,9 +272,7 @@ def test_a_run_without_guesses_takes_no_longer_than_any_other():
 
 
 def test_runs_without_guesses_are_measured_now_and_then():
-    times = RunTimes()
-    times.took(None, 3, 1)
-    times.took(4.0, 4, 0)
+    times = a_second_a_run()
     for _ in range(64):
         assert not times.wanting
         times.took(6.0, 2, 2)
@@ -276,9 +280,7 @@ def test_runs_without_guesses_are_measured_now_and_then():
 
 
 def test_a_price_that_forbids_all_checks_does_not_hold_for_ever():
-    times = RunTimes()
-    times.took(None, 3, 1)
-    times.took(4.0, 4, 0)
+    times = a_second_a_run()
     times.took(100.0, 0, 1)  # somebody else was at work
     assert times.price > 50 and times.tried is None
     for _ in range(50):
@@ -305,9 +307,7 @@ def test_what_is_too_dear_each_time_is_tried_less_and_less_often(reads, first):
 
 
 def test_runs_in_which_there_was_nothing_to_guess_say_nothing_of_the_price():
-    times = RunTimes()
-    times.took(None, 3, 1)
-    times.took(4.0, 4, 0)
+    times = a_second_a_run()
     for _ in range(2000):
         times.took(16.0, 16, 0)
     times.took(100.0, 0, 1)
@@ -317,9 +317,7 @@ def test_runs_in_which_there_was_nothing_to_guess_say_nothing_of_the_price():
 
 
 def test_a_size_that_was_in_use_in_between_is_tried_again_as_soon_as_ever():
-    times = RunTimes()
-    times.took(None, 3, 1)
-    times.took(4.0, 4, 0)
+    times = a_second_a_run()
     for seconds in (100.0, 100.0, 100.0, 1.5):
         times.took(seconds, 0, 1)  # which tells its price
         if seconds == 1.5:
@@ -333,9 +331,7 @@ def test_a_size_that_was_in_use_in_between_is_tried_again_as_soon_as_ever():
 
 def test_a_price_that_was_only_a_little_wrong_does_not_hold_for_ever_either():
     """A size that pays less than the other one does not run, so that nothing else would tell."""
-    times = RunTimes(sizes=2)
-    times.took(None, 2, 1, 1)
-    times.took(4.0, 4, 0, 0)
+    times = a_second_a_run(sizes=2)
     times.took(2.3, 0, 1, 0)  # a busy machine
     times.took(1.6, 0, 0, 1)
     assert times.price.tolist() == pytest.approx([1.3, 1.3])  # more guesses cost no less
@@ -474,9 +470,7 @@ def test_the_first_run_of_a_size_tells_nothing_of_its_price():
 
 
 def test_a_call_of_several_sizes_tells_something_of_each():
-    times = RunTimes(sizes=2)
-    times.took(None, 2, 1, 1)
-    times.took(4.0, 4, 0, 0)
+    times = a_second_a_run(sizes=2)
     times.took(3.0, 0, 2, 0)
     times.took(8.0, 0, 0, 2)
     for _ in range(8):
@@ -485,9 +479,7 @@ def test_a_call_of_several_sizes_tells_something_of_each():
 
 
 def test_where_few_guesses_are_too_dear_nobody_tries_more():
-    times = RunTimes(sizes=2)
-    times.took(None, 2, 1, 1)
-    times.took(4.0, 4, 0, 0)
+    times = a_second_a_run(sizes=2)
     assert times.tried == 0 and times.least.tolist() == [0, MARGIN * PRICE]
     times.took(20.0, 0, 2, 0)
     assert times.tried is None and times.price.tolist() == [9.0, 9.0]
@@ -495,9 +487,7 @@ def test_where_few_guesses_are_too_dear_nobody_tries_more():
 
 
 def test_a_size_that_is_too_dear_is_tried_again_though_the_other_is_in_use():
-    times = RunTimes(sizes=2)
-    times.took(None, 2, 1, 1)
-    times.took(4.0, 4, 0, 0)
+    times = a_second_a_run(sizes=2)
     times.took(3.0, 0, 2, 0)
     times.took(100.0, 0, 0, 2)
     for _ in range(PATIENCE // 16 + 1):

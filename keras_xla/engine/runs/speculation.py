@@ -55,11 +55,11 @@ class RunTimes:
     """How long runs of one executable take without guesses, and with each number of them. Threads may share it.
 
     Args:
-        sizes: How many numbers of guesses there are, see `speculate.sizes_of`.
+        sizes: N, how many numbers of guesses there are, see `speculate.sizes_of`.
         reads: Whether whoever guesses has to read the text before.
 
     Attributes:
-        sizes: N, how many numbers of guesses there are.
+        sizes: N.
     """
 
     def __init__(self, sizes: int = 1, reads: bool = False):
@@ -88,13 +88,18 @@ class RunTimes:
     def tried(self) -> int | None:
         """Which size of checks the next call should try wherever it can, as nobody knows for sure what it costs."""
         with self._lock:
-            return self._tried()
+            for size, check in enumerate(self._checks if self._called else ()):
+                if check.unsure:
+                    return size
+                if self._is_dear(check):
+                    return None  # more guesses cost more
+            return None
 
     @property
     def unmixed(self) -> int:
         """0, or the most checks of the next call, which then is all checks of one size, or all runs without."""
         with self._lock:
-            tried = self._tried()
+            tried = self.tried
             return 0 if tried is None else PRICED_CHECKS if self._ran[1 + tried] else 1
 
     @property
@@ -118,14 +123,14 @@ class RunTimes:
     def price(self) -> np.ndarray:
         """For each size, how many steps it takes to check guesses, beside the one that is made anyway: `[N]`."""
         with self._lock:
-            return self._prices()
+            return np.maximum.accumulate(np.array([self._price(check) for check in self._checks], np.float32))
 
     @property
     def least(self) -> np.ndarray:
         """Tokens that good guesses have to bring a row, `[N]`; 0 for the size that is tried."""
         with self._lock:
-            tried = np.arange(self.sizes) == self._tried()
-            return np.where(tried, 0, MARGIN * self._prices()) if self._called else np.zeros(self.sizes)
+            tried = np.arange(self.sizes) == self.tried
+            return np.where(tried, 0, MARGIN * self.price) if self._called else np.zeros(self.sizes)
 
     def took(self, seconds: float | None, plain: int, *checked: int) -> None:
         """Learn from a call of so many runs of each kind; `seconds` are None where it compiled."""
@@ -153,17 +158,6 @@ class RunTimes:
                     check.seconds = None
             elif self._plain is not None:
                 self._learn(self._plain, seconds - plain * self._plain, sum(checked) / total, checked)
-
-    def _tried(self) -> int | None:
-        for size, check in enumerate(self._checks if self._called else ()):
-            if check.unsure:
-                return size
-            if self._is_dear(check):
-                return None  # more guesses cost more
-        return None
-
-    def _prices(self) -> np.ndarray:
-        return np.maximum.accumulate(np.array([self._price(check) for check in self._checks], np.float32))
 
     def _learn(self, plain: float, seconds: float, share: float, checked: Sequence[int]) -> None:
         """From what checks took that were a `share` of all runs, where one without takes `plain`; the lock is held."""
