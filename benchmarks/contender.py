@@ -14,10 +14,11 @@ class Contender:
     The script is this checkout's, and `root` the checkout whose keras_xla it imports.
     """
 
-    def __init__(self, label, python, script, *arguments, root=ROOT, backend=None):
+    def __init__(self, label, python, script, *arguments, root=ROOT, backend=None, env=None):
         self.label = label
         command = [python, str(ROOT / "benchmarks" / script), *arguments]
-        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(root)}
+        path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+        env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": path, **(env or {})}
         env |= {"KERAS_BACKEND": backend} if backend else {}
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.process = subprocess.Popen(command, env=env, cwd=root, **pipes)

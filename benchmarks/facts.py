@@ -11,7 +11,9 @@ HERE = pathlib.Path(__file__).parent
 
 
 def commit(folder: pathlib.Path) -> str:
-    """The short name of the commit that is checked out."""
+    """The short name of the commit that is checked out; on a machine with a copy of its files alone, give `COMMIT`."""
+    if named := os.environ.get("COMMIT"):
+        return named
     command = ["git", "rev-parse", "--short=7", "HEAD"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 

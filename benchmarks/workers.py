@@ -16,13 +16,14 @@ import time
 import numpy as np
 
 THREADS = 2
-IDS = np.random.default_rng(0).integers(100, 40_000, (64, 64)).astype("int32")
+IDS = np.random.default_rng(0).integers(100, 30_000, (64, 64)).astype("int32")
 
 
 def ours(folder, prompt, **options):
     import keras_xla
 
-    assert pathlib.Path(keras_xla.__file__).is_relative_to(os.environ["PYTHONPATH"]), "another keras_xla was imported"
+    root = os.environ["PYTHONPATH"].split(os.pathsep)[0]
+    assert pathlib.Path(keras_xla.__file__).is_relative_to(root), "another keras_xla was imported"
     layer = keras_xla.XLAGenerationLayer.from_pretrained(folder, eos_token_id=None, **options)
     return lambda batch, new, **more: layer.generate(IDS[:batch, :prompt], max_new_tokens=new, **more)["sequences"]
 
@@ -68,11 +69,12 @@ def hf_tf_xla(folder, prompt):
     return run
 
 
-def hf_torch(folder, prompt, compiled=False):
+def hf_torch(folder, prompt, compiled=False, dtype="float32"):
     import torch
     from transformers import AutoModelForCausalLM, CompileConfig
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval().to(device)
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
     options = {}
     if compiled:
@@ -81,11 +83,11 @@ def hf_torch(folder, prompt, compiled=False):
         options = dict(cache_implementation="static", compile_config=how)
 
     def run(batch, new):
-        ids = torch.tensor(IDS[:batch, :prompt])
+        ids = torch.tensor(IDS[:batch, :prompt], device=device)
         with torch.no_grad():
             given = dict(attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False)
             out = model.generate(ids, **given, **options)
-        return out.numpy()[:, prompt:]
+        return out.cpu().numpy()[:, prompt:]
 
     return run
 
@@ -162,12 +164,17 @@ CONTENDERS = {
     "ours": ours,
     "ours-before": functools.partial(ours, new_token_buckets=[64]),  # an older version: one executable for both runs
     "ours-exact": functools.partial(ours, cache_buckets=[72, 264]),  # what decode.py needs, without beams and with them
+    "ours-256": functools.partial(ours, cache_buckets=[256]),  # what gpu.py needs: one executable for both runs
+    "ours-256-bfloat16": functools.partial(ours, cache_buckets=[256], dtype="bfloat16"),
+    "ours-256-int8": functools.partial(ours, cache_buckets=[256], dtype="bfloat16", quantization="int8"),
     "ours-int8": functools.partial(ours, quantization="int8"),
     "ours-int4": functools.partial(ours, quantization="int4"),
     "keras-hub": keras_hub,
     "hf-tf-xla": hf_tf_xla,
     "hf-torch": hf_torch,
     "hf-torch-compiled": functools.partial(hf_torch, compiled=True),
+    "hf-torch-bfloat16": functools.partial(hf_torch, dtype="bfloat16"),
+    "hf-torch-bfloat16-compiled": functools.partial(hf_torch, dtype="bfloat16", compiled=True),
     "ctranslate2": functools.partial(ctranslate2, kind="float32"),
     "ctranslate2-int8": functools.partial(ctranslate2, kind="int8"),
     "llama.cpp": functools.partial(llama_cpp, kind="F32"),

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_xla import XLAGenerationLayer, backend
 from keras_xla.models.interface import View
+from keras_xla.models.layers import blockwise_attention
 from keras_xla.models.layers.attention import attend
 from keras_xla.models.layers.blockwise_attention import attend_blockwise, span
 from keras_xla.models.registry import load_model
@@ -18,6 +19,12 @@ from tests import examples, reference
 # B batch, S queries, T slots, H heads, D head size
 
 CLOSE = dict(atol=2e-4, rtol=1e-4)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """On a GPU, too: blocks there are larger than what is tested here."""
+    monkeypatch.setattr(blockwise_attention, "BLOCK_ELSEWHERE", blockwise_attention.BLOCK_ON_CPU)
 
 
 def tensors(*arrays):

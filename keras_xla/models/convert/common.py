@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import keras
 import numpy as np
 
+from keras_xla import backend
 from keras_xla.models.build import make_from, parameters
 from keras_xla.models.convert.keys import Config, Keys, flag, list_of, number, parts, text
 from keras_xla.models.encoder_decoder import EncoderDecoder
@@ -283,11 +284,15 @@ def fill(step: Filled, checkpoint) -> None:
 
 
 def _values(step: Filled, checkpoint) -> np.ndarray:
-    """What to assign, in memory as the target stores it: in its dtype if the checkpoint has that, or float32."""
+    """What to assign, in memory as the target stores it: in its dtype if the checkpoint has that, or float32.
+
+    Only what a GPU's target stores transposed stays as it is, see `weights.tensor_of`.
+    """
     arrays = [checkpoint.read(name) for name in step.names]
     arrays = [array.T if step.flip else array for array in arrays]
     shape = tuple(step.target.shape)
-    order: Literal["C", "F"] = "F" if isinstance(step.target, Matrix) and step.target.transposed else "C"
+    transposed = isinstance(step.target, Matrix) and step.target.transposed
+    order: Literal["C", "F"] = "F" if transposed and (step.flip or backend.on_cpu()) else "C"
     left_out = sum(map(len, arrays)) < shape[0]
     make: Callable[..., np.ndarray] = np.zeros if left_out else np.empty
     stored = _first_of(step.target).dtype

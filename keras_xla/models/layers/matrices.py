@@ -106,17 +106,20 @@ class FloatMatrix(Matrix):
 
     def _product(self, x):
         values = ops.cast(ops.convert_to_tensor(self.values), x.dtype)
-        y = ops.matmul(x, values) if self.transposed else backend.matmul_transposed(x, values)
-        return y * _one(values)  # of `x` it would be computed again in every loop that uses the product
+        rows, x = x.shape[0], _no_single_row(x)
+        y = (ops.matmul(x, values) if self.transposed else backend.matmul_transposed(x, values))[:rows]
+        # Made of `x` it would be computed again in every loop that uses the product.
+        return y * _one(values) if backend.on_cpu() else y
 
 
 class Int8Matrix(Matrix):
     """Whole numbers from -127 to 127 and a scale for each output.
 
-    In a product each row of the other factor becomes two rows of whole numbers, its first and its second digit in the
-    base 254, with a scale for both. One digit would be too coarse: language models have a few activations a hundred
-    times as large as the others (Dettmers et al., "LLM.int8()", 2022). And XLA's product of int8 on CPU is slow for one
-    row, but hardly slower for several than for two.
+    On a CPU, in a product, each row of the other factor becomes two rows of whole numbers, its first and its second
+    digit in the base 254, with a scale for both. One digit would be too coarse: language models have a few activations
+    a hundred times as large as the others (Dettmers et al., "LLM.int8()", 2022). And XLA's product of int8 on CPU is
+    slow for one row, but hardly slower for several than for two. On a GPU the other factor stays as it is, and XLA
+    makes floats of the whole numbers where it multiplies; they are exact, also in bfloat16.
     """
 
     quantization = "int8"
@@ -163,7 +166,12 @@ class Int8Matrix(Matrix):
         return product(x)
 
     def _rounded(self, x, values, scales):
-        rows, x = x.shape[0], ops.cast(x, "float32")
+        rows = x.shape[0]
+        if not backend.on_cpu():
+            x = _no_single_row(x if x.dtype == "bfloat16" else ops.cast(x, "float32"))  # no float16: sums are too large
+            y = backend.matmul_transposed(x, ops.cast(values, x.dtype))[:rows, : self.shape[0]]
+            return ops.cast(ops.cast(y, "float32") * scales, self.compute_dtype)
+        x = ops.cast(x, "float32")
         size = ops.where(ops.isnan(x), np.inf, ops.abs(x))  # XLA's maximum may pass over NaN
         step = ops.max(size, axis=-1, keepdims=True) / 127.0  # [N, 1]
         x = x / ops.where(step == 0.0, 1.0, step)
@@ -298,6 +306,15 @@ def make_matrix(outputs: int, inputs: int, by_row: bool = False, of_tokens: bool
     kind = _KINDS[_KIND.get()]
     kind = Int8Matrix if kind is Int4Matrix and (by_row or of_tokens) else kind
     return kind(outputs, inputs, by_row, **kwargs)
+
+
+def _no_single_row(x: Any) -> Any:
+    """`x [N, inputs]`; for a GPU with a second row, of zeros, if it has one.
+
+    XLA on GPU makes of a product with one row a multiplication, rounded to the dtype of `x`, and a sum. In between it
+    may write down as many values as the matrix has.
+    """
+    return ops.pad(x, [(0, 1), (0, 0)]) if x.shape[0] == 1 and not backend.on_cpu() else x
 
 
 def _one(x: Any, dtype: Any = None) -> Any:
