@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import raw_lines
@@ -121,14 +122,13 @@ def batches_of(name: str, batches: list[int]) -> list[int]:
     return [batch for batch in batches if ONE_BATCH.get(name, batch) == batch]
 
 
-def measure(model: str, started: dict, args, pool: ThreadPoolExecutor) -> list[dict]:
-    """A line for each contender, size and round."""
+def measure(model: str, started: dict, args, pool: ThreadPoolExecutor) -> Iterator[dict]:
+    """A line for each contender, size and round, as soon as it is known."""
     contenders = {name: future.result() for name, future in started.items()}
     print(f"# {model}:", {name: f"{seconds:.0f} s" for name, (_, seconds) in contenders.items()}, file=sys.stderr)
     warmed = {name: pool.submit(warm, c, batches_of(name, args.batches)) for name, (c, _) in contenders.items()}
     first = {name: future.result() for name, future in warmed.items()}
     print(f"# {model}, first calls: {first}", file=sys.stderr, flush=True)
-    lines = []
     for batch in args.batches:
         here = {name: c for name, (c, _) in contenders.items() if batch in first[name]}
         for number in range(args.rounds):
@@ -143,10 +143,9 @@ def measure(model: str, started: dict, args, pool: ThreadPoolExecutor) -> list[d
                 ms = (long["seconds"] - short["seconds"]) / (NEW - SHORT) * 1e3
                 line = dict(model=model, contender=name, batch=batch, round=number, ms=ms, speed=speed)
                 line |= dict(limit=bytes_a_step(model, weights, batch) / speed * 1e3, first=first[name][batch])
-                lines.append(line | dict(same=statistics.median(same), loading=contenders[name][1]))
+                yield line | dict(same=statistics.median(same), loading=contenders[name][1])
     for c, _ in contenders.values():
         c.close()
-    return lines
 
 
 def report(lines: list[dict]) -> str:
@@ -161,8 +160,9 @@ def report(lines: list[dict]) -> str:
         f"Prompts of {PROMPT} tokens, {NEW} new ones; {rounds} alternating rounds, medians. Random weights. The limit: "
         "the matrices, and the keys and values of the tokens that a step sees, read once at "
         f"{speed / 1e12:.2f} TB/s, which a sum of 4 GB reached before every run. PyTorch is transformers' `generate` "
-        "with its defaults; with torch.compile it has a static cache. In brackets: the share of the limit, and how "
-        "many times as long as keras_xla with weights of the same kind it took.",
+        "with its defaults; with torch.compile it has a static cache. While one model was measured, others were loaded by "
+        "processes beside it. In brackets: the share of the limit, and how many times as long as keras_xla with weights "
+        "of the same kind it took.",
     ]
     for model, (title, *_) in MODELS.items():
         mine = [line for line in lines if line["model"] == model]
@@ -234,9 +234,10 @@ def main():
                     if ONE_MODEL.get(name, model) == model:
                         started[model][name] = pool.submit(start, name, path)
             for model in args.models:
-                new = measure(model, started[model], args, pool)
-                lines = [line for line in lines if line["model"] != model] + [line | when for line in new]
-                raw_lines.write(args.raw, lines)
+                lines = [line for line in lines if line["model"] != model]
+                for line in measure(model, started[model], args, pool):
+                    lines.append(line | when)
+                    raw_lines.write(args.raw, lines)
     text = report(lines)
     print(text)
     args.raw.with_suffix(".md").write_text(text)

@@ -22,6 +22,13 @@ from tests import examples
 RNG = np.random.default_rng(0)
 
 
+@pytest.fixture(params=["here", "on a GPU"])
+def both_ways(request, monkeypatch):
+    """A test runs twice: with products as on this machine, and as on a GPU."""
+    if request.param == "on a GPU":
+        monkeypatch.setattr(backend, "on_cpu", lambda: False)
+
+
 def normal(*shape):
     return RNG.normal(size=shape).astype("float32")
 
@@ -64,6 +71,7 @@ def test_values_come_back_as_they_were_assigned(kind, by_row):
     assert read.shape == (5, 3) and (np.abs(read - values) <= (step / 2 + 1e-7 if kind is Int8Matrix else 0)).all()
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("by_row", [False, True])
 @pytest.mark.parametrize("shape", [(7,), (1, 1, 7), (2, 3, 7), (70, 7)])
 def test_a_float_product_is_that_of_numpy(shape, by_row):
@@ -71,6 +79,7 @@ def test_a_float_product_is_that_of_numpy(shape, by_row):
     np.testing.assert_allclose(product(made(FloatMatrix, values, by_row=by_row), x), x @ values.T, atol=1e-5)
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("rows", [1, 2, 3, _FEW_ROWS, _FEW_ROWS + 1, 200])
 def test_an_int8_product_is_that_of_the_whole_numbers_whatever_the_number_of_rows(rows):
     values, x = normal(40, 700), normal(rows, 700) * np.float32(10) ** RNG.integers(-3, 3, (rows, 1))
@@ -81,6 +90,7 @@ def test_an_int8_product_is_that_of_the_whole_numbers_whatever_the_number_of_row
     assert (np.abs(product(made(Int8Matrix, values), x) - expected) <= size * 1e-5 + 127 * a * b.T / 254).all()
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("rows", [1, 2, _FEW_ROWS, _FEW_ROWS + 1])
 @pytest.mark.parametrize("shape", [(40, 64), (41, 70), (1, 1)])
 def test_an_int4_product_is_that_of_its_values_whatever_the_number_of_rows(shape, rows):
@@ -148,6 +158,7 @@ def test_an_int8_product_is_off_by_half_a_step_of_matrix_and_row_at_most(seed, o
     assert (np.abs(made_ - x @ values.T) <= bound * 1.001 + 1e-6).all()
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("rows", [2, _FEW_ROWS + 1])
 @pytest.mark.parametrize("kind", [Int8Matrix, Int4Matrix])
 def test_gradients_go_through_whole_numbers_as_through_the_floats_that_they_stand_for(kind, rows):
@@ -165,6 +176,7 @@ def test_gradients_go_through_whole_numbers_as_through_the_floats_that_they_stan
     np.testing.assert_allclose(found[0], found[1], atol=1e-3)
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("kind", [Int8Matrix, Int4Matrix])
 def test_zeros_stay_zeros(kind):
     values, x = normal(3, 4), normal(2, 4)
@@ -173,6 +185,7 @@ def test_zeros_stay_zeros(kind):
     assert (y[1] == 0).all() and (y[:, 1] == 0).all() and np.isfinite(y).all()
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("kind", [FloatMatrix, Int8Matrix, Int4Matrix])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_leaves_the_others_alone(kind, bad):
@@ -184,6 +197,7 @@ def test_a_row_that_is_not_finite_leaves_the_others_alone(kind, bad):
     assert not np.isfinite(y[0]).any()
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "mixed_bfloat16"])
 @pytest.mark.parametrize("kind", [FloatMatrix, Int8Matrix])
 def test_rows_and_products_are_of_the_compute_dtype(kind, dtype):
@@ -196,6 +210,13 @@ def test_rows_and_products_are_of_the_compute_dtype(kind, dtype):
         ops.convert_to_numpy(ops.cast(rows, "float32")), matrix.numpy()[[[5, 0], [2, 2]]], rtol=1e-2, atol=1e-2
     )
     assert keras.backend.standardize_dtype(matrix.product(rows).dtype) == compute
+
+
+def test_on_a_gpu_sums_may_be_larger_than_float16_before_they_are_scaled(monkeypatch):
+    monkeypatch.setattr(backend, "on_cpu", lambda: False)
+    x = np.full((2, 700), 10, "float16")  # 127 * 700 * 10 is more than 65,504
+    y = product(made(Int8Matrix, np.full((3, 700), 0.5, "float32"), dtype="float16"), x)
+    assert y.dtype == "float16" and (y == 3500).all()
 
 
 def test_int8_takes_a_quarter_of_the_memory_and_int4_four_and_a_half_bits_a_value():

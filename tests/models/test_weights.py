@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_xla import backend
 from keras_xla.models.build import make_from
 from keras_xla.models.layers.matrices import Int8Matrix
 from keras_xla.models.registry import load_model
@@ -45,6 +46,17 @@ def test_a_matrix_is_read_once_for_all_its_variables():
     expected.assign(values)
     assert len(read) == 1
     np.testing.assert_array_equal(matrix.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama-tied-gqa"])
+def test_a_gpu_transposes_what_is_loaded_to_the_same_values(family, checkpoint, monkeypatch):
+    """In GPT-2's checkpoints matrices are stored the other way round than in Llama's."""
+    source = open_checkpoint(checkpoint(family))
+    here = load_model(source)
+    monkeypatch.setattr(backend, "on_cpu", lambda: False)
+    there = load_model(source)
+    for one, two in zip(here.variables, there.variables, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two))
 
 
 def fail():
