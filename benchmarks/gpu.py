@@ -160,9 +160,9 @@ def report(lines: list[dict]) -> str:
         f"Prompts of {PROMPT} tokens, {NEW} new ones; {rounds} alternating rounds, medians. Random weights. The limit: "
         "the matrices, and the keys and values of the tokens that a step sees, read once at "
         f"{speed / 1e12:.2f} TB/s, which a sum of 4 GB reached before every run. PyTorch is transformers' `generate` "
-        "with its defaults; with torch.compile it has a static cache. While one model was measured, others were loaded by "
-        "processes beside it. In brackets: the share of the limit, and how many times as long as keras_xla with weights "
-        "of the same kind it took.",
+        "with its defaults; with torch.compile it has a static cache. While one model was measured, others were loaded "
+        "by processes beside it. In brackets: the share of the limit, and how many times as long as keras_xla with "
+        "weights of the same kind it took.",
     ]
     for model, (title, *_) in MODELS.items():
         mine = [line for line in lines if line["model"] == model]
