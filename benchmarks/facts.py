@@ -11,8 +11,11 @@ HERE = pathlib.Path(__file__).parent
 
 
 def commit(folder: pathlib.Path) -> str:
-    """The short name of the commit that is checked out; on a machine with a copy of its files alone, give `COMMIT`."""
-    if named := os.environ.get("COMMIT"):
+    """The short name of the commit that is checked out.
+
+    A copy of this checkout's files alone does not know it: there `KERAS_XLA_COMMIT` says it.
+    """
+    if folder == HERE and (named := os.environ.get("KERAS_XLA_COMMIT")):
         return named
     command = ["git", "rev-parse", "--short=7", "HEAD"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()

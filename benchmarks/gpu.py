@@ -2,10 +2,11 @@
 
     python benchmarks/gpu.py
 
-It needs JAX and PyTorch with CUDA, and no TensorFlow. Every contender runs in a process of its own; rounds alternate
-between them. The weights are random, in the shapes of GPT-2 124M, of Llama 3.2 1B and of Llama 2 7B. Milliseconds a
-step are the difference of a 130-token and a 2-token run, divided by 128. The limit: all matrices that a step multiplies
-with, and the keys and values of the tokens that it sees, read once, at the speed of PyTorch's sum of 4 GB.
+It needs JAX and PyTorch with CUDA, no TensorFlow, and 80 GB on the GPU for the model of 7B. Every contender runs in a
+process of its own; rounds alternate between them. The weights are random, in the shapes of GPT-2 124M, of Llama 3.2 1B
+and of Llama 2 7B. Milliseconds a step are the difference of a 130-token and a 2-token run, divided by 128. The limit:
+all matrices that a step multiplies with, and the keys and values of the tokens that it sees, read once, at the speed of
+PyTorch's sum of 4 GB.
 """
 
 import argparse
@@ -29,6 +30,7 @@ PROMPT, SHORT, NEW = 64, 2, 130
 LENGTH = PROMPT + (SHORT + NEW) / 2  # tokens that the middle of the measured steps sees
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 GRAPHS = {"XLA_FLAGS": "--xla_gpu_enable_command_buffer=+WHILE,+CONDITIONAL"}
+BESIDE = "While one model was measured, others were loaded by processes beside it. "  # until commit 24fc693
 EXACT = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}  # JAX's default is TF32, PyTorch's is float32
 
 # (name, layers, hidden size, size of keys and of values, head size, intermediate size, matrices of an MLP, vocabulary)
@@ -103,6 +105,7 @@ def start(name: str, folder: str) -> tuple[Contender, float]:
     """A contender, and the seconds it took to load; several are started at once, where there are cores."""
     label, _, worker, ours, env = CONTENDERS[name]
     begun, backend = time.perf_counter(), "jax" if ours else None
+    env = {**(env or {}), **({"JAX_PLATFORMS": "cuda"} if ours else {})}  # without a GPU JAX would go on on the CPU
     made = Contender(label, sys.executable, "workers.py", worker, folder, str(PROMPT), backend=backend, env=env)
     return made, time.perf_counter() - begun
 
@@ -143,7 +146,7 @@ def measure(model: str, started: dict, args, pool: ThreadPoolExecutor) -> Iterat
                 ms = (long["seconds"] - short["seconds"]) / (NEW - SHORT) * 1e3
                 line = dict(model=model, contender=name, batch=batch, round=number, ms=ms, speed=speed)
                 line |= dict(limit=bytes_a_step(model, weights, batch) / speed * 1e3, first=first[name][batch])
-                yield line | dict(same=statistics.median(same), loading=contenders[name][1])
+                yield line | dict(same=statistics.median(same), loading=contenders[name][1], alone=True)
     for c, _ in contenders.values():
         c.close()
 
@@ -153,6 +156,7 @@ def report(lines: list[dict]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in lines[0]["versions"].items())
     rounds = 1 + max(line["round"] for line in lines)
     speed = statistics.median(line["speed"] for line in lines)
+    alone = all(line.get("alone") for line in lines)
     text = [
         "# Steady greedy decode on a GPU",
         "",
@@ -160,9 +164,8 @@ def report(lines: list[dict]) -> str:
         f"Prompts of {PROMPT} tokens, {NEW} new ones; {rounds} alternating rounds, medians. Random weights. The limit: "
         "the matrices, and the keys and values of the tokens that a step sees, read once at "
         f"{speed / 1e12:.2f} TB/s, which a sum of 4 GB reached before every run. PyTorch is transformers' `generate` "
-        "with its defaults; with torch.compile it has a static cache. While one model was measured, others were loaded "
-        "by processes beside it. In brackets: the share of the limit, and how many times as long as keras_xla with "
-        "weights of the same kind it took.",
+        f"with its defaults; with torch.compile it has a static cache. {'' if alone else BESIDE}In brackets: the share "
+        "of the limit, and how many times as long as keras_xla with weights of the same kind it took.",
     ]
     for model, (title, *_) in MODELS.items():
         mine = [line for line in lines if line["model"] == model]
@@ -180,16 +183,21 @@ def report(lines: list[dict]) -> str:
 
 
 def alike(lines: list[dict]) -> list[str]:
-    """Which tokens are the same, a line for each kind of weights."""
+    """Which tokens are those of keras_xla, a line for each contender beside it."""
     said = []
-    for kind in dict.fromkeys(weights for _, weights, *_ in CONTENDERS.values()):
-        names = dict.fromkeys(line["contender"] for line in lines if CONTENDERS[line["contender"]][1] == kind)
-        mine = [line for line in lines if line["contender"] in list(names)[1:]]
-        if mine:
-            same = min(line["same"] for line in mine)
-            rest = "all tokens are the same" if same == NEW else f"the first {same:.0f} tokens of half of the rows are"
-            said.append(f"- {kind}: {rest}{'' if same == NEW else ' the same, in the batch where fewest are'}.")
+    for name in dict.fromkeys(line["contender"] for line in lines):
+        if name != (ours := ours_like(name)):
+            same = min(line["same"] for line in lines if line["contender"] == name)
+            tokens = "all tokens are" if same == NEW else f"the first {same:.0f} tokens are"
+            said.append(
+                f"- {CONTENDERS[name][0]}: {tokens} those of {CONTENDERS[ours][0]}, in half of the rows or more."
+            )
     return said
+
+
+def ours_like(name: str) -> str:
+    """Which of ours has weights of the same kind."""
+    return next(each for each, (_, kind, *_) in CONTENDERS.items() if kind == CONTENDERS[name][1])
 
 
 def cell(lines: list[dict], name: str, batch: int) -> str:
@@ -199,10 +207,10 @@ def cell(lines: list[dict], name: str, batch: int) -> str:
         return ""
     share = statistics.median(line["limit"] / line["ms"] for line in mine)
     said = f"{statistics.median(line['ms'] for line in mine):.2f} ({share:.0%}"
-    ours = next(each for each, (_, kind, *_) in CONTENDERS.items() if kind == CONTENDERS[name][1])
-    beside = [line for line in lines if (line["contender"], line["batch"]) == (ours, batch)]
-    if name != ours:
-        said += f", {statistics.median(a['ms'] / b['ms'] for a, b in zip(mine, beside, strict=True)):.2f}x"
+    beside = {x["round"]: x["ms"] for x in lines if (x["contender"], x["batch"]) == (ours_like(name), batch)}
+    ratios = [line["ms"] / beside[line["round"]] for line in mine if line["round"] in beside]
+    if name != ours_like(name) and ratios:
+        said += f", {statistics.median(ratios):.2f}x"
     return said + ")"
 
 
@@ -212,30 +220,30 @@ def main():
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", help="for checkpoints of up to 17 GB; default: the system's temporary folder")
+    parser.add_argument("--folder", help="for checkpoints of up to 14 GB; default: the system's temporary folder")
     parser.add_argument("--raw", type=pathlib.Path, default=RAW, help="the raw lines; the table stands beside them")
     parser.add_argument("--report", action="store_true", help="only make the table of the raw lines again")
     parser.add_argument("--make", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.make:
         return make_checkpoint(*args.make)
-    lines = raw_lines.read(args.raw)
-    if not args.report:
+    if max(args.batches) > 64:
+        parser.error("there are 64 prompts")
+    if args.report:
+        lines = raw_lines.read(args.raw)
+    else:
         import torch
 
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes share the GPU
         when = measured("keras", "jax", "torch", "transformers") | dict(gpu=torch.cuda.get_device_name())
-        with tempfile.TemporaryDirectory(dir=args.folder) as folder, ThreadPoolExecutor(32) as pool:
-            started: dict[str, dict] = {model: {} for model in args.models}
-            for model in args.models:
-                path = f"{folder}/{model}"
-                subprocess.run([sys.executable, __file__, "--make", model, path], check=True)
-                for name in args.only:
-                    if ONE_MODEL.get(name, model) == model:
-                        started[model][name] = pool.submit(start, name, path)
-            for model in args.models:
-                lines = [line for line in lines if line["model"] != model]
-                for line in measure(model, started[model], args, pool):
+        lines = raw_lines.of_the_same(args.raw, when)
+        for model in args.models:
+            lines = [line for line in lines if line["model"] != model or line["contender"] not in args.only]
+            with tempfile.TemporaryDirectory(dir=args.folder) as folder, ThreadPoolExecutor(16) as pool:
+                subprocess.run([sys.executable, __file__, "--make", model, folder], check=True)
+                names = [name for name in args.only if ONE_MODEL.get(name, model) == model]
+                started = {name: pool.submit(start, name, folder) for name in names}
+                for line in measure(model, started, args, pool):
                     lines.append(line | when)
                     raw_lines.write(args.raw, lines)
     text = report(lines)

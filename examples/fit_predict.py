@@ -1,7 +1,7 @@
 """A plain Keras script: train, evaluate and predict a classifier of handwritten digits, without and with XLA.
 
-The data is scikit-learn's copy of the UCI handwritten digits (1797 images of 8 x 8), which comes with
-the package. The model is a small transformer that reads a digit row by row.
+The data is scikit-learn's copy of the UCI handwritten digits (1797 images of 8 x 8). It needs scikit-learn: in a
+checkout, pip install ".[demo]". The model is a small transformer that reads a digit row by row.
 """
 
 import sys

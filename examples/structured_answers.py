@@ -1,7 +1,7 @@
 """Answers that a program can read: labels by score, and JSON by a schema, from SmolLM2-135M-Instruct.
 
-Needs the extra: pip install keras-xla[grammar]. Run with the path of a GGUF file or of a Hugging Face folder to use
-another model.
+It needs the extra: in a checkout, pip install ".[grammar]". Run with the path of a GGUF file or of a folder to
+use another model.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """A tensorflow_datasets pipeline: a local builder, cached on disk, feeds a classifier compiled by XLA.
 
 The builder makes its records from scikit-learn's handwritten digits, so that nothing is downloaded; for
-your own data, replace `_generate_examples`.
+your own data, replace `_generate_examples`. It needs scikit-learn: in a checkout, pip install ".[demo]".
 """
 
 import sys

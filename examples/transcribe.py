@@ -2,6 +2,8 @@
 
 python examples/transcribe.py speech.wav another.flac         # openai/whisper-tiny.en from the Hugging Face hub
 python examples/transcribe.py speech.wav --model path/to/folder --srt
+
+Files other than 16-bit wav need the extra: in a checkout, pip install ".[audio]".
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Translate a tensorflow_datasets text set inside a tf.data pipeline: a local builder, T5, four beams.
 
     python examples/translate_tfds.py                          # google/flan-t5-small from the Hugging Face hub
-    python examples/translate_tfds.py --model path/to/folder   # any T5, BART, mBART or Marian checkpoint
+    python examples/translate_tfds.py --model path/to/folder   # any T5, BART or mBART checkpoint
 
 Sentences of all lengths go through a handful of XLA executables: one for each bucket of lengths.
 """

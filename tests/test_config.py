@@ -1,5 +1,6 @@
 """Generation options: what is accepted, and what is said about the rest."""
 
+import numpy as np
 import pytest
 
 from keras_xla.config import GenerationOptions, checkpoint_defaults, without_idle
@@ -60,6 +61,13 @@ def test_finished_rows_are_filled_with_the_pad_token_or_the_first_eos_or_zero():
     assert GenerationOptions(pad_token_id=9, eos_token_id=3).fill == 9
     assert GenerationOptions(eos_token_id=(3, 4)).fill == 3
     assert GenerationOptions().fill == 0
+
+
+@pytest.mark.parametrize("ids", [[3, 4], (3, 4), range(3, 5), np.array([3, 4])], ids=lambda ids: type(ids).__name__)
+def test_tokens_may_come_in_any_sequence(ids):
+    options = GenerationOptions(eos_token_id=ids, suppress_tokens=ids)
+    assert options.eos_token_id == options.suppress_tokens == (3, 4)
+    assert GenerationOptions(eos_token_id=np.int64(3)).eos_token_id == (3,)
 
 
 def test_a_checkpoints_defaults_are_taken_and_the_rest_that_matters_is_named():

@@ -91,7 +91,7 @@ class GenerationOptions:
         decoder_start_token_id: An encoder-decoder's prompt; the checkpoint's by default.
         stop_strings: Texts that end a completion, which includes them: it ends with the token that completes one.
         prompt_lookup_num_tokens: Tokens that are guessed at once, from what followed the same tokens earlier (Saxena,
-            2023); at most 64, usually 8, 0 is off. What is made stays the same, but for rounding: the model runs
+            2023); at most 64, usually 10, 0 is off. What is made stays the same, but for rounding: the model runs
             several tokens at once. It takes less time where completions repeat their prompt or themselves, and hardly
             more where not. A `generation_config.json` does not switch it on.
         num_assistant_tokens: Tokens that an `assistant` guesses at once (Leviathan et al., 2023); 1 to 64.

@@ -8,8 +8,9 @@ from typing import Any
 
 
 def as_tokens(name: str, value: Any) -> tuple[int, ...]:
-    """Token ids of an int, several, or None."""
-    value = () if value is None else tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    """Token ids of an int, several (an array, too), or None."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    value = () if value is None else tuple(value) if isinstance(value, (tuple, list, range)) else (value,)
     return tuple(as_integer(name, token, 0) for token in value)
 
 

@@ -1,6 +1,6 @@
 """Which prompts of a call run together, and where their answers belong."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,13 +46,19 @@ class Part:
         return [values[i] for i in self.rows] if values else []
 
 
-def split(lengths: Sequence[int], options: GenerationOptions, most: int) -> list[Part]:
+def split(
+    lengths: Sequence[int],
+    options: GenerationOptions,
+    most: int,
+    fit: Callable[[int, GenerationOptions], bool] = lambda longest, options: True,
+) -> list[Part]:
     """All prompts in parts of at most `most` rows. Where there are several, prompts of like size run together.
 
     Args:
         lengths: Of each prompt, or of what an encoder reads.
         options: Of the call.
         most: Rows.
+        fit: From the longest of a part and its options to whether they can run together.
     """
     copies, order = copies_of(options), np.arange(len(lengths))
     size = max(most // copies, 1)
@@ -61,7 +67,27 @@ def split(lengths: Sequence[int], options: GenerationOptions, most: int) -> list
         new = most_new if isinstance(most_new, tuple) and len(most_new) == len(lengths) else [0] * len(lengths)
         order = np.lexsort((-np.asarray(lengths), -np.asarray(new)))  # the longest first: what is too large fails early
     parts = [order[first : first + size] for first in range(0, len(order), size)]
-    return [Part(part, options.of_rows(part), copies, len(parts[0]) * copies) for part in parts]
+    parts = [few for part in parts for few in _that_fit(part, lengths, options, fit)]
+    room = max(map(len, parts), default=0) * copies
+    return [Part(part, options.of_rows(part), copies, room) for part in parts]
+
+
+def _that_fit(part: np.ndarray, lengths: Sequence[int], options: GenerationOptions, fit: Callable) -> Iterator:
+    """A part, or several where its longest prompt and its longest answer do not fit together."""
+
+    def fits(numbers: Sequence[int]) -> bool:
+        return fit(max(lengths[i] for i in numbers), options.of_rows(numbers))
+
+    if len(part) < 2 or fits(part):
+        yield part
+        return
+    together: list[int] = []
+    for i in sorted(part, key=lambda i: -lengths[i]):  # long prompts, which have short answers, first
+        if together and not fits([*together, i]):
+            yield np.array(together)
+            together = []
+        together.append(i)
+    yield np.array(together)
 
 
 def most_rows(buckets: Buckets, row_bytes: int, limit: int) -> int:

@@ -141,9 +141,11 @@ def negative_prompts(rows: Rows, options: GenerationOptions, negative: Rows | No
 
 def check_negative(model: Any, negative: Rows, options: GenerationOptions) -> None:
     """Raise for negative prompts that `model` cannot run, as `check` does for prompts."""
+    most = options.max_new_tokens
     for i, row in enumerate(negative):
         _check_ids("Negative prompt", i, row, model.vocab_size)
-        _check_room(f"Negative prompt {i}", len(row), model.max_positions, options.most_new_tokens)
+        new = most[i] if isinstance(most, tuple) else most
+        _check_room(f"Negative prompt {i}", len(row), model.max_positions, new)
 
 
 def _check_ids(kind: str, i: int, row: np.ndarray, vocab: int) -> None:

@@ -1,5 +1,6 @@
 """From ragged rows of ids to completions: checks, buckets, the right executables, and back."""
 
+import copy
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -129,14 +130,16 @@ class Generator:
         alone = self.keeps_prompts and not any(guides) and reuse is None and assistant is None
         if alone and (asked := self._refill.worth_it(rows, options, first_row, stops)) is not None:
             self.prompt_runner.refresh()
+            fresh = [copy.copy(stop) for stop in stops]  # what runs again is looked at from its beginning again
             outputs = self._refill.outputs(asked, options, watch, report, skip_broken)
             again = np.unique(np.flatnonzero(np.isnan(outputs["scores"])) // options.num_return_sequences)
-            parts = split([len(rows[i]) for i in again], options.of_rows(again), asked.size) if len(again) else []
+            lengths = [len(rows[i]) for i in again]
+            parts = split(lengths, options.of_rows(again), asked.size, self._fit) if lengths else []
             for part in parts:
                 part = dataclasses.replace(part, prompts=again[part.prompts])
                 more: dict[str, Any] = dict(numbers=part.rows, first_row=first_row, room=part.room)
                 run = self.start(part.of(rows), part.options, **more)
-                mended = self._outputs(run, watch, part.of_rows(stops), (), options, skip_broken)
+                mended = self._outputs(run, watch, part.of_rows(fresh), (), options, skip_broken)
                 for name, values in outputs.items():
                     values[part.answers] = mended[name]
             return outputs
@@ -144,7 +147,7 @@ class Generator:
             begun, unwanted = (None if x is None else part.of(x) for x in (prompts, negative))
             led = part.of_rows(guides)
             more = dict(numbers=part.rows, first_row=first_row, room=part.room, assistant=assistant)
-            more |= dict(guides=led, reuse=reuse, negative=unwanted, watch=watch)
+            more |= dict(guides=led, reuse=reuse, negative=unwanted, watch=watch, skip_broken=skip_broken)
             try:
                 run = self.start(part.of(rows), part.options, begun, **more)
             except Ended:
@@ -166,7 +169,19 @@ class Generator:
         if self.keeps_prompts and len(rows) * copies_of(options) > 1:
             slots = slots_of(max(lengths), options.most_new_tokens, options.num_beams) * (2 if options.guided else 1)
             most = most_rows(self.batch_buckets, self._programs.slot_bytes * slots, self._cache_bytes)
-        return split(lengths, options, most)
+        return split(lengths, options, most, self._fit)
+
+    def _fit(self, longest: int, options: GenerationOptions) -> bool:
+        """Whether prompts of which the longest has so many tokens, and their answers, fit into the largest cache."""
+        if self.has_encoder:  # whose lengths are those of what the encoder reads
+            return True
+        return self.cache_buckets.holds(self._slots(longest, options))
+
+    def _slots(self, longest: int, options: GenerationOptions) -> int:
+        """Of the cache that prompts need, of which the longest has so many tokens, with their answers."""
+        new = options.most_new_tokens
+        # A cache may have to grow to that; one that cannot takes prompts whole.
+        return slots_of(longest, new, options.num_beams) if self.chunked else padded(longest) + new
 
     def check(
         self,
@@ -198,11 +213,8 @@ class Generator:
         if hidden is None:
             parts = self.parts(rows, options, negative)
         for part in parts:  # rows of one batch end together, and go on until the last one is done
-            longest, new = max(map(len, part.of(prompts))), part.options.most_new_tokens
-            longest = max([longest, *map(len, part.of(negative) if negative else [])])
-            # A cache may have to grow to that; one that cannot takes prompts whole.
-            slots = slots_of(longest, new, options.num_beams) if self.chunked else padded(longest) + new
-            self.cache_buckets.fit(slots)
+            longest = max(map(len, [*part.of(prompts), *(part.of(negative) if negative else [])]))
+            self.cache_buckets.fit(self._slots(longest, part.options))
         if reads is None and self.has_encoder:
             check_speech(options)
         self.prompt_runner.source_length(reads, hidden)
@@ -225,6 +237,7 @@ class Generator:
         assistant: "Generator | None" = None,
         negative: Rows | None = None,
         watch: Watch | None = None,
+        skip_broken: bool = False,
     ) -> Run:
         """Run the prompts of one batch; arguments and errors as for `__call__`.
 
@@ -236,7 +249,7 @@ class Generator:
             Ended: if `watch` is over before the prompts have run.
         """
         more: dict[str, Any] = dict(numbers=numbers, first_row=first_row, room=room, negative=negative)
-        more |= dict(guides=guides, reuse=reuse, assistant=assistant)
+        more |= dict(guides=guides, reuse=reuse, assistant=assistant, skip_broken=skip_broken)
         return self._starter(self._batch(rows, options, prompts, hidden, **more), watch)
 
     def _batch(

@@ -78,7 +78,15 @@ def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[s
         stored: As in `generation_config.json`.
         where: Whose they are, for the warning.
         speech: Whether the model reads speech.
+
+    Raises:
+        TypeError: for an object that is no dict, such as a `GenerationConfig` of transformers.
     """
+    if not isinstance(stored, Mapping):
+        raise TypeError(
+            f"Received generation_config of type {type(stored).__name__}; expected a dict, as in "
+            "generation_config.json. Of a GenerationConfig of transformers, pass config.to_diff_dict()."
+        )
     own = {*SPEECH_FIELDS, *_SPEECH_TOKENS} if speech else set()
     _, ignored = config.checkpoint_defaults({name: value for name, value in stored.items() if name not in own})
     if ignored:

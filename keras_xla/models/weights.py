@@ -28,7 +28,10 @@ class Later:
 
 
 def tensor_of(values: Any, dtype: Any) -> Any:
-    """A tensor of values. A GPU transposes hundreds of times as fast as NumPy, which would for a transposed view."""
+    """A tensor of values.
+
+    A transposed array is copied to a GPU as it lies in memory, and transposed there: NumPy takes far longer.
+    """
     if not backend.on_cpu() and isinstance(values, np.ndarray) and values.ndim == 2 and not values.flags.c_contiguous:
         return ops.transpose(ops.convert_to_tensor(values.T, dtype))
     return ops.convert_to_tensor(values, dtype)

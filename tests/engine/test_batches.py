@@ -38,6 +38,24 @@ def test_options_of_each_prompt_stay_with_it(lengths, most, data):
         assert [n for part in parts for n in part.options.max_new_tokens] == sorted(new, reverse=True)
 
 
+@given(data=st.data(), most=st.integers(1, 16), room=st.integers(60, 90))
+def test_what_fits_alone_runs_beside_what_fits_beside_it(data, most, room):
+    """A batch needs room for its longest prompt and its longest answer, which may be those of two prompts."""
+    sizes = data.draw(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=40))
+    sizes = [(length, min(new, room - length)) for length, new in sizes]
+    options = GenerationOptions(max_new_tokens=tuple(new for _, new in sizes))
+    lengths = [length for length, _ in sizes]
+    parts = split(lengths, options, most, lambda longest, options: longest + options.most_new_tokens <= room)
+    assert sorted(i for part in parts for i in part.prompts) == list(range(len(sizes)))
+    for part in parts:
+        assert len(part.rows) <= part.room <= most
+        assert max(lengths[i] for i in part.prompts) + part.options.most_new_tokens <= room
+    if max(lengths) + options.most_new_tokens <= room:
+        assert [part.prompts.tolist() for part in parts] == [
+            part.prompts.tolist() for part in split(lengths, options, most)
+        ]
+
+
 def test_copies_of_a_prompt_stand_together():
     part = split([3, 3], GenerationOptions(do_sample=True, num_return_sequences=3), 64)[0]
     assert part.rows.tolist() == part.answers.tolist() == [0, 1, 2, 3, 4, 5]

@@ -134,6 +134,12 @@ def test_presence_and_frequency_penalties_count_the_completion_only():
     np.testing.assert_allclose(out, expected)
 
 
+def test_an_end_that_has_become_ever_likelier_stays_finite():
+    decay = dict(exponential_decay_length_penalty=(0, 1e30), eos_token_id=EOS)
+    out = ours(np.ones((1, VOCAB), "float32"), [[4]], [[5, 6, 7]], GenerationOptions(**decay, max_new_tokens=NEW))
+    assert np.isfinite(out).all() and (out[0, list(EOS)] > 1e15).all()
+
+
 def test_only_what_a_grammar_allows_is_left():
     options = GenerationOptions(regex="a", suppress_tokens=[4], max_new_tokens=NEW)
     bits = np.array([[1 << 4 | 1 << 7], [-1]], "int32")

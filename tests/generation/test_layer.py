@@ -12,6 +12,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+import transformers
 
 import keras_xla
 from keras_xla import XLAGenerationLayer
@@ -439,6 +440,14 @@ def test_more_rows_than_run_at_once_are_batches_with_the_same_results(model):
     rows = [[5 + i % 50, 6] for i in range(9)]
     few = XLAGenerationLayer(model, batch_buckets=[4], **options)
     assert (few.generate(rows)["sequences"] == XLAGenerationLayer(model, **options).generate(rows)["sequences"]).all()
+
+
+def test_a_generation_config_of_transformers_is_passed_as_a_dict(checkpoint):
+    config = transformers.GenerationConfig(max_new_tokens=3, eos_token_id=5, do_sample=True, temperature=0.5)
+    with pytest.raises(TypeError, match=r"type GenerationConfig; expected a dict.*pass config\.to_diff_dict"):
+        XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), generation_config=config)
+    layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), generation_config=config.to_diff_dict())
+    assert (layer.options.max_new_tokens, layer.options.temperature, layer.options.do_sample) == (3, 0.5, True)
 
 
 @pytest.mark.slow

@@ -98,6 +98,7 @@ def test_long_texts_are_scored_in_parts(layer):
         expected = known[np.arange(first - 1, end - begin - 1), row[begin + first : end]]
         np.testing.assert_allclose(parts.logprobs[begin + first - 1 : end - 1], expected, atol=1e-4)
     assert perplexity([parts]) == pytest.approx(math.exp(-parts.logprobs.mean()), rel=1e-5)
+    assert perplexity(each for each in [parts]) == perplexity([parts])
     assert perplexity([parts, whole]) == pytest.approx(
         math.exp(-(parts.logprobs.sum() + whole.logprobs.sum()) / 98), rel=1e-5
     )

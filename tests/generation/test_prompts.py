@@ -114,6 +114,11 @@ def test_bad_texts_are_refused(inputs, error, text):
     assert text in str(caught.value)
 
 
+def test_an_error_calls_texts_by_their_kind():
+    with pytest.raises(ValueError, match=r"^Answer 1 is empty"):
+        prompts.texts(["a", ""], "Answer")
+
+
 def test_a_column_of_lists_gives_its_rows():
     column = np.empty((3,), object)
     column[:] = ROWS

@@ -15,14 +15,29 @@ ROWS = [[5, 6, 7], [8], [9, 10, 11]]
 
 
 @pytest.fixture(scope="module")
-def layer(checkpoint):
+def model(checkpoint):
     model = load_model(open_checkpoint(checkpoint("llama2")))
     embedding = next(v for v in model.variables if v.shape[0] == VOCAB)
     values = np.array(keras.ops.convert_to_numpy(embedding))
     values[BROKEN] = np.nan
     embedding.assign(values)
-    sizes = dict(batch_buckets=(1, 4), cache_buckets=(32, 64))
+    return model
+
+
+def made_layer(model, cache_buckets):
+    sizes = dict(batch_buckets=(1, 4), cache_buckets=cache_buckets)
     return XLAGenerationLayer(model, tiny(), max_new_tokens=6, generation_config={}, pad_token_id=0, **sizes)
+
+
+@pytest.fixture(scope="module")
+def layer(model):
+    return made_layer(model, (32, 64))
+
+
+@pytest.fixture(scope="module")
+def growing(model):
+    """Answers of 60 tokens begin in the smaller cache, and end in the larger one."""
+    return made_layer(model, (64, 128))
 
 
 def made(out):
@@ -161,6 +176,56 @@ def test_what_was_nan_reaches_no_later_call(layer, broken):
     with pytest.raises(ValueError, match="logits are NaN"):
         layer.score([[*broken, 5, 6]])
     assert np.isfinite(layer.score([[5, 6, 7]])[0].logprobs).all()
+
+
+@pytest.mark.filterwarnings("ignore:.* prompts have no answer")
+@pytest.mark.parametrize("beams", [1, 2])
+def test_a_cache_that_grew_with_nan_in_it_reaches_no_later_call(growing, beams):
+    good = made(growing.generate([[5, 6]], max_new_tokens=20))
+    growing.generate([[5, BROKEN]], max_new_tokens=100 // beams, num_beams=beams, on_error="skip")
+    assert made(growing.generate([[5, 6]], max_new_tokens=20)) == good
+
+
+@pytest.mark.filterwarnings("ignore:.* prompts have no answer")
+def test_rows_that_run_again_stop_at_their_strings(growing):
+    """A row that was broken by its neighbour has made other tokens before; what ends it is looked for anew."""
+    rows = [[5 + i % 20] for i in range(24)]
+    free = made(growing.generate(rows, max_new_tokens=60, verbose=0))
+    names = growing.tokenizer.decode
+    asked = dict(max_new_tokens=60, verbose=0, stop_strings=[names([free[0][3]]), names([free[5][30]]), names([0])])
+    expected = made(growing.generate(rows, **asked))
+    assert any(len(row) < 60 for row in expected)
+    rows[3] = [5] * 20 + [BROKEN]
+    out = growing.generate(rows, on_error="skip", **asked)
+    assert np.flatnonzero(np.isnan(out["scores"])).tolist() == [3]
+    assert made(out)[:3] + made(out)[4:] == expected[:3] + expected[4:]
+
+
+@pytest.mark.parametrize("skip", [{}, {"on_error": "skip"}], ids=["raise", "skip"])
+def test_a_long_prompt_and_a_long_answer_that_fit_only_apart(layer, skip):
+    rows, most = [[5] * 50, [6], [7] * 40], [4, 60, 9]
+    alone = [made(layer.generate([row], max_new_tokens=n))[0] for row, n in zip(rows, most, strict=True)]
+    assert made(layer.generate(rows, max_new_tokens=most, **skip)) == alone
+
+
+def test_a_negative_prompt_needs_room_for_the_answer_of_its_own_prompt(model):
+    layer, room = made_layer(model, None), model.max_positions
+    asked = dict(guidance_scale=2.0, negative_prompt=[[7] * (room - 10), [8]], max_new_tokens=[10, room - 10])
+    layer.check([[5], [6]], **asked)
+    with pytest.raises(ValueError, match=rf"Negative prompt 0 has {room - 10} tokens.*max_new_tokens=11"):
+        layer.check([[5], [6]], **{**asked, "max_new_tokens": [11, 5]})
+
+
+def test_a_grammar_that_no_token_can_follow_costs_no_other_answer(layer):
+    layer = XLAGenerationLayer(layer.model, tiny(without="{"), max_new_tokens=6, generation_config={}, pad_token_id=0)
+    for regex in ([r"\{", None, "y"], ["a\\{", None, "y"]):  # at once, and behind a token
+        with pytest.raises(ValueError, match="An answer could not go on"):
+            layer.generate(["a", "b", "c"], regex=regex)
+        with pytest.warns(UserWarning, match="1 of 3 prompts have no answer. Prompt 0"):
+            out = layer.generate(["a", "b", "c"], on_error="skip", regex=regex)
+        assert out[0] is None and out[1] == layer.generate(["b"])[0] and out[2] == "y"
+    with pytest.warns(UserWarning, match="1 of 1"):
+        assert layer.generate(["a"], on_error="skip", regex=r"\{") == [None]
 
 
 def test_what_a_stream_that_was_closed_leaves_is_not_nan(layer):

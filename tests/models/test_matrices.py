@@ -212,6 +212,21 @@ def test_rows_and_products_are_of_the_compute_dtype(kind, dtype):
     assert keras.backend.standardize_dtype(matrix.product(rows).dtype) == compute
 
 
+@pytest.mark.parametrize("kind", [FloatMatrix, Int8Matrix, Int4Matrix])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_on_a_gpu_a_single_row_is_multiplied_as_two_in_the_compute_dtype(kind, dtype, monkeypatch):
+    given, multiply = [], backend.matmul_transposed
+
+    def look(x, kernel):
+        given.extend((tuple(x.shape), *(keras.backend.standardize_dtype(each.dtype) for each in (x, kernel))))
+        return multiply(x, kernel)
+
+    monkeypatch.setattr(backend, "on_cpu", lambda: False)
+    monkeypatch.setattr(backend, "matmul_transposed", look)
+    y = made(kind, normal(6, 32), by_row=True, dtype=dtype).product(ops.ones((1, 32), dtype))
+    assert y.shape == (1, 6) and given == [(2, 32), dtype, dtype]
+
+
 def test_on_a_gpu_sums_may_be_larger_than_float16_before_they_are_scaled(monkeypatch):
     monkeypatch.setattr(backend, "on_cpu", lambda: False)
     x = np.full((2, 700), 10, "float16")  # 127 * 700 * 10 is more than 65,504

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -133,6 +134,7 @@ class Generation:
         self._progress = progress
         self.weights: list | Any = weights  # `Any`: None where each call reads them
         self._stopped: dict[int, int] = {}
+        self._spoiled = False  # whether the cache may hold NaN of a row that is not in the state any more
 
     @property
     def starts(self) -> np.ndarray:
@@ -149,7 +151,7 @@ class Generation:
         """Whether a row needs more tokens."""
         if not self._more or not self._stopped:
             return self._more
-        done = ops.convert_to_numpy(self._progress.done)
+        done = np.zeros((self.batch,), bool) if self._progress is None else ops.convert_to_numpy(self._progress.done)
         return any(not over and row not in self._stopped for row, over in enumerate(done))
 
     def advance(self, count: int | None = None, seconds: float = CALL_SECONDS) -> None:
@@ -242,8 +244,15 @@ class Generation:
         key = _larger(self._key, self._caches)
         state = self._pool.take(key)
         state.copy_from(self._state)
-        self._pool.give(self._key, self._state)
+        if not self._spoiled and not _holds_nan(self._state["search"]):
+            self._pool.give(self._key, self._state)
         self._key, self._state = key, state
+
+
+def _holds_nan(search: Any) -> bool:
+    """Whether a log-probability or a score of a search's state is NaN."""
+    values = map(ops.convert_to_numpy, keras.tree.flatten(search))
+    return any(np.isnan(each).any() for each in values if each.dtype.kind == "f")
 
 
 def keys_on_the_way(key: StateKey, caches: Buckets | None, prompt_end: int, most: int) -> Iterator[StateKey]:

@@ -9,7 +9,6 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -291,23 +290,22 @@ class _SmallStates:
     def __init__(self, pool: StatePool, prompt_runner: PromptRunner, generation: RefilledGeneration, watch: Watch):
         self._pool, self._prompt_runner, self._watch = pool, prompt_runner, watch
         self._rows, self._weights = filled_at_once(generation.batch), generation.weights
-        self._key: StateKey | None = None
-        self._state: Any = None  # a `DeviceState` where there is a key
+        self._states: dict[StateKey, DeviceState] = {}  # one for each size of the cache so far
         self.spoiled = False
 
     def __call__(self, slots: int, ids: np.ndarray, starts: np.ndarray) -> DeviceState:
         """See `RefilledGeneration.begin`."""
-        if self._key is None or self._key.cache != slots:
-            self.__exit__(None)
-            self._key = StateKey(self._rows, slots)
-            self._state = self._pool.take(self._key)
-        known = min(int(starts.min()), ids.shape[1] - 1)
-        self._prompt_runner.prefill(self._key, self._state, ids, starts, known, self._weights, self._watch.check)
-        return self._state
+        key = StateKey(self._rows, slots)
+        if key not in self._states:
+            self._states[key] = self._pool.take(key)
+        state, known = self._states[key], min(int(starts.min()), ids.shape[1] - 1)
+        self._prompt_runner.prefill(key, state, ids, starts, known, self._weights, self._watch.check)
+        return state
 
     def __enter__(self) -> "_SmallStates":
         return self
 
     def __exit__(self, error: type | None, *_) -> None:
-        if error is None and self._key is not None and not self.spoiled:
-            self._pool.give(self._key, self._state)
+        if error is None and not self.spoiled:
+            for key, state in self._states.items():
+                self._pool.give(key, state)

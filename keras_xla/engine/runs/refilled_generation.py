@@ -92,6 +92,7 @@ class RefilledGeneration(Generation):
         new = slice(self.prompt_end, self.prompt_end + length)
         state = self._state["search"]
         tokens, logprobs = (ops.convert_to_numpy(x)[row, new] for x in (state.tokens, state.logprobs))
+        self._spoiled |= bool(np.isnan(logprobs).any())
         return Completed(tokens.copy(), logprobs.sum(dtype=np.float32))  # a view would keep all rows in memory
 
     def tokens(self) -> list[np.ndarray]:

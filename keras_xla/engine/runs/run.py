@@ -135,11 +135,14 @@ class Run:
     def _lead(self, guides: Sequence[Guide | None], skip_broken: bool) -> None:
         if not any(guides):
             return
+        may = np.full((self.generation.batch, self._words), -1, np.int32)
         for row, (guide, (tokens, over)) in enumerate(zip(guides, self.rows(), strict=True)):
             if guide is None or self._stuck[row]:
                 continue
             try:
                 guide.follow(tokens)
+                if not guide.over:
+                    may[row] = guide.allowed()
             except ValueError:
                 if not skip_broken:
                     raise
@@ -148,8 +151,7 @@ class Run:
                 continue
             if guide.over and not over:
                 self.generation.stop(row, len(tokens))
-        going = [None if stuck else guide for guide, stuck in zip(guides, self._stuck, strict=True)]
-        self.generation.allow(allowed(going, self.generation.batch, self._words))
+        self.generation.allow(may)
 
 
 def refuse_broken(rows: Sequence[int]) -> None:
@@ -163,12 +165,19 @@ def refuse_broken(rows: Sequence[int]) -> None:
         )
 
 
-def allowed(guides: Sequence[Guide | None], batch: int, words: int) -> np.ndarray:
-    """What all rows of a batch may make next; everything where nothing leads them."""
+def allowed(guides: Sequence[Guide | None], batch: int, words: int, skip_broken: bool = False) -> np.ndarray:
+    """What the rows of a batch may begin with; everything where nothing leads them.
+
+    With `skip_broken` also where a guide lets nothing follow: `Run.advance` ends that row.
+    """
     made = np.full((batch, words), -1, np.int32)
     for row, guide in enumerate(guides):
-        if guide is not None and not guide.over:
-            made[row] = guide.allowed()
+        try:
+            if guide is not None and not guide.over:
+                made[row] = guide.allowed()
+        except ValueError:
+            if not skip_broken:
+                raise
     return made
 
 

@@ -55,6 +55,7 @@ class Batch:
         guides: What leads each row.
         reuse: Where the prompts' beginnings may stand already, and where they are put.
         assistant: Guesses tokens.
+        skip_broken: Whether a row whose guide lets nothing follow costs the others nothing.
     """
 
     prompts: Rows
@@ -68,6 +69,7 @@ class Batch:
     guides: Sequence[Guide | None] = ()
     reuse: PromptCache | SavedPrompt | None = None
     assistant: "Generator | None" = None
+    skip_broken: bool = False
 
     @property
     def guesses(self) -> int:
@@ -272,7 +274,7 @@ def request_of(
     """
     options, sources = batch.options, batch.sources
     read = np.where(sources[1], sources[0], -1) if len(sources) == 2 else None
-    may = allowed(batch.guides, batch.size, programs.words)
+    may = allowed(batch.guides, batch.size, programs.words, batch.skip_broken)
     drawn_by = np.pad(batch.drawn_by, (0, batch.size - len(batch.drawn_by)))
     known = programs.processors, programs.vocab_size
     request = make_request(starts, prompt_end, eos_room(options), options, *known, drawn_by, may, read)

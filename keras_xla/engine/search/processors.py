@@ -210,7 +210,8 @@ def _force(tokens, when, scores, extras):
 def _favor_end(scores, context, extras):
     """See `GenerationOptions.exponential_decay_length_penalty`."""
     late = ops.cast(ops.maximum(context.step - extras["decay_start"], 0), "float32")
-    raised = scores + ops.abs(scores) * (extras["decay_factor"] ** late - 1)
+    grown = ops.minimum(extras["decay_factor"] ** late, 1e20)  # not infinity: sampling would find NaN behind it
+    raised = scores + ops.abs(scores) * (grown - 1)
     return ops.where(ops.logical_and(context.is_eos[None], scores > OFF / 2), raised, scores)
 
 

@@ -1,7 +1,6 @@
 """Log-probabilities beside text: of what was made, and of what was given."""
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class ScoredText(str):
 
 
 @explained
-def perplexity(scored: Sequence[Logprobs]) -> float:
+def perplexity(scored: Iterable[Logprobs]) -> float:
     """Compute the perplexity of what `XLAGenerationLayer.score` returned.
 
     It is the exponential of minus the mean log-probability of all tokens.
@@ -50,10 +49,11 @@ def perplexity(scored: Sequence[Logprobs]) -> float:
     print(perplexity(layer.score(["The sky is blue.", "The grass is green."])))
     ```
     """
-    count = sum(len(each.logprobs) for each in scored)
-    if not count:
+    logprobs = [each.logprobs for each in scored]
+    if not (count := sum(map(len, logprobs))):
         raise ValueError("Received no tokens; expected at least one with others before it.")
-    return math.exp(-sum(each.logprobs.sum(dtype=np.float64) for each in scored) / count)
+    with np.errstate(over="ignore"):
+        return float(np.exp(-sum(each.sum(dtype=np.float64) for each in logprobs) / count))
 
 
 def no_arrays(shape: tuple[int, int], top: int) -> dict[str, np.ndarray]:

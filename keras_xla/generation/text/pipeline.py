@@ -103,10 +103,10 @@ class TextPipeline:
         elif own:
             raise ValueError(f"Received {', '.join(own)} with token ids; expected that with text only.")
 
-        def rows(given: Any) -> tuple[Rows, Rows | None]:
+        def rows(given: Any, kind: str = "Prompt") -> tuple[Rows, Rows | None]:
             decoder = None
             if is_text:
-                return tokenizing.encode(tokenizer, prompts.texts(given), text), None
+                return tokenizing.encode(tokenizer, prompts.texts(given, kind), text), None
             if self.generator.has_encoder:
                 given, decoder = prompts.split_decoder(given)
             if decoder is not None:
@@ -115,7 +115,7 @@ class TextPipeline:
 
         call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt), grammars=self._grammars_of(tokenizer))
         call |= dict(text=text if is_text else None)
-        call |= dict(negative=None if negative_prompt is None else rows(negative_prompt)[0])
+        call |= dict(negative=None if negative_prompt is None else rows(negative_prompt, "Negative prompt")[0])
         return Asked(inputs, rows, options, call)
 
     def assisted_by(
@@ -201,7 +201,9 @@ class TextPipeline:
             raise ValueError("Received window or stride with answers; expected that with whole texts only.")
         given = TextOptions(**{**own, "add_special_tokens": self.generator.has_encoder})
         if prompts.is_text(answers):
-            after = tokenizing.encode(tokenizer, prompts.texts(answers), given, target=self.generator.has_encoder)
+            after = tokenizing.encode(
+                tokenizer, prompts.texts(answers, "Answer"), given, target=self.generator.has_encoder
+            )
         else:
             after = prompts.rows(answers, _padding(options))
         if len(after) != len(rows):

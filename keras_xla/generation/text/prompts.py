@@ -54,8 +54,8 @@ def leaf(inputs: Any) -> Any:
     return inputs
 
 
-def texts(inputs: Any) -> list[str | list[Message]]:
-    """The prompts of text inputs, each a string or a chat (a list of messages).
+def texts(inputs: Any, kind: str = "Prompt") -> list[str | list[Message]]:
+    """The prompts of text inputs, each a string or a chat (a list of messages); errors call them by their `kind`.
 
     Accepts a string, a list or array of strings, a list of messages, or a list of such lists.
 
@@ -73,7 +73,7 @@ def texts(inputs: Any) -> list[str | list[Message]]:
         prompts = strings(inputs)
     if not prompts:
         raise ValueError("Received no prompts; expected at least one.")
-    return [_text(i, prompt) for i, prompt in enumerate(prompts)]
+    return [_text(f"{kind} {i}", i, prompt) for i, prompt in enumerate(prompts)]
 
 
 def one_by_one(inputs: Any) -> list:
@@ -174,19 +174,19 @@ def decoder_rows(ids: Any, start: int | None) -> list[np.ndarray]:
     return [row if start is None or (len(row) and row[0] == start) else np.insert(row, 0, start) for row in rows(ids)]
 
 
-def _text(i: int, prompt: Any) -> str | list[Message]:
+def _text(name: str, i: int, prompt: Any) -> str | list[Message]:
     if isinstance(prompt, bytes):
         try:
             prompt = prompt.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"Prompt {i} is no UTF-8 text: {error}. Decode it with its own encoding.") from None
+            raise ValueError(f"{name} is no UTF-8 text: {error}. Decode it with its own encoding.") from None
     if isinstance(prompt, (list, tuple)) and all(isinstance(message, Mapping) for message in prompt):
         for message in prompt:
             _check_message(i, message)
     elif not isinstance(prompt, str):
-        raise TypeError(f"Prompt {i} is a {type(prompt).__name__}; expected a string, like the first.")
+        raise TypeError(f"{name} is a {type(prompt).__name__}; expected a string, like the first.")
     if not prompt:
-        raise ValueError(f"Prompt {i} is empty; expected at least one character or message.")
+        raise ValueError(f"{name} is empty; expected at least one character or message.")
     return prompt
 
 

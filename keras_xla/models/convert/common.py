@@ -286,13 +286,14 @@ def fill(step: Filled, checkpoint) -> None:
 def _values(step: Filled, checkpoint) -> np.ndarray:
     """What to assign, in memory as the target stores it: in its dtype if the checkpoint has that, or float32.
 
-    Only what a GPU's target stores transposed stays as it is, see `weights.tensor_of`.
+    For a GPU it may lie there transposed, see `weights.tensor_of`.
     """
     arrays = [checkpoint.read(name) for name in step.names]
     arrays = [array.T if step.flip else array for array in arrays]
     shape = tuple(step.target.shape)
     transposed = isinstance(step.target, Matrix) and step.target.transposed
-    order: Literal["C", "F"] = "F" if transposed and (step.flip or backend.on_cpu()) else "C"
+    as_read = all(array.flags.f_contiguous for array in arrays)
+    order: Literal["C", "F"] = "F" if transposed and (as_read or backend.on_cpu()) else "C"
     left_out = sum(map(len, arrays)) < shape[0]
     make: Callable[..., np.ndarray] = np.zeros if left_out else np.empty
     stored = _first_of(step.target).dtype

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.models.weights import WeightedLayer
+from keras_xla.models.weights import WeightedLayer, tensor_of
 
 # N rows of a product, G groups of a matrix's row
 
@@ -50,7 +51,7 @@ class Matrix(WeightedLayer):
     def assign(self, values: Any) -> None:
         """Store `values [outputs, inputs]` float."""
         for variable, part in zip(self.variables, self.parts(values), strict=True):
-            variable.assign(part)
+            variable.assign(tensor_of(part, variable.dtype))
 
     def parts(self, values: Any) -> list[np.ndarray]:
         """What each of its variables holds of `values [outputs, inputs]` float."""
@@ -108,7 +109,7 @@ class FloatMatrix(Matrix):
         values = ops.cast(ops.convert_to_tensor(self.values), x.dtype)
         rows, x = x.shape[0], _no_single_row(x)
         y = (ops.matmul(x, values) if self.transposed else backend.matmul_transposed(x, values))[:rows]
-        # Made of `x` it would be computed again in every loop that uses the product.
+        # A scalar made of `x` would be computed again in every loop that uses the product.
         return y * _one(values) if backend.on_cpu() else y
 
 
@@ -168,7 +169,8 @@ class Int8Matrix(Matrix):
     def _rounded(self, x, values, scales):
         rows = x.shape[0]
         if not backend.on_cpu():
-            x = _no_single_row(x if x.dtype == "bfloat16" else ops.cast(x, "float32"))  # no float16: sums are too large
+            narrow = keras.backend.standardize_dtype(x.dtype) == "bfloat16"
+            x = _no_single_row(x if narrow else ops.cast(x, "float32"))  # in float16 the sums would be too large
             y = backend.matmul_transposed(x, ops.cast(values, x.dtype))[:rows, : self.shape[0]]
             return ops.cast(ops.cast(y, "float32") * scales, self.compute_dtype)
         x = ops.cast(x, "float32")
@@ -309,10 +311,10 @@ def make_matrix(outputs: int, inputs: int, by_row: bool = False, of_tokens: bool
 
 
 def _no_single_row(x: Any) -> Any:
-    """`x [N, inputs]`; for a GPU with a second row, of zeros, if it has one.
+    """`x [N, inputs]`. On a GPU a single row gets a second one, of zeros.
 
-    XLA on GPU makes of a product with one row a multiplication, rounded to the dtype of `x`, and a sum. In between it
-    may write down as many values as the matrix has.
+    XLA on GPU may make of a product with one row a multiplication, rounded to the dtype of `x`, and a sum. In between
+    it writes as many values as the matrix has.
     """
     return ops.pad(x, [(0, 1), (0, 0)]) if x.shape[0] == 1 and not backend.on_cpu() else x
 
