@@ -188,11 +188,12 @@ def test_a_cache_that_grew_with_nan_in_it_reaches_no_later_call(growing, beams):
 
 @pytest.mark.filterwarnings("ignore:.* prompts have no answer")
 def test_rows_that_run_again_stop_at_their_strings(growing):
-    """A row that was broken by its neighbour has made other tokens before; what ends it is looked for anew."""
+    """What a broken row makes at first is the first token or the last, and may end it."""
     rows = [[5 + i % 20] for i in range(24)]
     free = made(growing.generate(rows, max_new_tokens=60, verbose=0))
     names = growing.tokenizer.decode
-    asked = dict(max_new_tokens=60, verbose=0, stop_strings=[names([free[0][3]]), names([free[5][30]]), names([0])])
+    stops = [names([token]) for token in (free[0][3], free[5][30], 0, VOCAB - 1)]
+    asked = dict(max_new_tokens=60, verbose=0, stop_strings=stops)
     expected = made(growing.generate(rows, **asked))
     assert any(len(row) < 60 for row in expected)
     rows[3] = [5] * 20 + [BROKEN]
