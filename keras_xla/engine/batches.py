@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.padding import padded
 
 MOST_ROWS = 64  # that run at once where no batch buckets are given
 
@@ -67,8 +68,8 @@ def split(
         new = most_new if isinstance(most_new, tuple) and len(most_new) == len(lengths) else [0] * len(lengths)
         order = np.lexsort((-np.asarray(lengths), -np.asarray(new)))  # the longest first: what is too large fails early
     parts = [order[first : first + size] for first in range(0, len(order), size)]
-    parts = [few for part in parts for few in _that_fit(part, lengths, options, fit)]
     room = max(map(len, parts), default=0) * copies
+    parts = [few for part in parts for few in _that_fit(part, lengths, options, fit)]
     return [Part(part, options.of_rows(part), copies, room) for part in parts]
 
 
@@ -123,3 +124,12 @@ def drawn_by(options: GenerationOptions, rows: np.ndarray) -> np.ndarray:
 def slots_of(prompt: int, new: int, beams: int = 1) -> int:
     """Of a cache that holds a prompt and all new tokens; beams have a slot each for every token but the last."""
     return prompt + max(new, beams * new - 1)
+
+
+def most_slots(longest: int, options: GenerationOptions, grows: bool) -> int:
+    """Of a cache that holds all tokens of prompts, of which the longest has so many, and of their answers.
+
+    One that `grows` may have to grow to that; another one takes prompts whole.
+    """
+    new = options.most_new_tokens
+    return slots_of(longest, new, options.num_beams) if grows else padded(longest) + new

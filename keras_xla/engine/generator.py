@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.batches import Part, copies_of, drawn_by, most_rows, slots_of, split
+from keras_xla.engine.batches import Part, copies_of, drawn_by, most_rows, most_slots, slots_of, split
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check, check_negative, check_speech, decoder_prompts, negative_prompts
 from keras_xla.engine.executables import Executables
-from keras_xla.engine.padding import padded
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.runs.refill import Refill
 from keras_xla.engine.runs.run import Guide, Run, Stop, nothing, refuse_broken
@@ -128,18 +127,17 @@ class Generator:
         self.check(rows, options, prompts, negative=negative)  # all of them, before the first batch runs
         negative, made, order = negative_prompts(rows, options, negative), [], []
         alone = self.keeps_prompts and not any(guides) and reuse is None and assistant is None
-        if alone and (asked := self._refill.worth_it(rows, options, first_row, stops)) is not None:
+        known = [copy.copy(stop) for stop in stops]  # what runs again is looked at from its beginning again
+        if alone and (asked := self._refill.worth_it(rows, options, first_row, known)) is not None:
             self.prompt_runner.refresh()
-            fresh = [copy.copy(stop) for stop in stops]  # what runs again is looked at from its beginning again
             outputs = self._refill.outputs(asked, options, watch, report, skip_broken)
             again = np.unique(np.flatnonzero(np.isnan(outputs["scores"])) // options.num_return_sequences)
             lengths = [len(rows[i]) for i in again]
-            parts = split(lengths, options.of_rows(again), asked.size, self._fit) if lengths else []
-            for part in parts:
+            for part in split(lengths, options.of_rows(again), asked.size, self._fit) if lengths else []:
                 part = dataclasses.replace(part, prompts=again[part.prompts])
                 more: dict[str, Any] = dict(numbers=part.rows, first_row=first_row, room=part.room)
                 run = self.start(part.of(rows), part.options, **more)
-                mended = self._outputs(run, watch, part.of_rows(fresh), (), options, skip_broken)
+                mended = self._outputs(run, watch, part.of_rows(stops), (), options, skip_broken)
                 for name, values in outputs.items():
                     values[part.answers] = mended[name]
             return outputs
@@ -172,16 +170,8 @@ class Generator:
         return split(lengths, options, most, self._fit)
 
     def _fit(self, longest: int, options: GenerationOptions) -> bool:
-        """Whether prompts of which the longest has so many tokens, and their answers, fit into the largest cache."""
-        if self.has_encoder:  # whose lengths are those of what the encoder reads
-            return True
-        return self.cache_buckets.holds(self._slots(longest, options))
-
-    def _slots(self, longest: int, options: GenerationOptions) -> int:
-        """Of the cache that prompts need, of which the longest has so many tokens, with their answers."""
-        new = options.most_new_tokens
-        # A cache may have to grow to that; one that cannot takes prompts whole.
-        return slots_of(longest, new, options.num_beams) if self.chunked else padded(longest) + new
+        """For `split`; of encoder-decoders only the lengths of sources are known, so theirs are not looked at."""
+        return self.has_encoder or self.cache_buckets.holds(most_slots(longest, options, self.chunked))
 
     def check(
         self,
@@ -209,12 +199,11 @@ class Generator:
         check(self.model, [p for p in prompts if len(p) or hidden is None], options, reads)
         negative = negative_prompts(rows, options, negative)
         check_negative(self.model, negative or [], options)
-        parts = [Part(np.arange(len(prompts)), options, 1, 0)]
-        if hidden is None:
-            parts = self.parts(rows, options, negative)
+        whole = [Part(np.arange(len(prompts)), options, 1, 0)]
+        parts = self.parts(rows, options, negative) if hidden is None else whole
         for part in parts:  # rows of one batch end together, and go on until the last one is done
             longest = max(map(len, [*part.of(prompts), *(part.of(negative) if negative else [])]))
-            self.cache_buckets.fit(self._slots(longest, part.options))
+            self.cache_buckets.fit(most_slots(longest, part.options, self.chunked))
         if reads is None and self.has_encoder:
             check_speech(options)
         self.prompt_runner.source_length(reads, hidden)

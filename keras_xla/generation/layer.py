@@ -67,8 +67,8 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
             after the first compilation is a `RecompileError`.
         quantization: `"int8"` stores the matrices of the model's weights in whole numbers, in a quarter of the memory.
             `"int4"` stores numbers from 0 to 15, with a step and a start for each 32 of them, in a seventh; the
-            matrices of the vocabulary stay in int8. A product rounds its inputs to about 15 bits. By default weights
-            are as they come.
+            matrices of the vocabulary stay in int8. On a CPU a product rounds its inputs to about 15 bits. By default
+            weights are as they come.
         name: The name of the layer (str), also in the compile log.
         dtype: The dtype policy of the layer itself. Its model computes in its own.
         trainable: As for any Keras layer.

@@ -48,7 +48,7 @@ def test_what_fits_alone_runs_beside_what_fits_beside_it(data, most, room):
     parts = split(lengths, options, most, lambda longest, options: longest + options.most_new_tokens <= room)
     assert sorted(i for part in parts for i in part.prompts) == list(range(len(sizes)))
     for part in parts:
-        assert len(part.rows) <= part.room <= most
+        assert len(part.rows) <= part.room == min(most, len(sizes))  # the batch bucket stays that of the whole call
         assert max(lengths[i] for i in part.prompts) + part.options.most_new_tokens <= room
     if max(lengths) + options.most_new_tokens <= room:
         assert [part.prompts.tolist() for part in parts] == [

@@ -179,11 +179,29 @@ def test_what_was_nan_reaches_no_later_call(layer, broken):
 
 
 @pytest.mark.filterwarnings("ignore:.* prompts have no answer")
-@pytest.mark.parametrize("beams", [1, 2])
-def test_a_cache_that_grew_with_nan_in_it_reaches_no_later_call(growing, beams):
-    good = made(growing.generate([[5, 6]], max_new_tokens=20))
-    growing.generate([[5, BROKEN]], max_new_tokens=100 // beams, num_beams=beams, on_error="skip")
-    assert made(growing.generate([[5, 6]], max_new_tokens=20)) == good
+@pytest.mark.parametrize(("beams", "rows"), [(1, [[5, BROKEN]]), (2, [[BROKEN], [6]])])
+def test_a_cache_that_grew_with_nan_in_it_reaches_no_later_call(growing, beams, rows):
+    asked = dict(max_new_tokens=20, num_beams=beams, suppress_tokens=[BROKEN])
+    good = made(growing.generate([[5], [6]][: len(rows)], **asked))
+    growing.generate(rows, **{**asked, "max_new_tokens": 100 // beams}, on_error="skip")
+    assert made(growing.generate([[5], [6]][: len(rows)], **asked)) == good
+
+
+@pytest.mark.parametrize("many", [1, 24])
+def test_nan_behind_the_end_of_an_answer_reaches_no_later_call(growing, many):
+    """A token that ends an answer may have run before anybody looks for stop strings."""
+    rows, asked = [[5 + i % 20] for i in range(many)], dict(max_new_tokens=20, verbose=0)
+    good = made(growing.generate(rows, **asked))
+    name = growing.tokenizer.decode([BROKEN])
+    ended = made(growing.generate(rows, sequence_bias={(BROKEN,): 100.0}, stop_strings=[name], **asked))
+    assert ended == [[BROKEN]] * many
+    assert made(growing.generate(rows, **asked)) == good
+
+
+def test_an_answer_that_is_finished_asks_for_no_next_token(model):
+    layer = XLAGenerationLayer(model, tiny(without="{"), max_new_tokens=6, generation_config={}, pad_token_id=0)
+    with pytest.warns(UserWarning, match=r"answers \[0\] ended before"):
+        assert layer.generate(["a", "b"], regex=["a\\{", None], max_new_tokens=[1, 6])[0] == "a"
 
 
 @pytest.mark.filterwarnings("ignore:.* prompts have no answer")

@@ -134,7 +134,6 @@ class Generation:
         self._progress = progress
         self.weights: list | Any = weights  # `Any`: None where each call reads them
         self._stopped: dict[int, int] = {}
-        self._spoiled = False  # whether the cache may hold NaN of a row that is not in the state any more
 
     @property
     def starts(self) -> np.ndarray:
@@ -153,6 +152,14 @@ class Generation:
             return self._more
         done = np.zeros((self.batch,), bool) if self._progress is None else ops.convert_to_numpy(self._progress.done)
         return any(not over and row not in self._stopped for row, over in enumerate(done))
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether logits were NaN, be it of a token behind a row's end: then there is NaN in the cache."""
+        if not self.step:  # what the state says is of an earlier generation
+            return False
+        values = map(ops.convert_to_numpy, keras.tree.flatten(self._state["search"]))
+        return any(np.isnan(each).any() for each in values if each.dtype.kind == "f")  # log-probabilities, scores
 
     def advance(self, count: int | None = None, seconds: float = CALL_SECONDS) -> None:
         """Run the model `count` times, for a token a row each; by default as often as fits into `seconds`."""
@@ -244,15 +251,9 @@ class Generation:
         key = _larger(self._key, self._caches)
         state = self._pool.take(key)
         state.copy_from(self._state)
-        if not self._spoiled and not _holds_nan(self._state["search"]):
+        if not self.spoiled:
             self._pool.give(self._key, self._state)
         self._key, self._state = key, state
-
-
-def _holds_nan(search: Any) -> bool:
-    """Whether a log-probability or a score of a search's state is NaN."""
-    values = map(ops.convert_to_numpy, keras.tree.flatten(search))
-    return any(np.isnan(each).any() for each in values if each.dtype.kind == "f")
 
 
 def keys_on_the_way(key: StateKey, caches: Buckets | None, prompt_end: int, most: int) -> Iterator[StateKey]:

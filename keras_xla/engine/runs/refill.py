@@ -9,6 +9,7 @@ import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -155,7 +156,7 @@ class Refill:
             except Ended:  # while prompts ran
                 small.spoiled = True
             completed = turns.close()  # raises for NaN, before a state goes back
-            small.spoiled |= turns.broken
+            small.spoiled |= turns.spoiled
         made = nothing(len(asked.rows) // copies, options)
         for i, (tokens, score) in enumerate(completed):
             made["sequences"][i, : len(tokens)] = tokens
@@ -232,7 +233,7 @@ class _Turns:
         self._waiting = deque(sorted(range(len(asked.rows)), key=lambda i: -len(asked.rows[i])))
         self._numbers = np.full((asked.size,), -1)
         self._made = [Completed(np.zeros((0,), np.int32), np.float32(0))] * len(asked.rows)
-        self.broken = False  # whether logits were NaN: what is in the caches then could reach other rows
+        self.spoiled = False  # whether logits were NaN: what is in the caches then could reach other rows
 
     @property
     def unfinished(self) -> bool:
@@ -270,7 +271,8 @@ class _Turns:
         busy: np.ndarray = np.flatnonzero(self._numbers >= 0)
         for row in busy:
             self._keep(row)
-        if not self.broken:
+        self.spoiled |= self.generation.spoiled
+        if not self.spoiled:
             self.generation.close()
         return self._made
 
@@ -279,7 +281,7 @@ class _Turns:
         if np.isnan(made.score):
             if not self._skip_broken:
                 refuse_broken([number])
-            self.broken, made = True, made._replace(tokens=made.tokens[:0])
+            self.spoiled, made = True, made._replace(tokens=made.tokens[:0])
         self.generation.end(row)
         self._made[number], self._numbers[row] = made, -1
 
@@ -290,22 +292,22 @@ class _SmallStates:
     def __init__(self, pool: StatePool, prompt_runner: PromptRunner, generation: RefilledGeneration, watch: Watch):
         self._pool, self._prompt_runner, self._watch = pool, prompt_runner, watch
         self._rows, self._weights = filled_at_once(generation.batch), generation.weights
-        self._states: dict[StateKey, DeviceState] = {}  # one for each size of the cache so far
+        self._key: StateKey | None = None
+        self._state: DeviceState | Any = None  # `Any`: None where there is no key
         self.spoiled = False
 
     def __call__(self, slots: int, ids: np.ndarray, starts: np.ndarray) -> DeviceState:
         """See `RefilledGeneration.begin`."""
-        key = StateKey(self._rows, slots)
-        if key not in self._states:
-            self._states[key] = self._pool.take(key)
-        state, known = self._states[key], min(int(starts.min()), ids.shape[1] - 1)
-        self._prompt_runner.prefill(key, state, ids, starts, known, self._weights, self._watch.check)
-        return state
+        if self._key is None or self._key.cache != slots:  # nobody gets the smaller one: it may hold NaN
+            self._key, self._state = StateKey(self._rows, slots), None
+            self._state = self._pool.take(self._key)
+        known = min(int(starts.min()), ids.shape[1] - 1)
+        self._prompt_runner.prefill(self._key, self._state, ids, starts, known, self._weights, self._watch.check)
+        return self._state
 
     def __enter__(self) -> "_SmallStates":
         return self
 
     def __exit__(self, error: type | None, *_) -> None:
-        if error is None and not self.spoiled:
-            for key, state in self._states.items():
-                self._pool.give(key, state)
+        if error is None and self._key is not None and not self.spoiled:
+            self._pool.give(self._key, self._state)

@@ -47,12 +47,18 @@ class RefilledGeneration(Generation):
         super().__init__(**generation)
         row = (self.batch,)
         self.done, self.enough = np.ones(row, bool), self.batch
+        self._spoiled = False  # by a row whose place another one has taken
         self._slot_axes, self._slot = slot_axes, 0  # of each row's last token, which has not been run
         self._cache_starts, self._prompts, self._lengths = (
             np.zeros(row, np.int32),
             np.zeros(row, int),
             np.zeros(row, int),
         )
+
+    @property
+    def spoiled(self) -> bool:
+        """See `Generation.spoiled`."""
+        return self._spoiled or super().spoiled
 
     def begin(self, rows: np.ndarray, prompts: Rows, run: Callable[[int, np.ndarray, np.ndarray], DeviceState]) -> None:
         """Begin prompts in rows that are done; `ask` has to follow.
@@ -63,6 +69,7 @@ class RefilledGeneration(Generation):
             run: From T, ids `[N, slots]` that end together, and where each begins `[N]`, to a state of N rows that has
                 read all but the last.
         """
+        self._spoiled = self.spoiled
         self._move(max([0 if self.done.all() else self._slot, *(len(prompt) - 1 for prompt in prompts)]))
         each: np.ndarray = np.resize(np.arange(len(rows)), filled_at_once(self.batch))  # some twice: shapes stay
         ids = np.zeros((len(each), self._slot + 1), np.int32)
@@ -92,7 +99,6 @@ class RefilledGeneration(Generation):
         new = slice(self.prompt_end, self.prompt_end + length)
         state = self._state["search"]
         tokens, logprobs = (ops.convert_to_numpy(x)[row, new] for x in (state.tokens, state.logprobs))
-        self._spoiled |= bool(np.isnan(logprobs).any())
         return Completed(tokens.copy(), logprobs.sum(dtype=np.float32))  # a view would keep all rows in memory
 
     def tokens(self) -> list[np.ndarray]:

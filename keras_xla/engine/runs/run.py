@@ -99,7 +99,7 @@ class Run:
         """
         options, count, found = self._options, len(self._busy), self.generation.found()
         broken = self._broken(found)
-        self._spoiled = broken.any()
+        self._spoiled = broken.any() or self.generation.spoiled
         if skip_broken:
             found.lengths[:count][broken], found.scores[:count][broken] = 0, np.nan
         else:
@@ -116,7 +116,7 @@ class Run:
     def close(self) -> None:
         """Let go of the generation; nothing else may be asked. A state with NaN in it serves nobody else."""
         if self._spoiled is None:  # a stream that nobody reads any further
-            self._spoiled = self._broken(self.generation.found()).any()
+            self._spoiled = self._broken(self.generation.found()).any() or self.generation.spoiled
         if not self._spoiled:
             self._close(self.generation)
 
@@ -141,7 +141,7 @@ class Run:
                 continue
             try:
                 guide.follow(tokens)
-                if not guide.over:
+                if not (guide.over or over):
                     may[row] = guide.allowed()
             except ValueError:
                 if not skip_broken:

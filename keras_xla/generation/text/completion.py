@@ -248,7 +248,6 @@ class Completion:
     def _streamed(self, streamer: Any) -> dict[str, np.ndarray]:
         part = self._check_streamer(streamer)
         watch, fill = self._watch(), self.options.fill
-        # Before the streamer is told anything.
         prompts, _ = self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
         prompts = [prompt for prompt in prompts for _ in range(copies_of(self.options))]
         streamer.put(pad_left(prompts, len(prompts), fill)[0])
@@ -285,6 +284,7 @@ class Completion:
         self._refuse_beams("a streamer")
         if not (hasattr(streamer, "put") and hasattr(streamer, "end")):
             raise TypeError(f"Received streamer={streamer!r}; expected an object with the methods put and end.")
+        self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
         part, *others = self.generator.parts(self.rows, self.options, self.unwanted)
         if others:
             most = len(part.prompts)
