@@ -224,7 +224,8 @@ class Attachment:
         """The function of a kind of step, before Keras makes it; None where only Keras may."""
         if predict_data is None:  # on JAX; there Keras reads the state of what it distributes when a function is made
             return None
-        return self.make(kind) if self.methods.is_outermost(f"make_{kind}_function") else None
+        method = f"make_{kind}_function"
+        return self.make(kind) if self.methods.is_outermost(method) and self.methods.is_keras_own(method) else None
 
     def _keep(self, session: Session, rows: ArrayRows) -> ArrayRows:
         """Keep arrays for the steps of a call."""
@@ -286,16 +287,21 @@ class Attachment:
         model, attribute = self._model, f"{kind}_function"
         function = getattr(model, attribute)
         traced = isinstance(function, (StepFunction, PredictFunction)) and runs_eagerly()  # since tf.function is off
-        if function is not None and not (force or traced):
-            return function
-
-        method = f"make_{kind}_function"
+        method, made = f"make_{kind}_function", None
         own = not self.methods.is_keras_own(method)
+        if function is not None and not (force or traced):
+            if own:  # which may make another one for each call
+                self.methods.behind(method)()
+                made = getattr(model, attribute)
+            if not own or made is function:
+                return function
 
         def session():
             return self._sessions.current.get(kind)
 
         def keras_make():
+            if made is not None:
+                return made
             if not own:
                 with contextlib.suppress(Gone):
                     return step_function(model, kind)

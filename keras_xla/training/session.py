@@ -189,11 +189,13 @@ def capped() -> bool:
 def _watches(callback, kind: str) -> bool:
     if isinstance(callback, Session):
         return False
+    plain, own = keras.callbacks.Callback, getattr(callback, "__dict__", {})  # of None, say: Keras says what is wrong
+    if any(hook in own for hook in _hooks(kind)):
+        return True
     known = _EPOCHS_ONLY.get(type(callback).__name__) if is_of_keras(type(callback)) else None
     if known is not None and known(callback):
         return False
-    plain, own = keras.callbacks.Callback, getattr(callback, "__dict__", {})  # of None, say: Keras says what is wrong
-    return any(hook in own or getattr(type(callback), hook, None) is not getattr(plain, hook) for hook in _hooks(kind))
+    return any(getattr(type(callback), hook, None) is not getattr(plain, hook) for hook in _hooks(kind))
 
 
 def _hooks(kind: str) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from keras_xla.private.keras import takes_single_batches
 from keras_xla.training.compile import compile
-from tests.training.helpers import FORCED, OPTIONS, SIZE, Log, X, Y, classifier, normalized
+from tests.training.helpers import CLASSES, FORCED, OPTIONS, SIZE, Log, X, Y, classifier, normalized
 
 
 def test_one_event_for_fit_evaluate_and_predict_each():
@@ -122,6 +122,60 @@ def test_a_class_with_its_own_train_function_keeps_it():
     model.fit(X, Y, batch_size=SIZE, epochs=2, verbose=0)
     assert model.made == 1
     assert log.kinds() == ["train"]
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="Keras on JAX refuses a layer that was frozen since"
+)
+def test_a_class_may_make_its_train_function_anew_for_each_fit():
+    """Of the model as it is then: here with a layer that has been frozen."""
+
+    class Anew(keras.Sequential):
+        tests = 0
+
+        def make_train_function(self, force=False):
+            return super().make_train_function(force=True)
+
+        def make_test_function(self, force=False):
+            self.tests += 1
+            return super().make_test_function(force)
+
+    results = []
+    for compile_ in (keras.Model.compile, compile):
+        keras.utils.set_random_seed(0)
+        model = Anew([keras.Input((20,)), keras.layers.Dense(8), keras.layers.Dense(CLASSES)])
+        compile_(model, **FORCED)
+        model.fit(X, Y, batch_size=SIZE, verbose=0)
+        model.layers[0].trainable = False
+        frozen = [np.array(weight) for weight in model.layers[0].get_weights()]
+        model.fit(X, Y, batch_size=SIZE, verbose=0)
+        for before, after in zip(frozen, model.layers[0].get_weights(), strict=True):
+            np.testing.assert_array_equal(before, after)
+        assert not model.tests  # there is no validation
+        results.append(model.get_weights())
+    for plain, ours in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="on JAX such a function takes the state, too")
+def test_a_function_of_a_class_of_its_own_takes_one_batch_of_an_iterator_at_a_time():
+    class Own(keras.Sequential):
+        def make_train_function(self, force=False):
+            return super().make_train_function(force)
+
+    results = []
+    for compile_ in (keras.Model.compile, compile):
+        keras.utils.set_random_seed(0)
+        model = Own([keras.Input((20,)), keras.layers.Dense(CLASSES)])
+        compile_(model, **FORCED)
+        model.make_train_function()
+        batches = iter([(X[:8], Y[:8]), (X[8:16], Y[8:16]), (X[16:24], Y[16:24])])
+        for left in (2, 1, 0):
+            model.train_function(batches)
+            assert batches.__length_hint__() == left
+        results.append(model.get_weights())
+    for plain, ours in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-6)
 
 
 def test_predict_leaves_batches_alone_whose_rows_may_depend_on_each_other():

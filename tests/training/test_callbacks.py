@@ -13,6 +13,22 @@ from keras_xla.training.compile import compile
 from tests.training.helpers import OPTIONS, SIZE, Log, X, Y, classifier
 
 
+def test_the_python_of_a_model_without_xla_runs_at_every_step():
+    class Counts(keras.Sequential):
+        calls = 0
+
+        def train_step(self, *arguments):
+            self.calls += 1
+            return super().train_step(*arguments)
+
+    for callbacks in ([], [XLACompile()]):
+        model = Counts([keras.Input((20,)), keras.layers.Dense(3)])
+        model.compile(**OPTIONS, jit_compile=False, run_eagerly=keras.backend.backend() != "jax")
+        for _ in range(2):
+            model.fit(X, Y, batch_size=8, callbacks=callbacks, verbose=0)
+        assert model.calls == 2 * len(X) // 8
+
+
 def plain_model(**options):
     model = classifier()
     model.compile(**OPTIONS, **options)

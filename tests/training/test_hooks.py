@@ -123,6 +123,17 @@ def test_hooks_that_a_callback_gets_while_a_call_begins_are_called_for_each_batc
         assert logs == pytest.approx(expected)
 
 
+def test_so_is_a_hook_on_a_callback_of_keras_that_looks_at_epochs_only(tmp_path):
+    seen = []
+    for ours in (False, True):
+        callback = keras.callbacks.ModelCheckpoint(tmp_path / "model.weights.h5", save_weights_only=True)
+        callback.seen = []
+        callback.on_train_batch_end = lambda batch, logs, seen=callback.seen: seen.append((batch, float(logs["loss"])))
+        trained(ours, callback)
+        seen.append(callback.seen)
+    assert len(seen[0]) == len(X) and seen[0] == seen[1]
+
+
 @pytest.mark.parametrize("kind", ["arrays", "dataset"])
 def test_so_are_those_of_predict(kind):
     seen = []

@@ -50,18 +50,25 @@ def watched_step(kind: str, keras_make: Callable, own: bool, saw: Callable) -> C
 
     def run(argument):
         start = time.perf_counter()
+        batches = []
         if hasattr(argument, "element_spec"):
-            batches = [argument.element_spec]
+            batches.append(argument.element_spec)
         elif isinstance(argument, (list, tuple)):
-            batches = list(argument)
+            batches.extend(argument)
         else:
-            batches = list(argument)
-            argument = iter(batches)
+            argument = _noted(argument, batches)
         outputs = function(argument)
         saw([("", _outside_view(batch)) for batch in batches], time.perf_counter() - start)
         return outputs
 
     return run
+
+
+def _noted(batches: Iterator, taken: list) -> Iterator:
+    """Batches one by one, each put into a list as it is taken."""
+    for batch in batches:
+        taken.append(batch)
+        yield batch
 
 
 class TakingRows:

@@ -78,7 +78,8 @@ def array_rows(given: Mapping[str, Any]) -> ArrayRows | None:
 def with_validation_cut_off(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """The arguments of `fit` with `validation_data` in place of a `validation_split`; None where Keras would refuse.
 
-    Both parts are views of the arrays: like Keras, which reads the second one at the first validation.
+    Both parts are views of the arrays: like Keras, which reads the second one at the first validation. Only floats of
+    another width than Keras' float type are copied, as Keras does where it splits.
     """
     data = given["x"], given["y"], given["sample_weight"]
     if not takes(*data):
@@ -87,7 +88,8 @@ def with_validation_cut_off(given: Mapping[str, Any]) -> dict[str, Any] | None:
     kept = math.floor(rows * (1 - given["validation_split"]))
     if not 0 < kept < rows:
         return None
-    first, second = (_cut(data, part) for part in (slice(kept), slice(kept, None)))
+    first = keras.tree.map_structure(lambda x: None if x is None else x[:kept], data)
+    second = keras.tree.map_structure(lambda x: None if x is None else _held_back(x[kept:]), data)
     return {
         **given,
         **dict(zip(("x", "y", "sample_weight"), first, strict=True)),
@@ -96,8 +98,9 @@ def with_validation_cut_off(given: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _cut(data: tuple, rows: slice) -> tuple:
-    return keras.tree.map_structure(lambda x: None if x is None else x[rows], data)
+def _held_back(rows: np.ndarray) -> np.ndarray:
+    other = rows.dtype.kind == "f" and rows.dtype != keras.config.floatx()
+    return rows.astype(keras.config.floatx()) if other else rows
 
 
 def _as_keras_does(array: np.ndarray | None) -> Any:

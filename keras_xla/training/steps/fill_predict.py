@@ -3,12 +3,15 @@
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_xla.backend.steps import is_distributed
-from keras_xla.training.session import capped, watched
+from keras_xla.training.session import Session, capped, flat, watched
 from keras_xla.training.steps.array_rows import SIZES, array_rows
 from keras_xla.training.steps.last_batch import filled_up
 from keras_xla.training.steps.rowwise import rowwise_in_inference
+
+MOST_BYTES = 2**28  # of arrays that are copied
 
 
 def fill_last_batch(model: keras.Model, given: dict[str, Any]) -> int | None:
@@ -28,8 +31,20 @@ def fill_last_batch(model: keras.Model, given: dict[str, Any]) -> int | None:
         return None
     if not isinstance(size, SIZES) or watched(given["callbacks"], "predict"):  # Keras says what is wrong with a size
         return None
+    if _is_read_later(given):
+        return None
     rows = array_rows(given)
     if rows is None or rows.rows <= size or rows.rows % size == 0 or not rowwise_in_inference(model):
         return None
     given["x"] = filled_up(given["x"], rows.rows + -rows.rows % size)
     return rows.rows
+
+
+def _is_read_later(given: dict[str, Any]) -> bool:
+    """Whether a copy of the arrays takes much memory, or a callback may change them before Keras reads a batch."""
+    leaves = [leaf for leaf in keras.tree.flatten(given["x"]) if isinstance(leaf, np.ndarray)]
+    if any(isinstance(leaf, np.memmap) for leaf in leaves) or sum(leaf.nbytes for leaf in leaves) > MOST_BYTES:
+        return True
+    plain = keras.callbacks.Callback.on_predict_begin
+    others = [each for each in flat(given["callbacks"]) if not isinstance(each, Session)]
+    return any(getattr(each.on_predict_begin, "__func__", None) is not plain for each in others)

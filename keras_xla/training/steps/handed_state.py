@@ -20,9 +20,10 @@ _layers = otherwise(())(flat_layers)
 def hands_over_state(model: keras.Model, kind: str) -> bool:
     """Whether Keras hands the state of a model to each step, with an iterator of single batches.
 
-    Not where a layer says that XLA cannot compile it: Keras runs all Python of such a step every time, so no loop may.
+    Not where a layer says that XLA cannot compile it, or the model is compiled without XLA: Keras runs all Python of
+    such a step every time, so no loop may.
     """
-    if not all(getattr(layer, "supports_jit", True) for layer in _layers(model)):
+    if not model.jit_compile or not all(getattr(layer, "supports_jit", True) for layer in _layers(model)):
         return False
     nnx = getattr(keras.config, "is_nnx_enabled", lambda: False)()  # state in the variables of flax
     return make_state_runner is not None and kind != "predict" and not nnx and takes_single_batches(model)

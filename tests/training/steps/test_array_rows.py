@@ -274,6 +274,19 @@ def test_arrays_that_are_changed_in_place(hook, split):
     same(*results)
 
 
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])
+def test_doubles_that_are_split_off_are_read_as_a_fit_begins(hook):
+    """Keras makes floats of them where it splits."""
+    histories = []
+    for compile_ in (keras.Model.compile, compile):
+        x = X.astype("float64")
+        model = classifier()
+        compile_(model, "sgd", LOSS)
+        change = ChangesArrays(hook, x)
+        histories.append(model.fit(x, Y, validation_split=0.3, epochs=2, callbacks=[change], verbose=0).history)
+    same(*histories)
+
+
 @pytest.mark.quick("auto")
 @pytest.mark.parametrize("jit_compile", ["auto", False])
 def test_a_model_compiled_again_in_the_middle_of_a_fit(jit_compile):

@@ -6,6 +6,7 @@ import pytest
 import scipy.sparse
 
 from keras_xla.training.compile import compile
+from keras_xla.training.steps import fill_predict
 from keras_xla.training.steps.last_batch import Fill, fills
 from tests.training.helpers import LOSS, Log, X, Y, classifier
 
@@ -459,3 +460,32 @@ def test_predict_of_a_model_with_a_predict_step_of_its_own_sees_no_added_rows():
         model.predict_step = centered
         shown.append(model.predict(x, verbose=0))
     np.testing.assert_allclose(*shown, rtol=1e-4, atol=1e-5)
+
+
+def test_predict_answers_for_arrays_as_a_callback_has_changed_them():
+    class Changes(keras.callbacks.Callback):
+        def on_predict_begin(self, logs=None):
+            self.x[:] = 0
+
+    shown = []
+    for made in (compile, keras.Model.compile):
+        model, changes = classifier(), Changes()
+        made(model, "sgd", LOSS, jit_compile=True)
+        changes.x = X[:50].copy()
+        shown.append(model.predict(changes.x, batch_size=8, callbacks=[changes], verbose=0))
+    np.testing.assert_allclose(*shown, rtol=1e-4, atol=1e-5)
+
+
+def test_predict_copies_no_file_and_no_large_array_for_the_last_batch(tmp_path, monkeypatch):
+    given = np.memmap(tmp_path / "x", "float32", "w+", shape=(50, 20))
+    given[:] = X[:50]
+    compiled_for = []
+    for most, x in ((fill_predict.MOST_BYTES, X[:50]), (fill_predict.MOST_BYTES, given), (X[:50].nbytes - 1, X[:50])):
+        monkeypatch.setattr(fill_predict, "MOST_BYTES", most)
+        model = classifier()
+        compile(model, "sgd", LOSS, jit_compile=True)
+        log = Log()
+        outputs = model.predict(x, batch_size=8, verbose=0)
+        compiled_for.append(len(log.new()))
+        np.testing.assert_allclose(outputs, model(X[:50]), rtol=1e-4, atol=1e-5)
+    assert compiled_for == [1, 2, 2]
