@@ -17,7 +17,7 @@ def cache_folder() -> pathlib.Path:
     """Where keras_xla keeps things between runs: `$KERAS_XLA_CACHE`, or `keras_xla` in the user's cache folder."""
     chosen = os.environ.get("KERAS_XLA_CACHE")
     if chosen:
-        return pathlib.Path(chosen)
+        return pathlib.Path(chosen).expanduser()  # no shell does that for what a container's file sets
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return pathlib.Path(cache) / "keras_xla"
     try:

@@ -122,8 +122,8 @@ def cut_back(outputs: Any, padded: list[tuple[int, int, int]]) -> Any:
     """Cut every output whose size on an axis is a padded size back to the real one."""
 
     def each(x):
+        shape = tuple(getattr(x, "shape", ()))  # as it came: what was cut to the size of another bucket is done
         for axis, size, real in padded:
-            shape = getattr(x, "shape", ())
             if len(shape) > axis and shape[axis] == size:
                 mask = mask_if_known(x)
                 if mask is not None and len(mask.shape) > axis:

@@ -218,7 +218,8 @@ class CompiledGenerate:
         copies, filled = config.num_return_sequences, prompt.rows > len(prompt.ids)
 
         def cut(x):
-            return x[: len(prompt.ids) * copies] if filled else x
+            rows = ops.is_tensor(x) and len(x.shape) and x.shape[0] == prompt.rows * copies
+            return x[: len(prompt.ids) * copies] if filled and rows else x
 
         sequences = outputs if ops.is_tensor(outputs) else outputs["sequences"]
         sequences = cut(sequences)
@@ -227,7 +228,8 @@ class CompiledGenerate:
             sequences = ops.concatenate([head, sequences[:, prompt.length :]], axis=1)
         if ops.is_tensor(outputs):
             return sequences
-        outputs["sequences"] = sequences
+        for name, value in outputs.items():
+            outputs[name] = sequences if name == "sequences" else keras.tree.map_structure(cut, value)
         return outputs
 
 

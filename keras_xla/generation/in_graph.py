@@ -12,8 +12,8 @@ from keras_xla.config import GenerationOptions
 Specs = dict[str, tuple[tuple, str]]  # shape and dtype of each output; a single one, "text", for text
 
 
-def output_specs(ids: Any, options: GenerationOptions, text: bool) -> Specs:
-    """Of what comes of a tensor of `ids`, strings or speech.
+def output_specs(ids: Any, options: GenerationOptions, text: bool, one_clip: bool = False) -> Specs:
+    """Of what comes of a tensor of `ids`, strings or speech, which may be that of one clip alone.
 
     Raises:
         TypeError: for what is no tensor.
@@ -26,7 +26,8 @@ def output_specs(ids: Any, options: GenerationOptions, text: bool) -> Specs:
         )
     if len(ids.shape) == 0:
         raise ValueError("Received a single prompt in a graph; expected a batch of them: dataset.batch(8).map(layer).")
-    rows = None if ids.shape[0] is None else ids.shape[0] * options.num_return_sequences
+    rows = 1 if one_clip else ids.shape[0]
+    rows = None if rows is None else rows * options.num_return_sequences
     if text:
         return {"text": ((rows,), "string")}
     return {
@@ -36,9 +37,9 @@ def output_specs(ids: Any, options: GenerationOptions, text: bool) -> Specs:
     }
 
 
-def symbolic_outputs(ids: Any, options: GenerationOptions, text: bool) -> Any:
+def symbolic_outputs(ids: Any, options: GenerationOptions, text: bool, one_clip: bool = False) -> Any:
     """Those outputs as symbolic tensors."""
-    specs = output_specs(ids, options, text)
+    specs = output_specs(ids, options, text, one_clip)
     outputs = {name: keras.KerasTensor(shape, dtype=dtype) for name, (shape, dtype) in specs.items()}
     return outputs.get("text", outputs)
 

@@ -338,13 +338,20 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         """Return the shapes and dtypes of the outputs for symbolic inputs; Keras calls it."""
         leaf = prompts.leaf(inputs)
         text = not prompts.is_features(inputs) if self._speech else getattr(leaf, "dtype", None) == "string"
-        return symbolic_outputs(leaf, self.options, text)
+        return symbolic_outputs(leaf, self.options, text, self._is_one_clip(inputs))
 
     @property
     def output(self):
         """The outputs of the first symbolic call; where texts came first, then ids, those of the ids."""
         most = max(outputs_of_calls(self), key=len, default=[])  # Keras connects no later call's outputs beyond these
         return most if len(most) > 1 else super().output
+
+    def _is_one_clip(self, inputs) -> bool:
+        """Whether a tensor in a graph is a clip of speech, `(samples,)` or `(samples, channels)`: see `audio.clips`."""
+        shape = tuple(getattr(inputs, "shape", ()))  # features come in a dict
+        if self._speech is None or keras.backend.standardize_dtype(getattr(inputs, "dtype", "string")) == "string":
+            return False
+        return len(shape) == 1 or (len(shape) == 2 and shape[1] in (1, 2))
 
     def _makes_text(self, inputs) -> bool:
         return not prompts.is_features(inputs) if self._speech is not None else prompts.is_text(inputs)
@@ -364,4 +371,5 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         """A call inside a graph (`predict`, `tf.data.map`): leaves it for the executables, and comes back."""
         text = not prompts.is_features(inputs) if self._speech else backend.is_string(prompts.leaf(inputs))
         complete = functools.partial(self._complete_text if text else self._complete_ids, goes_on=True)
-        return host_call(complete, inputs, output_specs(prompts.leaf(inputs), self.options, text))
+        specs = output_specs(prompts.leaf(inputs), self.options, text, self._is_one_clip(inputs))
+        return host_call(complete, inputs, specs)

@@ -11,6 +11,7 @@ import pytest
 
 from keras_xla.backend import executable_cache as module
 from keras_xla.backend.executable_cache import ExecutableCache, compile_cache, executable_cache
+from keras_xla.cache_folder import cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -130,6 +131,9 @@ def test_processes_that_write_at_the_same_time_read_whole_entries_only(tmp_path)
 def test_the_folder_is_the_users_unless_another_is_named(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(importlib, "import_module", lambda _: types.SimpleNamespace(keep_executables=told.append))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KERAS_XLA_CACHE", "~/mine")
+    assert cache_folder() == tmp_path / "mine"
     monkeypatch.setenv("KERAS_XLA_CACHE", str(tmp_path / "env"))
     assert executable_cache() is None  # off by default
     compile_cache()

@@ -341,6 +341,12 @@ def test_inside_another_compiled_function_it_becomes_a_part_of_that():
     assert (inner.trace_count, outer.trace_count) == (0, 1)
 
 
+def test_a_constant_may_be_padded_inside_another_compiled_function():
+    inner = jit(lambda y: y * 2, buckets={"y": {0: (8,)}})
+    outer = jit(lambda x: x + inner(np.ones(3, "float32")))
+    assert values(outer(np.ones(3, "float32"))) == [3.0, 3.0, 3.0]
+
+
 def test_with_an_input_of_keras_it_becomes_a_part_of_the_model():
     inputs, double = keras.Input((3,)), jit(lambda x: x * 2, buckets={"x": {0: "pow2"}})
     model = keras.Model(inputs, double(inputs))
@@ -406,6 +412,13 @@ def test_buckets_pad_and_cut_back():
     assert total.trace_count == 2
     with pytest.raises(ValueError, match=r"'x' with size 9 on axis 0; its largest bucket is 8"):
         total(np.ones((9, 3), "float32"))
+
+
+@pytest.mark.parametrize("first", ["x", "y"])
+def test_an_output_is_cut_once_though_it_then_has_the_size_of_another_bucket(first):
+    buckets = {"x": {0: (8,)}, "y": {0: (4,)}}
+    both = jit(lambda x, y: (x, y), buckets={name: buckets[name] for name in sorted(buckets, key=lambda n: n != first)})
+    assert [len(out) for out in both(np.arange(4.0), np.arange(3.0))] == [4, 3]
 
 
 def test_two_arguments_in_one_bucket_must_have_one_size():

@@ -91,6 +91,13 @@ def test_buckets_of_the_length_and_the_batch(model):
         generate(np.full((1, 17), 5), **OPTIONS)
 
 
+def test_rows_that_fill_a_bucket_are_in_none_of_the_outputs(model):
+    generate = keras_xla.jit(model.generate, buckets={"input_ids": {0: (4,), 1: (8,)}})
+    asked = {**OPTIONS, "num_beams": 2, "return_dict_in_generate": True, "output_scores": True}
+    out = generate(**padded(PROMPTS[:1] * 3), **asked)
+    assert len(out["sequences"]) == len(out["sequences_scores"]) == 3
+
+
 def test_pad_tokens_are_padding_without_a_mask_as_in_eager_generate(model, generate):
     ids = padded([[5, 6, 7], [8]])["input_ids"]
     assert generate(ids, **OPTIONS).numpy().tolist() == model.generate(ids, **OPTIONS).numpy().tolist()

@@ -164,6 +164,17 @@ def test_a_model_from_audio_to_text(layer, folder):
     assert said == [str(transcript) for transcript in layer.generate(clips)]
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a dataset calls the layer in TensorFlow's graph")
+@pytest.mark.parametrize("shape", [(RATE,), (RATE, 2)], ids=["mono", "stereo"])
+def test_clips_of_a_dataset_one_by_one(layer, shape):
+    import tensorflow as tf
+
+    layer.sampling_rate = RATE
+    clips = np.stack([np.resize(sound(1.0, seed)[:, None], shape).reshape(shape) for seed in range(2)])
+    said = list(tf.data.Dataset.from_tensor_slices(clips).map(layer).as_numpy_iterator())
+    assert said == [[str(layer.generate(clip)[0]).encode()] for clip in clips]
+
+
 @pytest.mark.quick_on_jax
 @pytest.mark.slow
 def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):

@@ -102,4 +102,5 @@ def pad(x: Any, widths: Sequence[tuple[int, int]], value: Any) -> np.ndarray:
 
 def cut(x: jax.Array, axis: int, size: int) -> jax.Array:
     """The first `size` entries along `axis`, through numpy: jax would compile a kernel for every size."""
-    return jax.device_put(np.array(np.asarray(x)[(*[slice(None)] * axis, slice(size))]))
+    part = (*[slice(None)] * axis, slice(size))
+    return x[part] if isinstance(x, jax.core.Tracer) else jax.device_put(np.array(np.asarray(x)[part]))
