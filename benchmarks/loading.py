@@ -139,7 +139,7 @@ def main():
         smollm2 = args.checkpoints / "smollm2-135m-instruct"
         models = {
             "GPT-2 124M, float32": (gpt2, "float32"),
-            "SmolLM2-135M, bfloat16 to float32": (str(smollm2), "float32"),
+            "SmolLM2-135M, float32": (str(smollm2), "float32"),
             "SmolLM2-135M, GGUF Q4_1 to float32": (str(next(smollm2.glob("*.gguf"))), "float32"),
             "Llama 1B, bfloat16, 5 files": (large, "bfloat16"),
         }
