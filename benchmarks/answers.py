@@ -269,9 +269,7 @@ def main():
     for line in measure(args):
         lines.append({**line, **where})
         raw_lines.write(args.raw, lines)
-    text = report(lines)
-    print(text)
-    args.raw.with_suffix(".md").write_text(text)
+    raw_lines.publish(args.raw, report(lines))
 
 
 if __name__ == "__main__":

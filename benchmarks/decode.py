@@ -261,9 +261,7 @@ def main():
         when |= dict(before=commit(args.before)) if args.before else {}
         lines = [line for line in lines if line["model"] != model] + [{**x, **when} for x in measure(model, args)]
         raw_lines.write(args.raw, lines)
-    text = report(lines)
-    print(text)
-    args.raw.with_suffix(".md").write_text(text)
+    raw_lines.publish(args.raw, report(lines))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import raw_lines
 from contender import Contender
-from facts import measured
+from facts import measured, told
 
 HERE = pathlib.Path(__file__).parent
 RAW = HERE / "results" / "gpu.jsonl"
@@ -153,14 +153,13 @@ def measure(model: str, started: dict, args, pool: ThreadPoolExecutor) -> Iterat
 
 def report(lines: list[dict]) -> str:
     """The page of raw lines."""
-    versions = ", ".join(f"{name} {version}" for name, version in lines[0]["versions"].items())
     rounds = 1 + max(line["round"] for line in lines)
     speed = statistics.median(line["speed"] for line in lines)
     alone = all(line.get("alone") for line in lines)
     text = [
         "# Steady greedy decode on a GPU",
         "",
-        f"`python benchmarks/gpu.py`, {lines[0]['date']}, commit {lines[0]['commit']}, {lines[0]['gpu']}, {versions}. "
+        f"`python benchmarks/gpu.py`, {lines[0]['gpu']}, {told(lines[0])}. "
         f"Prompts of {PROMPT} tokens, {NEW} new ones; {rounds} alternating rounds, medians. Random weights. The limit: "
         "the matrices, and the keys and values of the tokens that a step sees, read once at "
         f"{speed / 1e12:.2f} TB/s, which a sum of 4 GB reached before every run. PyTorch is transformers' `generate` "
@@ -246,9 +245,7 @@ def main():
                 for line in measure(model, started, args, pool):
                     lines.append(line | when)
                     raw_lines.write(args.raw, lines)
-    text = report(lines)
-    print(text)
-    args.raw.with_suffix(".md").write_text(text)
+    raw_lines.publish(args.raw, report(lines))
 
 
 if __name__ == "__main__":

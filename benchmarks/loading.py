@@ -151,9 +151,7 @@ def main():
                         line["peak"] = process(way, path, dtype, "watched")["peak"]
                     lines.append(dict(model=model, way=way, round=number, **line) | when)
                     raw_lines.write(args.raw, lines)
-    text = report(lines)
-    print(text)
-    args.raw.with_suffix(".md").write_text(text)
+    raw_lines.publish(args.raw, report(lines))
 
 
 if __name__ == "__main__":

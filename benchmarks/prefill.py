@@ -147,9 +147,7 @@ def main():
     args.lengths = sorted(args.lengths)
     lines = measure(args)
     raw_lines.write(args.raw, lines)
-    text = report(lines)
-    print(text)
-    args.raw.with_suffix(".md").write_text(text)
+    raw_lines.publish(args.raw, report(lines))
 
 
 if __name__ == "__main__":

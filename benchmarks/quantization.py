@@ -64,9 +64,7 @@ def main():
     args = parser.parse_args()
     lines = [measure(kind, args) for kind in KINDS]
     raw_lines.write(RAW, lines)
-    text = report(lines)
-    print(text)
-    RAW.with_suffix(".md").write_text(text)
+    raw_lines.publish(RAW, report(lines))
 
 
 if __name__ == "__main__":

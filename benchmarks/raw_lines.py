@@ -32,5 +32,11 @@ def append(path: pathlib.Path, lines: Iterable[dict]) -> None:
         file.write(_text(lines))
 
 
+def publish(path: pathlib.Path, page: str) -> None:
+    """Show the page that was made of a file's lines, and put it beside them."""
+    print(page)
+    path.with_suffix(".md").write_text(page)
+
+
 def _text(lines: Iterable[dict]) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)

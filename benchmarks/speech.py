@@ -111,9 +111,7 @@ def main():
     args = parser.parse_args()
     lines = measure(args)
     raw_lines.write(RAW, lines)
-    text = report(lines)
-    print(text)
-    RAW.with_suffix(".md").write_text(text)
+    raw_lines.publish(RAW, report(lines))
 
 
 if __name__ == "__main__":

@@ -27,10 +27,7 @@ def check(model: Any, prompts: Rows, options: GenerationOptions, source: Rows | 
             raise ValueError(
                 f"Prompt {i} has {len(row)} tokens; the model's encoder has {model.max_source} positions. Shorten it."
             )
-    kind, most = "Prompt" if source is None else "Decoder prompt", options.max_new_tokens
-    for i, row in enumerate(prompts):
-        _check_ids(kind, i, row, model.vocab_size)
-        _check_room(f"{kind} {i}", len(row), model.max_positions, most[i] if isinstance(most, tuple) else most)
+    _check_prompts("Prompt" if source is None else "Decoder prompt", model, prompts, options)
 
 
 def check_lists(options: GenerationOptions, prompts: int) -> None:
@@ -141,11 +138,14 @@ def negative_prompts(rows: Rows, options: GenerationOptions, negative: Rows | No
 
 def check_negative(model: Any, negative: Rows, options: GenerationOptions) -> None:
     """Raise for negative prompts that `model` cannot run, as `check` does for prompts."""
+    _check_prompts("Negative prompt", model, negative, options)
+
+
+def _check_prompts(kind: str, model: Any, prompts: Rows, options: GenerationOptions) -> None:
     most = options.max_new_tokens
-    for i, row in enumerate(negative):
-        _check_ids("Negative prompt", i, row, model.vocab_size)
-        new = most[i] if isinstance(most, tuple) else most
-        _check_room(f"Negative prompt {i}", len(row), model.max_positions, new)
+    for i, row in enumerate(prompts):
+        _check_ids(kind, i, row, model.vocab_size)
+        _check_room(f"{kind} {i}", len(row), model.max_positions, most[i] if isinstance(most, tuple) else most)
 
 
 def _check_ids(kind: str, i: int, row: np.ndarray, vocab: int) -> None:

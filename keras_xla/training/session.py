@@ -189,13 +189,16 @@ def capped() -> bool:
 def _watches(callback, kind: str) -> bool:
     if isinstance(callback, Session):
         return False
-    plain, own = keras.callbacks.Callback, getattr(callback, "__dict__", {})  # of None, say: Keras says what is wrong
-    if any(hook in own for hook in _hooks(kind)):
-        return True
     known = _EPOCHS_ONLY.get(type(callback).__name__) if is_of_keras(type(callback)) else None
     if known is not None and known(callback):
-        return False
-    return any(getattr(type(callback), hook, None) is not getattr(plain, hook) for hook in _hooks(kind))
+        return any(hook in vars(callback) for hook in _hooks(kind))
+    return any(has_own(callback, hook) for hook in _hooks(kind))
+
+
+def has_own(callback: Any, hook: str) -> bool:
+    """Whether a callback, or its class, does something in a hook; also of None, say: Keras says what is wrong."""
+    plain = getattr(keras.callbacks.Callback, hook)
+    return hook in getattr(callback, "__dict__", {}) or getattr(type(callback), hook, None) is not plain
 
 
 def _hooks(kind: str) -> list[str]:

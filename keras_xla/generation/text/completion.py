@@ -114,7 +114,8 @@ class Completion:
         """Raise for what the generator cannot run, and for what cannot be told to a `streamer`."""
         if streamer is not None:
             self._check_streamer(streamer)
-        self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
+        else:
+            self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
 
     @property
     def unwanted(self) -> Rows | None:
@@ -248,7 +249,7 @@ class Completion:
     def _streamed(self, streamer: Any) -> dict[str, np.ndarray]:
         part = self._check_streamer(streamer)
         watch, fill = self._watch(), self.options.fill
-        prompts, _ = self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
+        prompts = self.generator.decoder_prompts(self.rows, self.options, self.decoder)
         prompts = [prompt for prompt in prompts for _ in range(copies_of(self.options))]
         streamer.put(pad_left(prompts, len(prompts), fill)[0])
         guides, shown = self._guides(), 0

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.steps import is_distributed
-from keras_xla.training.session import Session, capped, flat, watched
+from keras_xla.training.session import Session, capped, flat, has_own, watched
 from keras_xla.training.steps.array_rows import SIZES, array_rows
 from keras_xla.training.steps.last_batch import filled_up
 from keras_xla.training.steps.rowwise import rowwise_in_inference
@@ -45,6 +45,5 @@ def _is_read_later(given: dict[str, Any]) -> bool:
     leaves = [leaf for leaf in keras.tree.flatten(given["x"]) if isinstance(leaf, np.ndarray)]
     if any(isinstance(leaf, np.memmap) for leaf in leaves) or sum(leaf.nbytes for leaf in leaves) > MOST_BYTES:
         return True
-    plain = keras.callbacks.Callback.on_predict_begin
     others = [each for each in flat(given["callbacks"]) if not isinstance(each, Session)]
-    return any(getattr(each.on_predict_begin, "__func__", None) is not plain for each in others)
+    return any(has_own(each, "on_predict_begin") for each in others)
