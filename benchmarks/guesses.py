@@ -83,10 +83,103 @@ CODE_TASKS = (
     "Repeat this code with the same names:\n\n{}",
 )
 TOWNS = ("Berlin", "Madrid", "Paris", "Vienna", "Warsaw", "Lisbon", "Athens", "Oslo", "Prague", "Dublin")
+# Longer than what a model of this size explains afterwards, and what is asked of each.
+EDITS = {
+    """import csv
+
+
+def read_prices(path):
+    prices = {}
+    with open(path) as file:
+        for row in csv.DictReader(file):
+            name = row["name"].strip().lower()
+            price = float(row["price"])
+            if price < 0:
+                raise ValueError("A price is below zero: " + name)
+            if name in prices:
+                prices[name].append(price)
+            else:
+                prices[name] = [price]
+    return prices
+""": (
+        "Rename `prices` to `costs` in this code",
+        "Add a docstring to the function in this code",
+        'Replace the error message in this code by "bad price"',
+    ),
+    """class Account:
+    def __init__(self, owner, balance=0):
+        self.owner = owner
+        self.balance = balance
+        self.history = []
+
+    def deposit(self, amount):
+        if amount <= 0:
+            raise ValueError("The amount must be positive")
+        self.balance += amount
+        self.history.append(("deposit", amount))
+
+    def withdraw(self, amount):
+        if amount > self.balance:
+            raise ValueError("There is not enough money")
+        self.balance -= amount
+        self.history.append(("withdraw", amount))
+""": (
+        "Rename `balance` to `money` in this code",
+        "Add a method `close` to the class in this code",
+        "Change the default balance in this code to 100",
+    ),
+    """def merge_sort(items):
+    if len(items) <= 1:
+        return items
+    middle = len(items) // 2
+    left = merge_sort(items[:middle])
+    right = merge_sort(items[middle:])
+    merged = []
+    i = j = 0
+    while i < len(left) and j < len(right):
+        if left[i] <= right[j]:
+            merged.append(left[i])
+            i += 1
+        else:
+            merged.append(right[j])
+            j += 1
+    return merged + left[i:] + right[j:]
+""": (
+        "Rename `merged` to `result` in this code",
+        "Add a docstring to the function in this code",
+        "Sort in descending order in this code",
+    ),
+    """import time
+
+
+class Timer:
+    def __init__(self, name):
+        self.name = name
+        self.seconds = []
+
+    def __enter__(self):
+        self.start = time.perf_counter()
+        return self
+
+    def __exit__(self, *error):
+        self.seconds.append(time.perf_counter() - self.start)
+        print(f"{self.name} took {self.seconds[-1]:.3f} seconds")
+
+    def mean(self):
+        if not self.seconds:
+            raise ValueError("The timer has not run yet")
+        return sum(self.seconds) / len(self.seconds)
+""": (
+        "Rename `seconds` to `times` in this code",
+        "Add a docstring to the class in this code",
+        'Replace the error message in this code by "not yet"',
+    ),
+}
 LIST = "\n".join(f"{i}. {town}" for i, town in enumerate(TOWNS, 1))
 KINDS = {
     "repeats a text": [task.format(text) for task in TEXT_TASKS for text in TEXTS],
-    "repeats code, or a list": [
+    "edits code": [f"{task}, and write out all of it:\n\n{code}" for code, tasks in EDITS.items() for task in tasks],
+    "repeats short code, or a list": [
         *(task.format(code) for task in CODE_TASKS for code in CODES),
         *(f"{task}:\n\n{LIST}" for task in ("Write this list once more", "Repeat this list", "Copy this list")),
     ],
@@ -120,6 +213,7 @@ KINDS = {
     ],
 }
 BATCHES = (1, 4)
+ALIKE = 4  # tokens in a row that make an answer a repetition
 GUESSED = {
     "from the prompt": "`prompt_lookup_num_tokens={guesses}`",
     "from an assistant": "`num_assistant_tokens={assistant}`; the assistant is the same model in int8",
@@ -137,6 +231,13 @@ def answer(layer, rows, options, assistant):
     runs = getattr(run.generation, "runs", np.array([out["lengths"].max(), 0]))
     run.close()
     return seconds, [row[:n].tolist() for row, n in zip(out["sequences"], out["lengths"], strict=True)], runs.tolist()
+
+
+def repeated(prompt: list[int], tokens: list[int]) -> int:
+    """How many tokens of an answer stand in its prompt, with the ones around them."""
+    there = {tuple(prompt[i : i + ALIKE]) for i in range(len(prompt) - ALIKE + 1)}
+    first = (i for i in range(len(tokens) - ALIKE + 1) if tuple(tokens[i : i + ALIKE]) in there)
+    return len({at for i in first for at in range(i, i + ALIKE)})
 
 
 def rows_of(layer, prompts):
@@ -174,6 +275,8 @@ def measure(layer, ways: dict[str, tuple], rounds: int, said_of: dict, raw: path
                         seconds, made[way], runs = answer(layer, each[i : i + batch], *ways[way])
                         line = dict(round=turn, kind=kind, batch=batch, first=i, way=way, seconds=seconds, runs=runs)
                         line |= dict(tokens=sum(map(len, made[way])), bandwidth=limit, **said_of)
+                        answers = zip(each[i : i + batch], made[way], strict=True)
+                        line["repeated"] = sum(repeated(row.tolist(), tokens) for row, tokens in answers)
                         mine.append(line)
                     if turn >= 0:
                         raw_lines.append(raw, [{**line, "same": made[line["way"]] == made["plain"]} for line in mine])
@@ -189,15 +292,16 @@ def report(lines: list[dict]) -> str:
         f"{first['backend']}. SmolLM2-135M-Instruct, float32, greedy, at most {first['new']} new tokens, "
         f"{max(line['round'] for line in lines) + 1} rounds. Prompts: {many}. A ratio is the median over the rounds of "
         "what all prompts took together; the prompts' own runs are part of it. Only full batches run, and a batch "
-        "waits for its slowest row.",
+        f"waits for its slowest row. A run of the model gives at least one token. "
+        f"A token is repeated if it is one of {ALIKE} in a row that stand in the prompt.",
     ]
     for way, options in GUESSED.items():
         differ = sum(not line["same"] for line in lines if line["way"] == way)
         made += [
             f"\n### Guesses {way}\n",
             f"{options.format(**first)}. Calls whose tokens differ: {differ}.\n",
-            "| the answer | batch | runs of the model a token | times as fast | lowest round | single calls |",
-            "|---|---|---|---|---|---|",
+            "| the answer | repeated | batch | runs per token | times as fast | lowest round | single calls |",
+            "|---|---|---|---|---|---|---|",
             *(row(lines, way, kind, batch) for kind in KINDS for batch in BATCHES),
         ]
     return "\n".join(made) + "\n"
@@ -217,8 +321,9 @@ def row(lines: list[dict], way: str, kind: str, batch: int) -> str:
     ratios = [total("plain", "seconds", turn) / total(way, "seconds", turn) for turn in rounds]
     single = [middle("plain", first) / middle(way, first) for first in sorted({line["first"] for line in of})]
     runs = total(way, "runs") / total("plain", "runs")  # a plain run is one token of each row
+    again = total(way, "repeated") / total(way, "tokens")
     return (
-        f"| {kind} | {batch} | {runs:.2f} | {statistics.median(ratios):.2f}x | {min(ratios):.2f}x | "
+        f"| {kind} | {again:.0%} | {batch} | {runs:.2f} | {statistics.median(ratios):.2f}x | {min(ratios):.2f}x | "
         f"{min(single):.2f}x - {max(single):.2f}x |"
     )
 
