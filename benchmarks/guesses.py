@@ -214,6 +214,7 @@ KINDS = {
 }
 BATCHES = (1, 4)
 ALIKE = 4  # tokens in a row that make an answer a repetition
+SHARES = (0.9, 0.7, 0.4, 0.1, 0.0)  # of an answer that is repeated, at least
 GUESSED = {
     "from the prompt": "`prompt_lookup_num_tokens={guesses}`",
     "from an assistant": "`num_assistant_tokens={assistant}`; the assistant is the same model in int8",
@@ -304,27 +305,58 @@ def report(lines: list[dict]) -> str:
             "|---|---|---|---|---|---|---|",
             *(row(lines, way, kind, batch) for kind in KINDS for batch in BATCHES),
         ]
+        if way == next(iter(GUESSED)):
+            made += [
+                "\nThe same single prompts, by how much of their answers is repeated:\n",
+                "| repeated | prompts | runs per token | times as fast | lowest round | single calls |",
+                "|---|---|---|---|---|---|",
+                *by_share(lines, way),
+            ]
     return "\n".join(made) + "\n"
+
+
+def by_share(lines: list[dict], way: str) -> list[str]:
+    """The rows of a table of single prompts, from answers that are repetitions to those that are not."""
+    single = [line for line in lines if line["batch"] == 1]
+    share = {(line["kind"], line["first"]): line["repeated"] / line["tokens"] for line in single}
+    rows, most = [], 2.0
+    for least in SHARES:
+        named = [prompt for prompt, value in share.items() if least <= value < most]
+        of = [line for line in single if (line["kind"], line["first"]) in named]
+        label = (
+            f"{least:.0%} or more" if most > 1 else f"{least:.0%} to {most:.0%}" if least else f"less than {most:.0%}"
+        )
+        rows.append(f"| {label} | {len(named)} | {measured(of, way)} |")
+        most = least
+    return rows
 
 
 def row(lines: list[dict], way: str, kind: str, batch: int) -> str:
     """A row of the table of a way."""
     of = [line for line in lines if (line["kind"], line["batch"]) == (kind, batch)]
+    mine = [line for line in of if line["way"] == way]
+    again = sum(line["repeated"] for line in mine) / sum(line["tokens"] for line in mine)
+    return f"| {kind} | {again:.0%} | {batch} | {measured(of, way)} |"
+
+
+def measured(of: list[dict], way: str) -> str:
+    """Runs of the model per token, and times as fast: of all together, in the lowest round, and of single calls."""
 
     def total(way, field, turn=None):
         return sum(np.sum(line[field]) for line in of if line["way"] == way and turn in (None, line["round"]))
 
-    def middle(way, first):
-        return statistics.median(line["seconds"] for line in of if (line["first"], line["way"]) == (first, way))
+    def middle(way, call):
+        return statistics.median(
+            line["seconds"] for line in of if (line["kind"], line["first"], line["way"]) == (*call, way)
+        )
 
     rounds = sorted({line["round"] for line in of})
     ratios = [total("plain", "seconds", turn) / total(way, "seconds", turn) for turn in rounds]
-    single = [middle("plain", first) / middle(way, first) for first in sorted({line["first"] for line in of})]
+    calls = sorted({(line["kind"], line["first"]) for line in of})
+    single = [middle("plain", call) / middle(way, call) for call in calls]
     runs = total(way, "runs") / total("plain", "runs")  # a plain run is one token of each row
-    again = total(way, "repeated") / total(way, "tokens")
     return (
-        f"| {kind} | {again:.0%} | {batch} | {runs:.2f} | {statistics.median(ratios):.2f}x | {min(ratios):.2f}x | "
-        f"{min(single):.2f}x - {max(single):.2f}x |"
+        f"{runs:.2f} | {statistics.median(ratios):.2f}x | {min(ratios):.2f}x | {min(single):.2f}x - {max(single):.2f}x"
     )
 
 

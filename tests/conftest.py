@@ -27,19 +27,42 @@ hypothesis.settings.register_profile("random", derandomize=False)
 hypothesis.settings.load_profile("same")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Slow tests first: one of two processes keeps them and their fixtures, and short ones are left for the end.
+MARKS = ["quick", "quick_on_jax"] if keras.backend.backend() == "jax" else ["quick"]
+
+
+def is_quick(item) -> bool:
+    """Whether the marks of a test leave it to `make test`.
 
     Of a test marked `quick`, the parametrizations are slow whose id has none of the mark's arguments in it; of one that
     is marked `quick_on_jax`, and that TensorFlow runs, too, those are slow on JAX. Without arguments all are.
     """
-    marks = ["quick", "quick_on_jax"] if keras.backend.backend() == "jax" else ["quick"]
+    return chosen_by(item, filter(None, map(item.get_closest_marker, MARKS)))
+
+
+def chosen_by(item, marks) -> bool:
+    """Whether each of the marks has a part of a parametrization's id among its arguments."""
+    case = item.callspec.id if hasattr(item, "callspec") else ""
+    return all(any(part in case for part in mark.args) for mark in marks)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector, name):
+    """An error for a test whose own marks choose none of its parametrizations: it would always be slow."""
+    made = yield
+    items = [item for item in made if isinstance(item, pytest.Function)] if isinstance(made, list) else []
+    marks = [mark for mark in (items[0].own_markers if items else ()) if mark.name in MARKS]
+    if marks and all(mark.args for mark in marks) and not any(chosen_by(item, marks) for item in items):
+        ids = [item.callspec.id for item in items if hasattr(item, "callspec")]
+        raise collector.CollectError(f"{name}: {[mark.args for mark in marks]} choose none of {ids}.")
+    return made
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Slow tests first: one of two processes keeps them and their fixtures, and short ones are left for the end."""
     for item in items:
-        case = item.callspec.id if hasattr(item, "callspec") else ""
-        for mark in filter(None, map(item.get_closest_marker, marks)):
-            if not any(part in case for part in mark.args):
-                item.add_marker("slow")
+        if not is_quick(item):
+            item.add_marker("slow")
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

@@ -184,6 +184,16 @@ texts.compile("sgd", "mse")
 """
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras' XLA switch is TensorFlow's")
+def test_nothing_is_compiled_where_it_is_off(python, tmp_path):
+    (tmp_path / "script.py").write_text(ON_TENSORFLOW)
+    done = python("-m", "keras_xla", "--jit-compile=off", "--report=r.json", "script.py")
+    assert done.returncode == 0 and "line: jit_compile=False on tensorflow" in done.stderr
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["jit_compile"] is False and report["compilations"] == []
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras' XLA switch is TensorFlow's")
 def test_the_summary_tells_what_was_done_also_after_an_error(python, tmp_path):
     (tmp_path / "script.py").write_text(ON_TENSORFLOW)

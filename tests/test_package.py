@@ -92,6 +92,14 @@ def wheel(archives) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
+def site(wheel) -> pathlib.Path:
+    """A folder where the wheel is installed alone."""
+    folder = wheel.parent / "site"
+    run(sys.executable, "-m", "pip", "--quiet", "install", "--no-deps", "--target", folder, wheel, cwd=wheel.parent)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def python_of_a_stranger(wheel) -> pathlib.Path:
     """The Python of a new environment, with the wheel and what the wheel asks for."""
     python = wheel.parent / "environment" / "bin" / "python"
@@ -149,9 +157,7 @@ def test_an_import_and_training_bring_nothing_that_they_do_not_use(backend, tmp_
     assert tensorflow == (backend == "tensorflow")
 
 
-def test_the_wheel_is_complete_and_has_a_command(wheel, tmp_path):
-    site = wheel.parent / "site"
-    run(sys.executable, "-m", "pip", "--quiet", "install", "--no-deps", "--target", site, wheel, cwd=tmp_path)
+def test_the_wheel_is_complete_and_has_a_command(site, tmp_path):
     inside = {path.relative_to(site) for path in (site / "keras_xla").rglob("*.py")}
     assert inside == {path.relative_to(ROOT) for path in PACKAGE.rglob("*.py")}
     (tmp_path / "script.py").write_text("import sys, keras_xla\nprint(sys.argv[1:], keras_xla.__file__)\n")
@@ -169,8 +175,17 @@ def test_the_page_on_citing_names_this_version(project):
     assert f"license = {{{project['license']}}}" in page
 
 
+SNIPPETS = pytest.mark.parametrize("listing", listings(ROOT / "README.md"), ids=["train", "generate", "pipeline"])
+
+
+@SNIPPETS
 @pytest.mark.quick("train")
-@pytest.mark.parametrize("listing", listings(ROOT / "README.md"), ids=["train", "generate", "pipeline"])
+def test_each_snippet_of_the_readme_runs_with_the_wheel(listing, site, tmp_path):
+    check([listing], tmp_path, packages=str(site))
+
+
+@SNIPPETS
+@pytest.mark.slow
 def test_each_snippet_of_the_readme_runs_alone_with_what_the_wheel_asks_for(listing, python_of_a_stranger, tmp_path):
     """Whoever copies one of them need not copy the others."""
     check([listing], tmp_path, python_of_a_stranger, packages="")

@@ -45,7 +45,8 @@ class GenerationOptions:
     Attributes:
         max_new_tokens: The most tokens that a completion may have; at least 1.
         min_new_tokens: How many tokens a completion has before an end-of-sequence token may come.
-        min_length: The same, counted with the prompt (an encoder-decoder's prompt is its start token).
+        min_length: The same, counted with the prompt (an encoder-decoder's prompt is its start token). It does not
+            hold where `min_new_tokens` is above 0.
         num_beams: The width of the beam search; 1 is no beam search.
         length_penalty: A beam's score is its log-probability divided by its length to this power.
         early_stopping: When a beam search ends: True, as soon as there are `num_beams` finished beams; False, when
@@ -160,7 +161,7 @@ class GenerationOptions:
         for name in ("do_sample", "renormalize_logits"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"Received {name}={getattr(self, name)!r}; expected True or False.")
-        if self.early_stopping not in (True, False, "never"):
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise ValueError(f'Received early_stopping={self.early_stopping!r}; expected True, False or "never".')
         for name, low in INTEGERS.items():
             put(name, self._each(name, lambda value, name=name, low=low: as_integer(name, value, low)))
@@ -191,6 +192,8 @@ class GenerationOptions:
                 f"Received processor_options={self.processor_options!r}; expected a dict from the name of a logits "
                 "processor to a dict of its tensors, or to None."
             )
+        if self.min_new_tokens:
+            put("min_length", 0)
         self._check_together()
 
     def _each(self, name: str, check: Callable[[Any], Any]) -> Any:
@@ -294,7 +297,15 @@ class GenerationOptions:
         alone = alone or any(overrides.get(name) is not None for name in CONSTRAINTS)
         if alone and "prompt_lookup_num_tokens" not in overrides:  # nobody has asked for it in this call
             overrides["prompt_lookup_num_tokens"] = 0
+        length, least = overrides.get("min_length"), overrides.get("min_new_tokens")
+        if least is not None:  # which comes before what the prompt counts for, even 0
+            overrides["min_length"] = None
         changed = dataclasses.replace(self, **overrides)
+        if length and (least is not None or changed.min_new_tokens):
+            raise ValueError(
+                f"Received min_length={length!r} with min_new_tokens={changed.min_new_tokens}, which would ignore "
+                "that. Pass min_new_tokens=None, or leave it out."
+            )
         for names, used, fix in (
             (SAMPLING, changed.do_sample, "do_sample=True"),
             (BEAMS, changed.num_beams > 1, "num_beams=2 or more"),

@@ -1,17 +1,25 @@
 """Shape buckets of `jit`: arguments are padded to a few sizes, and outputs cut back, so that few shapes compile."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 
-from keras_xla.backend.steps import cut, pad, to_tensor
+from keras_xla.backend.steps import pad, to_tensor
 from keras_xla.functions.arrays import as_dense, check_pad_value
 from keras_xla.private.keras import mask_if_known, put_mask
 
 POW2 = "pow2"
 Sizes = tuple[int, ...] | str
+
+
+class Padded(NamedTuple):
+    """What was padded: all arguments whose `axis` had `real` entries, and has `size`."""
+
+    axis: int
+    size: int
+    real: int
 
 
 class Buckets:
@@ -55,14 +63,14 @@ class Buckets:
         sizes = self._axes.get(name, {}).get(axis)
         return size if sizes is None else self._bucket(name, axis, size, sizes)
 
-    def pad(self, arguments: dict[str, Any], pad_value) -> tuple[dict[str, Any], list[tuple[int, int, int]]]:
+    def pad(self, arguments: dict[str, Any], pad_value) -> tuple[dict[str, Any], list[Padded]]:
         """Pad every bucketed argument at the end of its axes.
 
         Returns:
-            The arguments, and `(axis, padded size, real size)` for everything that was padded.
+            The arguments, and what was padded, those that were of a bucket's size among it.
         """
         arguments = dict(arguments)
-        padded: list[tuple[int, int, int]] = []
+        padded: list[Padded] = []
         for name, axes in self._axes.items():
             value = keras.tree.map_structure(
                 lambda x, name=name, axes=axes: self._pad(name, x, axes, pad_value, padded), arguments[name]
@@ -77,7 +85,29 @@ class Buckets:
                     f"{axis}, so that its outputs cannot be cut back; pass arguments of one size, or other "
                     "buckets."
                 )
-        return arguments, [entry for entry in padded if entry[1] != entry[2]]
+        return arguments, padded
+
+    def other_sizes(self, padded: Sequence[Padded]) -> Iterator[dict[tuple[int, int], int]]:
+        """Sizes that the arguments could have been padded to instead, by axis and padded size; the likeliest first."""
+        found = [self._others(entry) for entry in padded]
+        for attempt in range(max(map(len, found), default=0)):
+            # Two axes of one size get different ones where they can, so that outputs tell which they follow.
+            alike = [sum(other.size == entry.size for other in padded[:i]) for i, entry in enumerate(padded)]
+            yield {
+                entry[:2]: sizes[(attempt + before) % len(sizes)]
+                for entry, sizes, before in zip(padded, found, alike, strict=True)
+            }
+
+    def _others(self, entry: Padded) -> list[int]:
+        known = [axes[entry.axis] for axes in self._axes.values() if entry.axis in axes]
+        listed = {size for sizes in known if not isinstance(sizes, str) for size in sizes}
+        others = (*sorted(listed), 2 * entry.size, entry.size // 2)
+        return list(dict.fromkeys(size for size in others if size not in (0, entry.size)))
+
+    def resized(self, name: str, shape: Sequence[int], others: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
+        """The shape of a padded tensor of an argument, or of its mask, with the `others` in place of its sizes."""
+        axes = self._axes.get(name, {})
+        return tuple(others.get((axis, size), size) if axis in axes else size for axis, size in enumerate(shape))
 
     def _pad(self, name, x, axes, pad_value, padded):
         if x is None or not axes:
@@ -96,7 +126,7 @@ class Buckets:
                 )
             bucket = self._bucket(name, axis, shape[axis], sizes)
             widths[axis] = (0, bucket - shape[axis])
-            padded.append((axis, bucket, shape[axis]))
+            padded.append(Padded(axis, bucket, shape[axis]))
         if not any(after for _, after in widths):
             return x
         check_pad_value(self._who, name, x, pad_value)
@@ -116,19 +146,3 @@ class Buckets:
             f"{sizes[-1]}. Pass a "
             f'smaller one, add a larger bucket, or use "pow2".'
         )
-
-
-def cut_back(outputs: Any, padded: list[tuple[int, int, int]]) -> Any:
-    """Cut every output whose size on an axis is a padded size back to the real one."""
-
-    def each(x):
-        shape = tuple(getattr(x, "shape", ()))  # as it came: what was cut to the size of another bucket is done
-        for axis, size, real in padded:
-            if len(shape) > axis and shape[axis] == size:
-                mask = mask_if_known(x)
-                if mask is not None and len(mask.shape) > axis:
-                    mask = cut(mask, axis, real)
-                x = put_mask(cut(x, axis, real), mask)
-        return x
-
-    return keras.tree.map_structure(each, outputs) if padded else outputs

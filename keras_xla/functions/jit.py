@@ -1,7 +1,6 @@
 """`keras_xla.jit`: any function or bound method, compiled by XLA, with every compilation counted and explained."""
 
 import copy
-import dataclasses
 import functools
 import inspect
 import threading
@@ -20,8 +19,10 @@ from keras_xla.backend.steps import compile_function
 from keras_xla.diagnosis.explain import refuse_ops
 from keras_xla.functions import hf_generate
 from keras_xla.functions.arrays import as_dense, is_array, is_variable
-from keras_xla.functions.buckets import Buckets, cut_back
+from keras_xla.functions.buckets import Buckets, Padded
+from keras_xla.functions.cut_back import Followed, cut_back, followed
 from keras_xla.functions.methods import OfInstances
+from keras_xla.functions.static_values import Static, parts, structure_of
 from keras_xla.private.keras import flat_layers, mask_if_known, put_mask
 from keras_xla.private.names import otherwise
 from keras_xla.troubleshooting import explained
@@ -30,7 +31,7 @@ _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _AS_THEY_ARE = (str, bytes, bool, int, float, complex)  # of what a function returns
-# The leaves of the arguments, what `_structure` tells of each argument, and `CompiledFunction._layer_state`.
+# The leaves of the arguments, what `structure_of` tells of each argument, and `CompiledFunction._layer_state`.
 _Key = tuple[Signature, tuple, tuple]
 _layers = otherwise([])(flat_layers)
 
@@ -66,9 +67,9 @@ def jit(
         fn: What to compile: a function, a bound method or a Keras layer or model. Left out, the result is a decorator.
         buckets: The sizes that an argument is padded to, so that few shapes compile. A dict from the name of an
             argument to a dict from an axis (int, 0 or more) to its sizes: a list of ints, or `"pow2"` for the powers of
-            two. The argument is padded at the end of the axis up to the next size. Outputs that have the padded size on
-            that axis are cut back to the real one. `fn` has to give the same answer with the padding, so a reduction
-            over that axis has to mask it. By default nothing is padded.
+            two. The argument is padded at the end of the axis up to the next size. Outputs whose size follows from it
+            are cut back to the real one: `fn` is traced once more with another size to find them. `fn` has to give the
+            same answer with the padding, so a reduction over that axis has to mask it. By default nothing is padded.
         pad_value: The number to pad with, in the dtype of the argument; 0 by default.
         name: The name in the compile log (str); that of `fn` by default.
         on_recompile: `"log"` compiles whatever is new, and notes it in `keras_xla.compile_log`. With `"raise"`,
@@ -132,6 +133,7 @@ class CompiledFunction:
         self._signature = _signature(fn)
         self._buckets = Buckets(buckets, list(self._signature.parameters), self._name)
         self._executables: dict[_Key, Callable] = {}
+        self._follows: dict[_Key, Followed] = {}
         self._last: Signature | None = None
         self._last_layer: tuple = ()
         self._held: dict[tuple, list] = {}  # the variables whose ids are in keys, so that no other gets their ids
@@ -188,7 +190,8 @@ class CompiledFunction:
             TypeError: an argument is neither a tensor, nor an array, nor a structure of them, and has no hash; or the
                 function returns an object that the backend does not know, such as a generator.
             ValueError: an argument is larger than its largest bucket or lacks the axis that has buckets, or two
-                arguments of different sizes go into one bucket.
+                arguments of different sizes go into one bucket; or the padding is in an output in such a way that it
+                cannot be cut off.
         """
         if any(is_traced(x) or isinstance(x, keras.KerasTensor) for x in keras.tree.flatten((args, kwargs))):
             return self._fn(*args, **kwargs)  # a part of another compiled function, or of a functional model
@@ -197,18 +200,38 @@ class CompiledFunction:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments, padded = self._buckets.pad(bound.arguments, self._pad_value)
-        leaves, tensors = self._leaves(arguments)
-        key = leaves, tuple(map(_structure, arguments.values())), self._layer_state()
+        leaves, tensors, owners = self._leaves(arguments)
+        key = leaves, tuple(map(structure_of, arguments.values())), self._layer_state()
         executable = self._executables.get(key)
         if executable is None:
             outputs = self._compile(key, arguments, tensors)
         else:
             self._last = leaves
             outputs = executable(tensors)
-        return cut_back(outputs, padded)
+        if all(entry.size == entry.real for entry in padded):
+            return outputs
+        return cut_back(outputs, padded, self._followed(key[:2], arguments, tensors, owners, padded, outputs))
 
-    def _leaves(self, arguments: dict[str, Any]) -> tuple[Signature, list]:
-        leaves, tensors = [], []
+    def _followed(
+        self,
+        key: tuple,
+        arguments: dict[str, Any],
+        tensors: list,
+        owners: list[str],
+        padded: list[Padded],
+        outputs: Any,
+    ) -> Followed:
+        """Which axes of the outputs have the size that an argument was padded to, because `fn` makes them so."""
+        with self._lock:
+            key = *key, self._layer_state()
+            if key not in self._follows:
+                call = self._caller(arguments)
+                self._follows[key] = followed(self._name, call, tensors, owners, self._buckets, padded, outputs)
+            return self._follows[key]
+
+    def _leaves(self, arguments: dict[str, Any]) -> tuple[Signature, list, list[str]]:
+        """What the arguments are; the tensors in them, with their masks; and of which argument each is."""
+        leaves, tensors, owners = [], [], list[str]()
         for argument, value in arguments.items():
             for path, x in keras.tree.flatten_with_path(value):
                 name = argument + "".join(f"[{key!r}]" for key in path)
@@ -219,13 +242,14 @@ class CompiledFunction:
                     if (mask := mask_if_known(x)) is not None:
                         tensors.append(mask)
                         leaves.append(Leaf(f"the mask of {name}", tuple(mask.shape), mask.dtype.name))
+                    owners += [argument] * (len(tensors) - len(owners))
                 else:
                     leaves.append(Leaf(name, None, type(x).__name__, self._static(name, x)))
-        return tuple(leaves), tensors
+        return tuple(leaves), tensors, owners
 
     def _static(self, name, x):
         if is_variable(x):  # variables compare by value, and their value is not part of the executable
-            return _Static(("itself", id(x)), x)
+            return Static(("itself", id(x)), x)
         try:
             hash(x)
         except TypeError:
@@ -234,8 +258,8 @@ class CompiledFunction:
                 "hashable; it "
                 "expects tensors, numpy arrays, nested structures of them, or hashable static values."
             ) from None
-        parts = _parts(x)
-        return _Static(parts if isinstance(x, float | complex) else (x, parts), x)  # NaN equals nothing
+        known = parts(x)
+        return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
 
     def _compile(self, key: _Key, arguments: dict[str, Any], tensors: list):
         leaves, structures, _ = key
@@ -360,35 +384,6 @@ def _signature(fn: Any) -> inspect.Signature:
     return signature.replace(
         parameters=[*parameters, inspect.Parameter("training", inspect.Parameter.KEYWORD_ONLY, default=None)]
     )
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class _Static:
-    """A value that is a part of the executable: equal to those with an equal key. It keeps alive what the key names."""
-
-    key: tuple
-    value: Any = dataclasses.field(compare=False)
-
-    def __repr__(self):
-        return repr(self.value)
-
-
-def _parts(x: Any) -> tuple:
-    """What tells apart values that are equal, at any depth: 1, 1.0 and True, or 0.0 and -0.0, also in a dataclass."""
-    if isinstance(x, float | complex):
-        return type(x), repr(x)
-    if isinstance(x, tuple):
-        return type(x), *map(_parts, x)
-    if dataclasses.is_dataclass(x) and type(x).__hash__ is not object.__hash__:
-        return type(x), *(_parts(getattr(x, field.name, None)) for field in dataclasses.fields(x) if field.compare)
-    return (type(x),)
-
-
-def _structure(x: Any) -> tuple | None:
-    """Types and order in structures, which leaves do not tell: of a tuple or a list, an empty dict, a dict's keys."""
-    if isinstance(x, dict):
-        return type(x), tuple(x), tuple(map(_structure, x.values()))
-    return (type(x), tuple(map(_structure, x))) if isinstance(x, (list, tuple)) else None
 
 
 def _as_it_is(x: Any) -> Any:

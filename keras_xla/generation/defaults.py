@@ -13,7 +13,7 @@ from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.tokens import SpeechTokens
 from keras_xla.troubleshooting import warn
 
-_TOKENS = ("eos_token_id", "pad_token_id", "decoder_start_token_id")
+_TOKENS = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "bos_token_id")
 _VOCABULARIES = ("vocab_size", "decoder_vocab_size")
 _FIELDS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
 SPEECH_FIELDS = tuple(field.name for field in dataclasses.fields(SpeechOptions))
@@ -68,7 +68,7 @@ def _that_exist(ids: Any, vocab: int) -> Any:
     """A token or several, without those that no model can make: checkpoints have -1 for none, or ids of another one."""
     if isinstance(ids, (list, tuple)):
         return [each for each in ids if not isinstance(each, int) or 0 <= each < (vocab or each + 1)]
-    return None if isinstance(ids, int) and ids < 0 else ids
+    return None if isinstance(ids, int) and not 0 <= ids < (vocab or ids + 1) else ids
 
 
 def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[str, Any]:
@@ -126,6 +126,8 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
     if has_encoder and stored.get("max_length") and "max_new_tokens" not in {**options, **asked}:
         length = as_integer("max_length", stored["max_length"], 1)
         options["max_new_tokens"] = max(length - 1, 1)  # it counts the start token
+    if has_encoder and options.get("decoder_start_token_id") is None and stored.get("bos_token_id") is not None:
+        options["decoder_start_token_id"] = stored["bos_token_id"]
     merged = config.without_idle({**options, **asked})
     idle = {name: value for name, value in options.items() if name not in merged and name not in asked}
     # What is asked for comes instead of what is stored, even where that is no value an option can have.

@@ -310,6 +310,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         if config is not None and config.get_config() != type(config)().get_config():
             raise ValueError(f"Received config={config!r}; expected the default of {type(config).__name__}, or None.")
         model, before, speech = quantized(self.model, mode), self._generator.executables, self._speech
+        self._generator.pool.drop_kept(lambda kept: True)  # by chats, of the model as it was
         forget(self, "model")
         tokens, defaults = (None, None) if speech is None else (speech.tokens, speech.defaults)
         self._generate_with(model, tokens, defaults, before.on_recompile, self._text.return_prompt)

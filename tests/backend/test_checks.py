@@ -125,6 +125,23 @@ def test_the_predicate_says_what_the_kernel_says(dtype):
     same()
 
 
+def test_classes_that_there_are_not_are_among_the_best_for_xla_alone():
+    """A kernel says False of them, and raises nothing."""
+    checks, plain = checks_of(lambda i: tf.math.in_top_k(i, tf.constant([[-1.0, -2.0, -3.0]] * 2), 2), ints(0, 2))
+    assert not checks.late and holds(checks, ints(0, 2))
+    for bad in (ints(0, 3), ints(0, -1)):
+        assert not holds(checks, bad) and plain(bad).numpy().tolist() == [True, False]
+
+
+@pytest.mark.parametrize("by", [1.0, 0.5])
+def test_the_rest_of_a_division_of_fractions_may_be_more_than_the_divisor_less_one(by):
+    ids = lambda x: tf.maximum(tf.cast(tf.math.floormod(x, by) * (8 / by), tf.int32), 0)  # noqa: E731
+    checks, plain = checks_of(lambda x: gathered(ids(x)), ROWS[0] * 0)
+    assert holds(checks, ROWS[0] * 0 + 0.5 * by)
+    raised(plain, ROWS[0] * 0 + 0.9 * by)
+    assert not holds(checks, ROWS[0] * 0 + 0.9 * by)
+
+
 def test_what_is_not_a_number_becomes_no_index():
     checks, plain = checks_of(lambda x: gathered(tf.cast(tf.sigmoid(x @ COMPUTED) * 4.0, tf.int32)), ROWS)
     assert len(checks.late) == 1

@@ -94,6 +94,19 @@ def test_a_handle_of_nobodys_variable_cannot_be_undone():
     assert written.lasting == ("AssignVariableOp of what is no tf.Variable",)
 
 
+def test_a_function_of_an_imported_graph_may_do_anything():
+    spec = tf.TensorSpec((2,), tf.float32)
+    traced = tf.function(lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x * 2, lambda: x)).get_concrete_function(spec)
+    assert Effects(traced.graph).lasting == ()
+    definition, (x,), (y,) = traced.graph.as_graph_def(), traced.inputs, traced.outputs
+
+    def imported(value):
+        return tf.graph_util.import_graph_def(definition, {x.op.name: value}, [y.name])[0]
+
+    wrapped = tf.compat.v1.wrap_function(imported, [spec])
+    assert any("of a function without a graph" in kind for kind in Effects(wrapped.graph).lasting)
+
+
 def test_a_frozen_model_costs_no_copy_of_its_weights():
     model = keras.Sequential([keras.Input((4,)), layers.Dense(64, trainable=False), layers.Dense(1)])
     model.compile("adam", "mse")

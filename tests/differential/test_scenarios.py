@@ -24,6 +24,7 @@ def test_all_that_can_be_seen_is_equal(number):
     assert not found, "\n".join([*found, scenario.script()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_plain_keras_runs_every_kind(kind):
     """Two sides that refuse a model are equal, too, and show nothing."""

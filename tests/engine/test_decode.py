@@ -55,6 +55,11 @@ def test_any_of_several_eos_ids_ends_a_row():
     assert [decode(row) for row in out["sequences"]] == ["bcd_____", "gh._____"]
 
 
+def test_n_grams_that_are_longer_than_any_text_are_no_loop_without_an_end():
+    out = run(shared(), ["h"], max_new_tokens=4, eos_token_id=None, no_repeat_ngram_size=2**31 - 1)
+    assert decode(out["sequences"][0]) == ".abc"
+
+
 def test_no_eos_before_min_new_tokens():
     out = run(shared(), ["h"], max_new_tokens=5, min_new_tokens=3)
     assert out["lengths"][0] > 3 and EOS not in out["sequences"][0, :3]

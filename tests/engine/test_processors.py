@@ -59,7 +59,8 @@ def theirs(scores, prompts, made, options, source=None):
         if o.bad_words_ids:
             words = [list(word) for word in o.bad_words_ids]
             chain.append(reference.NoBadWordsLogitsProcessor(words, list(o.eos_token_id)))
-        chain.append(reference.MinLengthLogitsProcessor(o.min_length, list(o.eos_token_id)))
+        if not o.min_new_tokens:  # as in `generate`
+            chain.append(reference.MinLengthLogitsProcessor(o.min_length, list(o.eos_token_id)))
         least = reference.MinNewTokensLengthLogitsProcessor(len(prompt), o.min_new_tokens, list(o.eos_token_id))
         chain.append(least)
         if o.forced_bos_token_id is not None:

@@ -56,6 +56,15 @@ def test_static_values_are_part_of_the_executable():
     assert scale.trace_count == 4
 
 
+def test_sets_and_ranges_that_are_equal_but_not_alike_have_executables_of_their_own():
+    first = jit(lambda x, those: x * next(iter(those)))
+    signs = [np.signbit(values(first(ONES, frozenset({zero})))).all() for zero in (0.0, -0.0)]
+    assert signs == [False, True]
+    assert [first(ONES, frozenset({one})).dtype == "float32" for one in (1, True)] and first.trace_count == 4
+    stop = jit(lambda x, those: x * those.stop)
+    assert [values(stop(ONES, range(0, n, 2)))[0][0] for n in (3, 4)] == [3.0, 4.0]
+
+
 def test_arguments_keep_their_places():
     order = jit(lambda z, a, m=None: z[:, :1] * 100 + a[0] * 10 + m)
     assert values(order(ONES, np.full(5, 2, "float32"), m=np.float32(3))) == [[123.0]] * 4
@@ -419,6 +428,63 @@ def test_an_output_is_cut_once_though_it_then_has_the_size_of_another_bucket(fir
     buckets = {"x": {0: (8,)}, "y": {0: (4,)}}
     both = jit(lambda x, y: (x, y), buckets={name: buckets[name] for name in sorted(buckets, key=lambda n: n != first)})
     assert [len(out) for out in both(np.arange(4.0), np.arange(3.0))] == [4, 3]
+
+
+def test_an_output_that_only_happens_to_have_the_size_of_a_bucket_stays_whole():
+    table = np.random.default_rng(0).normal(size=(9, 8)).astype("float32")
+
+    @jit(buckets={"ids": {1: (8, 16)}})
+    def mean(ids, other):
+        mask = keras.ops.cast(ids > 0, "float32")[..., None]
+        rows = keras.ops.take(keras.ops.convert_to_tensor(table), ids, axis=0)
+        return keras.ops.sum(rows * mask, 1) / keras.ops.sum(mask, 1), other * 2
+
+    ids, other = np.arange(1, 6)[None], np.ones((2, 8), "float32")
+    made, doubled = mean(ids, other)
+    np.testing.assert_allclose(values(made), table[ids].mean(1), rtol=1e-5)
+    assert doubled.shape == (2, 8)
+    assert mean(np.arange(1, 4)[None], other)[0].shape == (1, 8) and mean.trace_count == 1
+
+
+def test_each_axis_that_follows_a_padded_one_is_cut_wherever_it_is():
+    cross = jit(
+        lambda x: (keras.ops.matmul(x, keras.ops.transpose(x)), keras.ops.transpose(x)), buckets={"x": {0: (8,)}}
+    )
+    square, turned = cross(ONES[:3])
+    assert square.shape == (3, 3) and turned.shape == (3, 3)
+    wide = np.arange(10.0, dtype="float32").reshape(5, 2)
+    np.testing.assert_allclose(values(cross(wide)[0]), wide @ wide.T)
+    np.testing.assert_allclose(values(cross(wide)[1]), wide.T)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: x[1:], lambda x: keras.ops.reshape(x, (-1,)), lambda x: keras.ops.concatenate([x, x])],
+    ids=["shorter", "flat", "joined"],
+)
+def test_padding_that_cannot_be_cut_off_is_an_error(make):
+    with pytest.raises(ValueError, match=r"its output 1 of shape \(.*\) has the padding in axis 0"):
+        jit(lambda x: (x, make(x)), buckets={"x": {0: (8,)}})(ONES[:3])
+
+
+def test_a_function_for_one_size_alone_is_cut_by_that_size():
+    only = jit(lambda x: x + np.ones((8, 1), "float32"), buckets={"x": {0: (8,)}})
+    assert only(ONES[:3]).shape == (3, 3)
+
+
+def test_a_variable_and_a_seed_change_once_a_call_with_padding():
+    calls, draw = keras.Variable(0.0), keras.random.SeedGenerator(1)
+
+    @jit(buckets={"x": {0: (8,)}})
+    def count(x):
+        calls.assign_add(1.0)
+        return x + keras.random.normal(keras.ops.shape(x), seed=draw)
+
+    other = keras.random.SeedGenerator(1)
+    first, second = count(ONES[:3]), count(ONES[:3])
+    other.next(), other.next()
+    assert values(calls) == 2 and values(draw.state) == values(other.state)
+    assert first.shape == (3, 3) and (np.array(values(first)) != values(second)).all()
 
 
 def test_two_arguments_in_one_bucket_must_have_one_size():

@@ -148,6 +148,22 @@ def test_a_search_whose_last_beams_may_make_no_token_returns_those_that_have_end
     assert out["sequences"][0, : out["lengths"][0]].tolist() == beams("gpt2", [5], **options)[0][0] == [7, 2]
 
 
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_no_beam_makes_what_all_options_forbid(renormalize, checkpoint):
+    """A beam that has made 7 may make nothing; the other one, which has made 9, may not either."""
+    allowed = [token for token in range(reference.VOCAB) if token not in (7, 9)]
+    options = dict(num_beams=2, no_repeat_ngram_size=1, max_new_tokens=8, suppress_tokens=allowed)
+    layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), tokenizer=None, pad_token_id=0, generation_config={})
+    with pytest.raises(ValueError, match="the options forbid every token"):
+        layer.generate([[5]], renormalize_logits=renormalize, **options)
+
+
+def test_a_vocabulary_that_is_smaller_than_what_beams_could_choose_from():
+    layer = XLAGenerationLayer(Fixed(np.log([0.1, 0.2, 0.3, 0.4])), max_new_tokens=2, pad_token_id=0)
+    out = layer.generate([[1]], num_beams=2, num_return_sequences=2)
+    assert out["sequences"][:, 0].tolist() == [3, 3] and sorted(out["sequences"][:, 1].tolist()) == [2, 3]
+
+
 @pytest.mark.quick_on_jax
 def test_beam_samples_with_several_ends_draw_no_more_than_the_reference():
     """Four times two of ten tokens of nearly equal chances: one that is as good as any other may be missing."""

@@ -125,10 +125,12 @@ def test_what_is_kept_of_earlier_prompts_is_never_taken_for_more_than_ran(layer,
 
 def test_nothing_compiles_again_and_the_pool_keeps_its_bound(layer):
     before, compiled = layer.generate(PROMPT), layer.trace_count
+    held = layer._generator.pool.nbytes
     for asked in range(1, 9):
         layer.generate(PROMPT, cancel=SetWhenAsked(asked))
     after = layer.generate(PROMPT)
     assert layer.trace_count == compiled and after["sequences"].tolist() == before["sequences"].tolist()
+    assert 0 < layer._generator.pool.nbytes <= held
 
 
 def test_beams_of_a_row_that_has_ended_stay_when_another_row_is_cut_off(layer, monkeypatch):

@@ -12,6 +12,7 @@ from keras_xla import XLAGenerationLayer
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
+from tests.engine.fake import Follow
 from tests.tokenizers import tiny
 
 
@@ -262,6 +263,17 @@ class TestMemory:
         gc.collect()
         assert self.kept(layer) == before and state() is None
 
+    def test_weights_of_then_are_let_go_of_when_a_chat_goes_on_with_others(self, layer):
+        old, other = layer.chat(), layer.chat()
+        old.send("Hi")
+        other.send("Hi")
+        weights = weakref.ref(layer._generator.pool._kept[weakref.ref(old._reuse)])
+        layer.model.embedding.values.assign(np.array(layer.model.embedding.values))
+        other.send("And you")
+        gc.collect()
+        assert weights() is None
+        assert [old.send("And you")] == [layer.generate(old.messages[:-1])[0]]
+
     def test_the_one_used_longest_ago_is_computed_again(self, small, monkeypatch):
         ran, run = [], small._generator.prompt_runner.prefill
         monkeypatch.setattr(
@@ -437,6 +449,16 @@ class TestSavedPrompts:
     def test_what_cannot_be_saved_is_said(self, layer, inputs, options, error, text):
         with pytest.raises(error, match=text):
             layer.save_prompt(inputs, **options)
+
+    @pytest.mark.parametrize("kind", ["an encoder-decoder", "a model with a cache of its own"])
+    def test_other_kinds_of_models_compute_their_prompts_again(self, kind, checkpoint):
+        model = Follow() if "cache" in kind else load_model(open_checkpoint(checkpoint("t5")))
+        other = XLAGenerationLayer(model, max_new_tokens=4, eos_token_id=None)
+        expected = other.generate([[5, 3]])["sequences"].tolist()
+        for _ in range(2):
+            assert other.generate([[5, 3]], reuse_prompt=True)["sequences"].tolist() == expected
+        with pytest.raises(ValueError, match=f"a prompt to save for {kind}"):
+            other.save_prompt([[5]])
 
     def test_bad_arguments(self, layer):
         with pytest.raises(TypeError, match="what save_prompt returned"):

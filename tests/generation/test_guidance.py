@@ -70,7 +70,6 @@ def test_a_row_without_guidance_among_others_is_as_if_alone(layer):
 
 
 @pytest.mark.slow
-@pytest.mark.quick("lookup")
 @pytest.mark.quick_on_jax("lookup")
 @pytest.mark.parametrize("kind", ["lookup", "assistant"])
 def test_guesses_change_nothing(layer, checkpoint, monkeypatch, kind):

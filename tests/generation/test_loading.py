@@ -235,9 +235,10 @@ def test_what_older_checkpoints_say_in_their_config_holds_and_nothing_else(check
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["config.json", "generation_config.json"])
-def test_tokens_that_no_model_makes_are_none(folder, where):
+@pytest.mark.parametrize("pad", [-1, 500_000])
+def test_tokens_that_no_model_makes_are_none(folder, where, pad):
     """Checkpoints write -1 for no padding, and ends of another vocabulary."""
-    ids = {"pad_token_id": -1, "eos_token_id": [2, 500_000]}
+    ids = {"pad_token_id": pad, "eos_token_id": [2, 500_000]}
     for name in ("config.json", "generation_config.json"):
         path, stored = without(folder, name, *ids)
         path.write_text(json.dumps(stored | (ids if name == where else {})))

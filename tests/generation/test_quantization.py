@@ -43,7 +43,6 @@ def layer(folder, request):
     return XLAGenerationLayer.from_pretrained(folder, tokenizer=tiny(), quantization=request.param)
 
 
-@pytest.mark.quick_on_jax
 @pytest.mark.quick("int4-greedy", "int8-greedy")
 @pytest.mark.parametrize(
     "options",

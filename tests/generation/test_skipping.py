@@ -55,6 +55,34 @@ def test_good_prompts_are_answered_as_without_the_bad_ones(layer):
         np.testing.assert_array_equal(out[name][[0, 2, 4]], values)
 
 
+def test_an_expression_that_cannot_be_read_costs_no_other_prompt_its_answer(layer):
+    pytest.importorskip("llguidance", reason="an extra")
+    with pytest.warns(UserWarning, match=r"1 of 2 prompts have no answer. Prompt 1: .*regex"):
+        made = layer.generate(["ab", "b"], regex=["a+", "("], on_error="skip", max_new_tokens=2)
+    assert made == [layer.generate("ab", regex="a+", max_new_tokens=2)[0], None]
+
+
+def test_a_chat_that_is_refused_is_named_by_its_number(layer):
+    good, bad = [{"role": "user", "content": "a"}], [{"role": "user", "content": "b"}]
+    template = "{% if messages[0].content == 'b' %}{{ raise_exception('no b') }}{% endif %}a"
+    with pytest.warns(UserWarning, match=r"chat template refused chat 1: .*no b"):
+        made = layer.generate([good, bad], on_error="skip", chat_template=template)
+    assert made[0] is not None and made[1] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"top_logprobs": 2}, "without output_logprobs"), ({"regex": "("}, "regex"), ({"cancel": 3}, "a threading.Event")],
+    ids=["logprobs", "regex", "cancel"],
+)
+def test_check_raises_what_generate_raises(layer, options, text):
+    if "regex" in options:
+        pytest.importorskip("llguidance", reason="an extra")
+    for call in (layer.check, layer.generate):
+        with pytest.raises((TypeError, ValueError), match=text):
+            call(["ab", "b"], on_error="skip", **options)
+
+
 def test_the_answer_of_a_bad_text_is_none(layer):
     good = layer.generate(["ab", "b"])
     with pytest.warns(UserWarning, match=r"2 of 4 prompts have no answer. Prompt 1 is empty.* Prompt 2 has \d+ tokens"):

@@ -1,11 +1,16 @@
 """Stop strings: found where Hugging Face's `generate` finds them, whatever the tokens' borders."""
 
+import functools
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.generation.text import tokenizing
 from keras_xla.generation.text.stop_strings import StopStrings
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -41,6 +46,41 @@ def test_a_row_ends_with_the_first_token_that_completes_a_stop_string(prompt, ne
         return any(end >= 0 for end in ends)
 
     assert got == next((count for count in range(1, len(new) + 1) if completed(count)), None)
+
+
+@functools.cache
+def with_byte_tokens():
+    """As Llama 2 and Mistral have it: what is not in the vocabulary is written in bytes, newlines among it."""
+    names = ["<unk>", "a", "b", *(f"<0x{byte:02X}>" for byte in "\né🎉".encode())]
+    tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, [], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>"), [b"<unk>", b"a", b"b"]
+
+
+@given(
+    st.lists(st.integers(1, 9), max_size=10),
+    st.lists(st.integers(1, 9), min_size=1, max_size=14),
+    st.sampled_from(["\n", "a\n", "🎉\n", "é", "ab"]),
+)
+@settings(max_examples=300, deadline=None)
+@example([3, 6, 7, 8], [9, 3, 1], "\n")  # a newline of the prompt in front of a character that is not whole yet
+@example([1], [6, 7, 8, 9, 6, 7, 8, 9, 3, 1], "\n")  # and one so far behind the beginning that a character is cut
+def test_tokens_of_one_byte_that_are_no_text_together_hide_nothing(prompt, new, stop):
+    tokenizer, spelled = with_byte_tokens()
+    byte_of = tokenizing.byte_tokens(tokenizer)
+    pieces = [*spelled, *(bytes([byte_of[i]]) for i in range(3, 10))]
+
+    def named(ids):
+        return tokenizing.plain(tokenizer, ids, skip_special_tokens=False)
+
+    found = StopStrings(named, [stop], np.array(prompt, np.int32), byte_of)
+
+    def completed(count):
+        whole, before = (b"".join(pieces[i] for i in [*prompt, *new[:n]]) for n in (count, count - 1))
+        return whole.find(stop.encode(), max(0, len(before) - len(stop.encode()) + 1)) >= 0
+
+    expected = next((count for count in range(1, len(new) + 1) if completed(count)), None)
+    assert found.find(np.array(new, np.int32)) == expected
 
 
 @pytest.fixture(scope="module")

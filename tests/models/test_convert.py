@@ -73,6 +73,39 @@ def test_weights_with_nan_are_named(checkpoint, tmp_path):
         XLAGenerationLayer.from_pretrained(edited(checkpoint, tmp_path, edit))
 
 
+def test_weights_that_float16_cannot_hold_are_named(checkpoint, tmp_path):
+    def edit(weights):
+        weights["model.layers.1.mlp.up_proj.weight"][3, 4] = -1e5
+
+    folder = edited(checkpoint, tmp_path, edit)
+    with pytest.raises(ValueError, match=r"float16 cannot hold: .*layers\.1\.mlp\.up_proj\.weight\. Pass dtype="):
+        XLAGenerationLayer.from_pretrained(folder, dtype="float16")
+    XLAGenerationLayer.from_pretrained(folder, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "opt-125m", "llama-tied-gqa"])
+def test_a_tied_embedding_may_be_stored_as_the_head_alone(variant, checkpoint, tmp_path):
+    """`safetensors.torch.save_model` keeps the first of the names in the alphabet."""
+
+    def edit(weights):
+        (name,) = (name for name in weights if name.endswith(("wte.weight", "embed_tokens.weight")))
+        weights["lm_head.weight"] = weights.pop(name)
+
+    other = XLAGenerationLayer.from_pretrained(edited(checkpoint, tmp_path, edit, variant), max_new_tokens=4)
+    expected = reference.generate(variant, [5, 6], max_new_tokens=4, eos_token_id=2)
+    assert other.generate([[5, 6]])["sequences"][0, : len(expected)].tolist() == expected
+
+
+def test_opt_without_its_embedding_size(checkpoint, tmp_path):
+    folder = edited(checkpoint, tmp_path, lambda weights: None, "opt-125m")
+    config = json.loads((folder / "config.json").read_text())
+    expected = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=4).generate([[5, 6]])["sequences"]
+    assert config["word_embed_proj_dim"] == config["hidden_size"]
+    (folder / "config.json").write_text(json.dumps({**config, "word_embed_proj_dim": None}))
+    made = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=4).generate([[5, 6]])["sequences"]
+    assert made.tolist() == expected.tolist()
+
+
 @pytest.mark.parametrize("prefix", ["", "transformer."])
 @pytest.mark.quick("transformer.")
 def test_names_with_or_without_the_prefix_and_with_masks_load(prefix, checkpoint, tmp_path):
@@ -87,7 +120,7 @@ def test_names_with_or_without_the_prefix_and_with_masks_load(prefix, checkpoint
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.quick("-bfloat16", "[bfloat16")
+@pytest.mark.quick("bfloat16")
 def test_half_precision_weights_are_computed_in_float32(dtype, checkpoint, tmp_path):
     model = reference.torch_model("llama2")
 

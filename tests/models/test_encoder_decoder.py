@@ -23,12 +23,12 @@ IDS = np.random.default_rng(0).integers(3, reference.VOCAB, (2, 20)).astype("int
 CLOSE = dict(atol=1e-4, rtol=1e-4)
 
 
-@pytest.fixture(params=VARIANTS)
+@pytest.fixture(scope="module", params=VARIANTS)
 def variant(request):
     return request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model(variant, checkpoint):
     return load_model(open_checkpoint(checkpoint(variant)))
 

@@ -231,6 +231,17 @@ def test_end_of_turn_ends_generation_too(tmp_path):
     assert checkpoint.config["eos_token_id"] == 2
 
 
+def test_ends_of_messages_and_control_tokens_with_a_known_name_do_so_too(tmp_path):
+    """As in llama.cpp. A word of that name is no end."""
+    fields = {
+        "tokenizer.ggml.eom_token_id": 5,
+        "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "<|endoftext|>", "<|im_end|>", "a", "<|end|>"],
+        "tokenizer.ggml.token_type": [2, 3, 3, 3, 3, 1, 1],
+    }
+    checkpoint = open_checkpoint(write_gguf(tmp_path / "m.gguf", fields=fields))
+    assert checkpoint.generation_config["eos_token_id"] == [2, 5, 3, 4]
+
+
 def test_a_tensor_of_no_known_name_keeps_it(tmp_path):
     arrays = {
         "token_embd.weight": np.zeros((96, 64), np.float32),

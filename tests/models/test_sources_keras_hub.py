@@ -138,6 +138,12 @@ def test_windows_are_seen_as_in_its_own_call(name):
     np.testing.assert_allclose(open_task(task)(ids), expected, atol=1e-4)
 
 
+def test_an_activation_that_is_cut_off_far_from_0_is_another_one(monkeypatch):
+    monkeypatch.setitem(SEQ2SEQ, "cut off", ("T5", {**SEQ2SEQ["t5"][1], "activation": keras.activations.relu6}))
+    with pytest.raises(ValueError, match="the activation 'relu6'"):
+        open_task(make(SEQ2SEQ, "cut off"))
+
+
 @tensorflow_only
 def test_tables_norms_and_biases_stand_on_the_tasks_own_memory():
     task = make(CAUSAL, "gpt2")
@@ -164,7 +170,6 @@ def test_fit_changes_the_layer_too_and_only_what_has_changed_is_copied(jit_compi
 
 
 @pytest.mark.parametrize("name", UNDESCRIBED)
-@pytest.mark.quick("gemma")
 @pytest.mark.slow
 def test_other_classes_run_through_their_own_cached_call(name):
     task = make(UNDESCRIBED, name)

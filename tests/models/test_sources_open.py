@@ -1,4 +1,5 @@
 import ast
+import json
 import pathlib
 
 import huggingface_hub
@@ -64,6 +65,8 @@ def test_hub_names(tmp_path, monkeypatch, name):
         files = [
             "config.json",
             "model.safetensors",
+            "model.fp32-00001-of-00002.safetensors",
+            "adapter_model.safetensors",
             "pytorch_model.bin",
             "onnx/config.json",
             "merges.txt",
@@ -91,6 +94,20 @@ def test_hub_names(tmp_path, monkeypatch, name):
         "source.spm",
     ]
     assert asked == {name: expected}
+
+
+def test_files_that_an_index_names_are_downloaded_whatever_they_are_called(tmp_path, monkeypatch):
+    asked = []
+
+    def snapshot_download(repo, allow_patterns, ignore_patterns):
+        asked.append(list(allow_patterns))
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "b.safetensors"}}))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        open_checkpoint("org/name")
+    assert asked[1:] == [["b.safetensors"]]
 
 
 def test_a_hub_repository_without_safetensors_gives_what_tensorflow_saved(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ import tensorflow as tf
 PLAIN = tf.function
 X = tf.constant(np.random.default_rng(0).normal(size=(8, 4)).astype("float32"))
 GENERATOR = tf.random.Generator.from_seed(1)
+DROPOUT = keras.layers.Dropout(0.5, seed=1)
 
 
 @pytest.fixture(autouse=True)
@@ -270,8 +271,9 @@ def test_other_shapes_that_are_slower_do_not_stop_those_that_are_faster(monkeypa
         (lambda x: tf.debugging.check_numerics(tf.matmul(x, x, transpose_b=True), "bad"), "checks values"),
         (lambda x: tf.TensorArray(tf.float32, 0, dynamic_size=True).write(0, x).stack(), "lists of tensors"),
         (lambda x: GENERATOR.normal([3]), "Generator"),
+        (lambda x: tf.function(lambda y: DROPOUT(y, training=True))(x) + 1, "XLA would draw other random numbers"),
     ],
-    ids=["convolution", "loop", "strings", "python", "assert", "numerics", "lists", "generator"],
+    ids=["convolution", "loop", "strings", "python", "assert", "numerics", "lists", "generator", "draws inside"],
 )
 def test_what_xla_must_not_run_runs_plainly_with_a_reason(body, why):
     log = Log()
@@ -337,6 +339,20 @@ def test_what_fails_under_xla_runs_plainly_and_is_not_tried_again():
     call_often(tf.function(count.python_function), X, tf.constant(9))
     assert reason().startswith("graph: xla failed: ")
     assert not log.new()
+
+
+def test_what_fails_under_xla_behind_a_part_that_runs_plainly_changes_nothing_twice():
+    counter = tf.Variable(0)
+
+    @tf.function
+    def drawn(x, rows):
+        counter.assign_add(1)
+        noise = tf.random.stateless_normal([8, 4], tf.stack([7, counter]))
+        return tf.reshape(x + noise, [rows, 4]) + 1
+
+    plain = tf.random.stateless_normal([8, 4], (7, 12)) + X + 1
+    assert np.allclose(call_often(drawn, X, tf.constant(9))[-1], plain, atol=1e-6)
+    assert int(counter) == 12 and reason().startswith("graph: xla failed: ")
 
 
 def test_values_that_become_shapes_are_seen_by_the_time_they_take(monkeypatch):

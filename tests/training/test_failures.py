@@ -131,6 +131,7 @@ def remembered(monkeypatch):
 
 
 @pytest.mark.parametrize("function", FAILING)
+@pytest.mark.quick("range_", "loop")
 def test_auto_trains_on_as_plain_keras_does(tried, function):
     def run(make):
         model = make(net(function))
@@ -149,6 +150,7 @@ def test_auto_evaluates_and_predicts_too(tried):
 
 
 @pytest.mark.parametrize(("function", "dropout"), [*((f, 0.0) for f in FAILING), (range_, 0.3), (loop, 0.3)])
+@pytest.mark.quick("range_", "loop")
 def test_true_names_the_layer_before_anything_has_changed(function, dropout):
     model = compile(net(function, dropout), **FORCED)
     model.optimizer.build(model.trainable_variables)

@@ -116,7 +116,6 @@ def trained_without_and_with_plainly():
 
 
 @pytest.mark.slow
-@pytest.mark.quick("xla")
 def test_lora_after_a_first_fit(way):
     log = Log()
     made = trained_without_and_with(way, ours)
@@ -158,7 +157,7 @@ def test_saving_merges_the_factors_and_training_goes_on(way, tmp_path):
     assert len(kept) == 3 and all(np.array_equal(after[path], value) for path, value in kept.items())
 
 
-@pytest.mark.quick("graph")
+@pytest.mark.quick("graph", "auto")
 def test_weights_go_to_a_model_without_lora(way, tmp_path):
     model = ours(way, with_lora(reader()))
     train(model)

@@ -19,6 +19,8 @@ from keras_xla.training.compile import compile
 from keras_xla.training.enable import disable, enable
 from tests.training.helpers import LOSS, OPTIONS, X, Y, classifier
 
+pytestmark = pytest.mark.quick_on_jax("fit", "True")  # the methods are the same on both
+
 
 @pytest.fixture
 def model():

@@ -67,6 +67,7 @@ VARIANTS = {
         {**_T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     ),
     "mt5": ("MT5", "ForConditionalGeneration", _T5),
+    "mt5-tied": ("MT5", "ForConditionalGeneration", {**_T5, "tie_word_embeddings": True}),
     "bart": ("Bart", "ForConditionalGeneration", _BART),
     "mbart": ("MBart", "ForConditionalGeneration", {**_BART, "scale_embedding": True}),
     "marian": ("Marian", "MTModel", _BART),

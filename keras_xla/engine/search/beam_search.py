@@ -4,7 +4,6 @@ Each step has `2 K` candidates (more with several end-of-sequence tokens): of th
 end, so the search never starves. Finished beams compete by log-probability / length ** length_penalty.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -45,6 +44,7 @@ class BeamSearch:
     def __init__(self, request: Request, is_eos: Any, process: Callable, width: int):
         self._request, self._is_eos, self._process, self.width = request, is_eos, process, width
         self._candidates = max(2, 1 + request.eos.shape[0]) * width
+        self._candidates = min(self._candidates, is_eos.shape[0] * width)  # there are no more
         self._early = request.early_stopping == 1
 
     @staticmethod
@@ -114,7 +114,9 @@ class BeamSearch:
         flat = self._process(flat, ops.reshape(state.running, (rows, -1)), step)
 
         def normal(flat):
-            again = functools.partial(_normalized, flat)
+            def again():  # what is off stays off: a beam that may make no token is not to come back
+                return ops.where(flat > samplers.OFF / 2, _normalized(flat), flat)
+
             return ops.cond(r.renormalize_logits, again, lambda: flat)
 
         def total(flat):

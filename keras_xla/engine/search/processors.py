@@ -148,7 +148,7 @@ def _forbid_ngrams_that_are_read(scores, context, extras):
 
 def _followers(sequence, real, context, size):
     """Which tokens of a `sequence [R, L]` stand behind the `size - 1` tokens that were made last: `[R, L]` bool."""
-    end = context.end
+    end, size = context.end, ops.minimum(size, sequence.shape[1] + 1)  # a longer one is in no sequence
 
     def before(x, fill):
         return ops.concatenate([ops.full_like(x[:, :1], fill), x[:, :-1]], axis=1)

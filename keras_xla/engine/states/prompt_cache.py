@@ -200,12 +200,17 @@ class PromptCache:
             return None
         with self._lock:
             pool, variables, saved = self._pool, self._variables, self._saved
+
+        def useless(kept: Kept) -> bool:
+            return not backend.same_weights(variables, kept.weights)
+
         kept = pool.take_kept(self)
+        stale = kept is None or useless(kept)
+        if stale:  # the others may be so, too, and each holds all weights of then
+            pool.drop_kept(useless)
         if kept is None:
             return None if saved is None else saved.take(key, chunk, ids, starts)
-        begun = None
-        if backend.same_weights(variables, kept.weights):
-            begun = kept.begins(key, chunk, ids, starts, free=True)
+        begun = None if stale else kept.begins(key, chunk, ids, starts, free=True)
         if begun is None:
             pool.give(kept.key, kept.state)
         return begun

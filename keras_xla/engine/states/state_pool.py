@@ -57,6 +57,12 @@ class StatePool:
         """What was kept for an owner, who has it from now on; None if it is not there."""
         return self._alone(self._kept.pop, weakref.ref(owner), None)
 
+    def drop_kept(self, useless: Callable[[Any], bool]) -> None:
+        """Let go of what is kept for owners and is `useless(kept)`, with all that it holds on to."""
+        for owner, kept in list(self._kept.items()):
+            if useless(kept):  # asked outside of the lock: it may take a while
+                self._alone(self._drop, owner, kept)
+
     def trim(self) -> None:
         """Keep one idle state of each size: what ran side by side once need not do so again."""
         self._alone(self._drop_more_than_one)
@@ -124,6 +130,10 @@ class StatePool:
         for each in list(self._kept)[:-1]:  # of one that is gone, Ctrl-C may have left the state here
             if each() is None or self._kept_nbytes() > self._kept_bytes:
                 self._kept.pop(each, None)
+
+    def _drop(self, owner: weakref.ref, kept: Any) -> None:
+        if self._kept.get(owner) is kept:
+            self._kept.pop(owner, None)
 
     def _kept_nbytes(self) -> int:
         return sum(kept.state.nbytes for kept in list(self._kept.values()))

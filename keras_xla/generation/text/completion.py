@@ -333,8 +333,9 @@ class Completion:
         if not self.options.stop_strings:
             return []
         prompts = self.generator.decoder_prompts(self.rows, self.options, self.decoder)
+        byte_tokens = tokenizing.byte_tokens(self._read_tokenizer())
         return [
-            StopStrings(self._named, self.options.stop_strings_of(i), prompt)
+            StopStrings(self._named, self.options.stop_strings_of(i), prompt, byte_tokens)
             for i, prompt in enumerate(prompts)
             for _ in range(copies_of(self.options))
         ]

@@ -127,7 +127,7 @@ class TextMethods:
         on_error = overrides.pop("on_error", "raise")
         check_on_error(on_error, streamer)
         if on_error == "skip":
-            Sifted(self._text, self._text.asked(inputs, self._tokenizer, self.options, overrides, **given))
+            Sifted(self._text, self._text.asked(inputs, self._tokenizer, self.options, overrides, **given)).check()
             return
         self._text.completion(inputs, self._tokenizer, self.options, overrides, **given).check(streamer)
 

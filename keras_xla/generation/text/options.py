@@ -31,7 +31,8 @@ class TextOptions:
 
     Raises:
         TypeError: A value has the wrong type.
-        ValueError: `add_generation_prompt` and `continue_final_message` are both True.
+        ValueError: `add_generation_prompt` and `continue_final_message` are both True, or one of them is in
+            `chat_template_kwargs`.
     """
 
     return_prompt: bool = False
@@ -54,6 +55,11 @@ class TextOptions:
                 raise TypeError(f"Received {name}={getattr(self, name)!r}; expected True, False or None.")
         if not isinstance(self.chat_template_kwargs, Mapping):
             raise TypeError(f"Received chat_template_kwargs={self.chat_template_kwargs!r}; expected a dict.")
+        for name in ("add_generation_prompt", "continue_final_message"):
+            if name in self.chat_template_kwargs:
+                raise ValueError(
+                    f"Received {name} in chat_template_kwargs, where it would be ignored. Pass {name}=... itself."
+                )
         if self.add_generation_prompt and self.continue_final_message:
             raise ValueError(
                 "Received add_generation_prompt=True with continue_final_message=True; a chat either goes on with its "

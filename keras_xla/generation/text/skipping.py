@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_xla.config import CONSTRAINTS
 from keras_xla.engine.batches import numbers as numbers_of
 from keras_xla.engine.checks import check_lists, negative_prompts
 from keras_xla.engine.generator import Rows
@@ -55,10 +56,19 @@ class Sifted:
             negative_prompts(self._rows, asked.options, self._negative)  # raises
         self._check_all()
 
+    def check(self) -> None:
+        """Raise for what the call asks for beside its prompts, as `answers` does."""
+        if len(good := self._good()):
+            self._completion(good)
+
+    def _good(self) -> np.ndarray:
+        """The numbers of the prompts that can be run."""
+        return np.array([i for i in range(self._count) if i not in self.bad], int)
+
     def answers(self) -> list | dict[str, np.ndarray]:
         """What `XLAGenerationLayer.generate` returns; for a bad prompt None, or no tokens and NaN as the score."""
         asked, copies = self._asked, self._asked.options.num_return_sequences
-        good = np.array([i for i in range(self._count) if i not in self.bad], int)
+        good = self._good()
         places, total = numbers_of(good, copies), self._count * copies
         completion = self._completion(good) if len(good) else None
         if asked.call["text"] is not None:
@@ -89,7 +99,8 @@ class Sifted:
 
     def _check_all(self) -> None:
         """Find the prompts that the generator cannot run: halves are checked until a half is one prompt."""
-        numbers = np.array([i for i in range(self._count) if i not in self.bad], int)
+        self._check_constraints()
+        numbers = self._good()
         if not len(numbers) or not self._problem(numbers):
             return
         self._check_options(numbers)
@@ -102,6 +113,19 @@ class Sifted:
                     search(half)
 
         search(numbers)
+
+    def _check_constraints(self) -> None:
+        """Find the prompts whose own schema, expression or grammar cannot be read."""
+        options, call = self._asked.options, self._asked.call
+        if call["tokenizer"] is None or not any(name in CONSTRAINTS for name in options.per_row):
+            return
+        grammars = call["grammars"](options.eos_token_id)
+        for i in self._good().tolist():
+            if (constraint := options.constraint_of(i)) is not None:
+                try:
+                    grammars.guide(*constraint)
+                except (TypeError, ValueError) as error:
+                    self.bad[i] = str(error)
 
     def _check_options(self, numbers: np.ndarray) -> None:
         """Raise if not even a prompt that any model can run would run with one of the prompts' options."""
@@ -155,7 +179,8 @@ class Sifted:
             return
         said = []
         for i in sorted(bad)[:_MOST_TOLD]:
-            named, found = re.subn(r"^(Prompt|Chat|Negative prompt|Decoder prompt) 0\b", rf"\1 {i}", bad[i])
+            alone = r"^(Prompt|Chat|Negative prompt|Decoder prompt|The tokenizer's chat template refused chat) 0\b"
+            named, found = re.subn(alone, rf"\1 {i}", bad[i])
             said.append(named if found else f"Prompt {i}: {named}")
         more = f" And {len(bad) - len(said)} more." if len(bad) > len(said) else ""
         warn(f"{len(bad)} of {self._count} prompts have no answer. {' '.join(said)}{more}")

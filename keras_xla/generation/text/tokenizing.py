@@ -48,14 +48,15 @@ def decoder(tokenizer: Any, prompt: np.ndarray, text: TextOptions = DEFAULTS) ->
     return decode
 
 
-def byte_tokens(tokenizer: Any) -> frozenset[int]:
-    """The ids of tokens that are a byte each, `<0x00>` to `<0xFF>`; none where there are no such tokens."""
+def byte_tokens(tokenizer: Any) -> dict[int, int]:
+    """The bytes of tokens that are one each, `<0x00>` to `<0xFF>`, by id; none where there are no such tokens."""
     names = [f"<0x{byte:02X}>" for byte in range(256)]
     if hasattr(tokenizer, "convert_tokens_to_ids"):
         ids = tokenizer.convert_tokens_to_ids(names)
     else:  # that of a KerasHub task
         ids = map(tokenizer.get_vocab().get, names)
-    return frozenset(ids) - {None, getattr(tokenizer, "unk_token_id", None)}
+    none = (None, getattr(tokenizer, "unk_token_id", None))
+    return {token: byte for byte, token in enumerate(ids) if token not in none}
 
 
 def plain(tokenizer: Any, ids: np.ndarray, skip_special_tokens: bool) -> str:

@@ -19,7 +19,7 @@ from keras_xla.models.convert.keys import Config, Keys, flag, list_of, number, p
 from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.layers.matrices import Matrix
 from keras_xla.models.layers.positions import inverse_frequencies
-from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec, RotaryPositions
+from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec, RotaryPositions
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import unmade_weights
 
@@ -51,6 +51,12 @@ ROTARY_KEYS: Keys = {
     "original_max_position_embeddings": number(None),
     "rope_freq_factors": list_of(number(1.0)),  # a key of ours, for GGUF files
 }
+_BROKEN, _LARGE = "NaN or infinity", "numbers that float16 cannot hold"
+_FIXES = {
+    _BROKEN: "Use a checkpoint of a training run that did not diverge",
+    _LARGE: 'Pass dtype="bfloat16" or "float32"',
+}
+_LARGEST_HALF = float(np.finfo("float16").max)
 _NEEDED = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "yarn": ("factor",)}
 
 
@@ -126,6 +132,11 @@ def sliding(config, window: int | None, first: int = 0) -> tuple[int | None, ...
     return tuple((window or None) if kind == "sliding_attention" else None for kind in config.layer_types)
 
 
+def embedding_of(spec: DecoderSpec, name: str) -> tuple[str, ...]:
+    """What fills a decoder's embedding: a tied checkpoint may have stored it as its head alone, or twice."""
+    return (f"{name}=lm_head.weight" if spec.tied else name,)
+
+
 def untied(spec: ModelSpec, family: Family, checkpoint) -> ModelSpec:
     """`spec` with a head of its own, if the checkpoint has one whose values are not the embedding's.
 
@@ -162,7 +173,7 @@ def load(
 
     Raises:
         ValueError: listing all missing and unexpected names and all wrong shapes at once; or all
-            weights that hold NaN or infinity.
+            weights that hold NaN or infinity, or what the dtype cannot hold.
     """
     with ThreadPoolExecutor(_READERS) as pool, unmade_weights() as unmade:
         model = build()
@@ -171,11 +182,9 @@ def load(
         values = _ReadAhead(plan, checkpoint, pool, report)
         for number, step in enumerate(plan):
             make_from(functools.partial(values.of, number), step.target, unmade)
-    if values.broken:
-        raise ValueError(
-            f"{checkpoint.path}: {len(values.broken)} weights hold NaN or infinity: {', '.join(values.broken)}. "
-            "Use a checkpoint of a training run that did not diverge."
-        )
+    for what, names in values.wrong.items():
+        fix = _FIXES[what]
+        raise ValueError(f"{checkpoint.path}: {len(names)} weights hold {what}: {', '.join(names)}. {fix}.")
     return model, plan
 
 
@@ -324,7 +333,7 @@ class _ReadAhead:
         report: Told of the bytes that have been asked for, and of all there are.
 
     Attributes:
-        broken: Names of tensors whose values are not finite.
+        wrong: Names of the tensors that hold what no weight can be, by what that is.
     """
 
     def __init__(self, plan: list[Filled], checkpoint, pool: ThreadPoolExecutor, report: Report | None):
@@ -334,15 +343,16 @@ class _ReadAhead:
         self._tell(0)
         self._reading: dict[int, Future] = {}
         self._next = 0
-        self.broken: list[str] = []
+        self.wrong: dict[str, list[str]] = {}
 
     def of(self, number: int) -> np.ndarray:
         """Of one step, once."""
         for ahead in range(self._next, min(number + 1 + _READERS, len(self._plan))):
             self._reading[ahead] = self._pool.submit(self._read, self._plan[ahead])
             self._next = ahead + 1
-        values, finite = self._reading.pop(number).result()
-        self.broken += [] if finite else self._plan[number].names
+        values, wrong = self._reading.pop(number).result()
+        if wrong:
+            self.wrong.setdefault(wrong, []).extend(self._plan[number].names)
         self._tell(self._bytes[number])
         return values
 
@@ -351,6 +361,9 @@ class _ReadAhead:
         if self._report is not None:
             self._report(self._read_bytes, sum(self._bytes))
 
-    def _read(self, step: Filled) -> tuple[np.ndarray, bool]:
+    def _read(self, step: Filled) -> tuple[np.ndarray, str | None]:
         values = _values(step, self._checkpoint)
-        return values, bool(np.isfinite(values).all())
+        if not np.isfinite(values).all():
+            return values, _BROKEN
+        narrow = _first_of(step.target).dtype == "float16" and max(values.max(), -values.min()) > _LARGEST_HALF
+        return values, _LARGE if narrow else None

@@ -1,6 +1,6 @@
 """GPT-2: learned positions, pre-norm, fused projections stored `[in, out]`."""
 
-from keras_xla.models.convert.common import Family, activation
+from keras_xla.models.convert.common import Family, activation, embedding_of
 from keras_xla.models.convert.keys import flag, generation_keys, number, text, whole
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
 
@@ -49,7 +49,7 @@ def _spec(config) -> DecoderSpec:
 
 def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
     table: dict[str, tuple[str, ...]] = {
-        "embedding": ("wte.weight",),
+        "embedding": embedding_of(spec, "wte.weight"),
         "positions": ("wpe",),
         "final_norm": ("ln_f",),
         "head": ("lm_head.weight",),

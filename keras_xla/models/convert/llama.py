@@ -1,6 +1,6 @@
 """Llama 2 and 3, SmolLM, Mistral, Qwen2 and Qwen3: one layout, a few switches."""
 
-from keras_xla.models.convert.common import ROTARY_KEYS, Family, activation, rotary, sliding
+from keras_xla.models.convert.common import ROTARY_KEYS, Family, activation, embedding_of, rotary, sliding
 from keras_xla.models.convert.keys import flag, generation_keys, list_of, number, or_null, text, whole
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, MLPSpec, NormSpec
 
@@ -108,7 +108,7 @@ def _qwen_windows(config) -> tuple[int | None, ...]:
 
 def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
     table: dict[str, tuple[str, ...]] = {
-        "embedding": ("embed_tokens.weight",),
+        "embedding": embedding_of(spec, "embed_tokens.weight"),
         "final_norm": ("norm",),
         "head": ("lm_head.weight",),
     }

@@ -1,7 +1,7 @@
 """OPT: learned positions offset by 2; 350m is post-norm with projected embeddings and no final norm."""
 
 from keras_xla.models.convert.bart import block_modules
-from keras_xla.models.convert.common import Family, activation
+from keras_xla.models.convert.common import Family, activation, embedding_of
 from keras_xla.models.convert.keys import flag, generation_keys, text, whole
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
 
@@ -51,7 +51,7 @@ def _spec(config) -> DecoderSpec:
 
 def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
     table: dict[str, tuple[str, ...]] = {
-        "embedding": ("decoder.embed_tokens.weight",),
+        "embedding": embedding_of(spec, "decoder.embed_tokens.weight"),
         "positions": ("decoder.embed_positions",),
         "project_in": ("decoder.project_in",),
         "project_out": ("decoder.project_out",),
@@ -65,7 +65,9 @@ def _modules(spec: DecoderSpec) -> dict[str, tuple[str, ...]]:
 
 _SIZES = (
     "num_hidden_layers",
-    "vocab_size*word_embed_proj_dim",
+    "vocab_size",
+    "hidden_size",
+    "?vocab_size*word_embed_proj_dim",
     "hidden_size*ffn_dim",
     "max_position_embeddings*hidden_size",
     "num_attention_heads",

@@ -89,7 +89,8 @@ def _t5(config) -> EncoderDecoderSpec:
 
 
 def _mt5(config) -> EncoderDecoderSpec:
-    return _spec(config, 1.0)
+    # PyTorch's mT5 never scales, and writes no such key; TensorFlow's does where it is tied.
+    return _spec(config, config.d_model**-0.5 if config.scale_decoder_outputs else 1.0)
 
 
 def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:

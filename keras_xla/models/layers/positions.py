@@ -33,7 +33,7 @@ def inverse_frequencies(rope: dict, head_dim: int) -> tuple[tuple[float, ...], f
     elif kind == "yarn":
         scaled, factor = _yarn(plain, rope, base, head_dim)
     if factors := rope.get("frequency_factors"):  # GGUF stores llama3's result as divisors
-        scaled = plain / np.asarray(factors, np.float32)
+        scaled = scaled / np.asarray(factors, np.float32)
     return tuple(float(f) for f in scaled), factor
 
 

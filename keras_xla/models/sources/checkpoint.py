@@ -23,7 +23,9 @@ _FILE_ENDINGS = (
     ".json",
 )
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_HUB_FILES = ("*.json", "*.safetensors", "*.model", "*.spm", "*.txt", "*.jinja")
+# Of the weights those that are opened: some repositories have them in other dtypes beside, or an adapter.
+_HUB_WEIGHTS = ("model.safetensors", "model-*.safetensors")
+_HUB_FILES = (*_HUB_WEIGHTS, "*.json", "*.model", "*.spm", "*.txt", "*.jinja")
 # Folders inside a repository hold other formats; "consolidated" is Mistral's second copy of the weights.
 _HUB_IGNORED = ("*/*", "consolidated*")
 
@@ -109,18 +111,22 @@ def _looks_like_path(text: str) -> bool:
 
 def _download(name: str) -> Path:
     """The local snapshot of a hub model; only files that can be read without running anything."""
+    from keras_xla.models.sources.safetensors_folder import missing_parts
+
+    folder = _snapshot(name, *_HUB_FILES)
+    if missing := missing_parts(folder):
+        return _snapshot(name, *missing)
+    if not any(any(folder.glob(pattern)) for pattern in _HUB_WEIGHTS):  # most have both, and one is enough
+        return _snapshot(name, "tf_model.h5")
+    return folder
+
+
+def _snapshot(name: str, *files: str) -> Path:
+    """The folder with these files of a hub model, and those that were downloaded before."""
     import huggingface_hub
 
     try:
-
-        def download(*files):
-            return Path(
-                huggingface_hub.snapshot_download(name, allow_patterns=files, ignore_patterns=list(_HUB_IGNORED))
-            )
-
-        folder = download(*_HUB_FILES)
-        if not any(folder.glob("*.safetensors")):  # most repositories have both, and one is enough
-            folder = download("tf_model.h5")
+        folder = huggingface_hub.snapshot_download(name, allow_patterns=files, ignore_patterns=list(_HUB_IGNORED))
     # The hub client and the HTTP library below it share no base class but this one.
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -129,4 +135,4 @@ def _download(name: str) -> Path:
             f"it ({type(error).__name__}: {reason}). Give a local folder or a .gguf file, or check the name, "
             "the connection, and for gated models the access token."
         ) from error
-    return folder
+    return Path(folder)

@@ -31,9 +31,10 @@ _TOKENIZER_FILES = (
     "vocab.txt",
     "spiece.model",
     "sentencepiece.bpe.model",
+    "tekken.json",
+    "tokenizer_config.json",  # alone where a tokenizer needs no vocabulary, as ByT5's of bytes
 )
 _BESIDE_THEM = (
-    "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "merges.txt",
@@ -213,20 +214,8 @@ def _weight_files(folder: Path) -> list[Path]:
     if (folder / _WEIGHTS).exists():
         return [folder / _WEIGHTS]
     if (folder / _INDEX).exists():
-        shards = _json(folder / _INDEX).get("weight_map")
-        if not isinstance(shards, dict):
-            raise ValueError(f"{folder / _INDEX} has no 'weight_map'. Download or save it again.")
-        if strange := [name for name in shards.values() if not isinstance(name, str)]:
-            raise ValueError(
-                f"{folder / _INDEX} names {reprlib.repr(strange[0])} as a file; expected a string. Download or save it "
-                "again."
-            )
-        names = sorted(set(shards.values()))
-        if outside := [name for name in names if Path(name).name != name or name in ("", ".", "..")]:
-            raise ValueError(
-                f"{folder / _INDEX} names files outside of its folder: {', '.join(outside)}. They are not opened."
-            )
-        if missing := [name for name in names if not os.path.isfile(folder / name)]:
+        names = _parts(folder)
+        if missing := missing_parts(folder):
             raise FileNotFoundError(
                 f"{folder}: {len(missing)} of the {len(names)} files named in {_INDEX} are missing: "
                 f"{', '.join(missing)}. Download them too."
@@ -242,6 +231,35 @@ def _weight_files(folder: Path) -> list[Path]:
         f"`AutoModel.from_pretrained({str(folder)!r}).save_pretrained('converted')`, the Auto class being "
         "that of the model, in an environment with torch."
     )
+
+
+def missing_parts(folder: Path) -> list[str]:
+    """The files with weights that a folder's index names, and that are not there; none without an index.
+
+    Raises:
+        ValueError: for an index that is damaged, or that names files outside of the folder.
+    """
+    if (folder / _WEIGHTS).exists() or not (folder / _INDEX).exists():
+        return []
+    return [name for name in _parts(folder) if not os.path.isfile(folder / name)]
+
+
+def _parts(folder: Path) -> list[str]:
+    """The files that a folder's index names."""
+    shards = _json(folder / _INDEX).get("weight_map")
+    if not isinstance(shards, dict):
+        raise ValueError(f"{folder / _INDEX} has no 'weight_map'. Download or save it again.")
+    if strange := [name for name in shards.values() if not isinstance(name, str)]:
+        raise ValueError(
+            f"{folder / _INDEX} names {reprlib.repr(strange[0])} as a file; expected a string. Download or save it "
+            "again."
+        )
+    names = sorted(set(shards.values()))
+    if outside := [name for name in names if Path(name).name != name or name in ("", ".", "..")]:
+        raise ValueError(
+            f"{folder / _INDEX} names files outside of its folder: {', '.join(outside)}. They are not opened."
+        )
+    return names
 
 
 def _open(file: Path) -> Any:

@@ -81,8 +81,9 @@ def generator_of(model):
     return Generator(model, **buckets, processors={**PROCESSORS, "timestamps": rules})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def generator():
+    """One for all tests that do not count what it compiles."""
     return generator_of(Parrot())
 
 
@@ -118,7 +119,8 @@ def test_the_engine_says_what_a_plain_loop_says(generator, speech):
     assert len({transcript.text for transcript in made}) > 2
 
 
-def test_batches_that_thin_out_compile_nothing_again(generator):
+def test_batches_that_thin_out_compile_nothing_again():
+    generator = generator_of(Parrot())
     ours = transcriber(EngineSpeech(generator))
     speech = SpeechOptions(return_timestamps=True, max_new_tokens=8)
     ours.transcribe(CLIPS[:4], speech, options())

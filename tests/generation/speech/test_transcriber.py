@@ -99,6 +99,7 @@ class TestAgainstTheReference:
         ],
         ids=lambda o: "-".join(map(str, o)) or "default",
     )
+    @pytest.mark.quick("weights0", "default")
     def test_long_clips(self, weights, options):
         assert self.compare(weights, **options) > 4
 

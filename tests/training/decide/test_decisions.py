@@ -18,6 +18,8 @@ from keras_xla.cache_folder import cache_folder
 from keras_xla.training.decide import decisions as store
 from keras_xla.training.decide.decisions import Decisions, Key, Times
 
+pytestmark = pytest.mark.quick_on_jax  # a file is the same on both
+
 KEY = Key("f00d", "train", "x: (8, 4) float32", "2 cores of a CPU", "keras 3", "threads=(0, 0)")
 TIMES = Times(0.01, "xla", 0.004, 1.5)
 
@@ -185,6 +187,14 @@ def test_clear_removes_the_list_of_older_versions_too(memory):
     old.write_text("{}")
     assert memory.clear() == 1
     assert memory.all() == [] and not old.exists() and memory.clear() == 0
+
+
+def test_the_folder_is_where_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.delenv("KERAS_XLA_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "keras_xla"
+    monkeypatch.setenv("KERAS_XLA_CACHE", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"
 
 
 def test_a_user_without_a_home(monkeypatch):

@@ -15,6 +15,8 @@ from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
 from tests.training.helpers import classifier
 
+pytestmark = pytest.mark.quick_on_jax  # the clock and the ways are stand-ins
+
 DENSE = StepProfile(400, 0, 8, 0, 0, (), (), "CPU", "f00d", 0.001)
 
 

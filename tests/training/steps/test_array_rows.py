@@ -259,6 +259,7 @@ class ChangesArrays(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end", "on_test_begin"])
 @pytest.mark.parametrize("split", [False, True])
+@pytest.mark.quick("True-on_train_begin", "False-on_epoch_begin", "True-on_epoch_end", "False-on_test_begin")
 def test_arrays_that_are_changed_in_place(hook, split):
     results = []
     for compile_ in (keras.Model.compile, compile):

@@ -25,7 +25,20 @@ def with_layer(layer):
     return keras.Sequential([keras.Input((20,)), layer, keras.layers.Dense(3)])
 
 
+def with_layer_of(shape, layer):
+    """Like `with_layer`, for a layer of rows of this shape."""
+    return keras.Sequential(
+        [keras.Input((20,)), keras.layers.Reshape(shape), layer, keras.layers.Flatten(), keras.layers.Dense(3)]
+    )
+
+
+def regression(metric):
+    return compiled(keras.Sequential([keras.Input((20,)), keras.layers.Dense(1)]), "mse", [metric])
+
+
 def test_models_whose_rows_are_each_alone_are_filled():
+    assert fills(compiled(with_layer_of((5, 4, 1), keras.layers.ZeroPadding2D())), "train")
+    assert fills(regression("mae"), "train")
     assert fills(compiled(classifier(dropout=0.2)), "train")
     assert fills(compiled(with_layer(keras.layers.LayerNormalization())), "test")
     assert fills(compiled(with_operation(lambda x: keras.ops.relu(x) + 1)), "test")
@@ -71,6 +84,10 @@ def one_number():
             classifier(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
         ),
         lambda: compiled(one_number(), loss="mse", metrics=[]),
+        lambda: compiled(with_layer_of((5, 4, 1), keras.layers.RandomFlip())),
+        lambda: compiled(with_layer_of((5, 4), keras.layers.Masking())),
+        lambda: regression(keras.metrics.R2Score()),
+        lambda: regression(keras.metrics.PearsonCorrelation()),
     ],
     ids=[
         "batch norm",
@@ -83,6 +100,10 @@ def one_number():
         "axis",
         "ignored",
         "one number",
+        "random image layer",
+        "mask",
+        "R2",
+        "correlation",
     ],
 )
 def test_those_whose_rows_may_depend_on_each_other_are_not(make):

@@ -68,6 +68,17 @@ def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Calla
     return run
 
 
+def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) -> list[tuple]:
+    """The shapes of the list that `call` makes of tensors of these shapes and dtypes; `()` of None in it."""
+
+    def abstract(tensors):
+        with keras.StatelessScope(initialize_variables=False):
+            return call(tensors)
+
+    made = jax.eval_shape(abstract, [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in specs])
+    return [() if x is None else tuple(x.shape) for x in made]
+
+
 def _strong(x: jax.Array) -> jax.Array:
     """Without jax's weak type, which a variable made of a Python number has until it is assigned."""
     return to_tensor(x) if x.weak_type else x

@@ -25,7 +25,8 @@ class Need(NamedTuple):
 
 
 _UNKNOWN = [Need("never")]
-_NUMERIC = frozenset({"MatrixInverse", "MatrixSolve", "SelfAdjointEigV2", "TridiagonalSolve"})  # singular, or no limit
+# Singular ones are errors, or XLA's own algorithm stops before it is as near.
+_NUMERIC = frozenset({"MatrixInverse", "MatrixSolve", "SelfAdjointEigV2", "Svd", "TridiagonalSolve"})
 _STRICT = frozenset({"InvertPermutation", "SparseToDense"})
 
 
@@ -186,6 +187,7 @@ FOUND: dict[str, Callable[[Values, tf.Operation, list[Ref]], list[Need]]] = {
     "CheckNumerics": _test("finite"),
     "CheckNumericsV2": _test("finite"),
     "SparseSoftmaxCrossEntropyWithLogits": _along(-1),
+    **dict.fromkeys(("InTopK", "InTopKV2"), _along(-1)),  # False for a class that there is not; XLA gives it a score
     "ScatterNd": _place_first,
     "DynamicPartition": lambda values, op, inputs: _index(inputs[1], op.get_attr("num_partitions")),
     "ReverseSequence": _lengths,

@@ -73,6 +73,8 @@ def _made_by(values: Values, ref: Ref, depth: int) -> Range:
         if inputs[0].tensor.dtype.is_floating and ref.tensor.dtype.is_integer:
             return ref.tensor.dtype.min, math.trunc(high) if math.isfinite(high) else high  # which a NaN becomes
         return low, high
+    if kind == "FloorMod":
+        return _rest(of(0), of(1), whole=ref.tensor.dtype.is_integer)
     if kind in _COMPUTED:
         return _COMPUTED[kind](*map(of, range(len(inputs))))
     return ANY
@@ -105,7 +107,8 @@ def _limit(values: Values, condition: Ref, counter: str, depth: int) -> float:
     if condition.op.type == "LogicalAnd":
         return min(_limit(values, part, counter, depth) for part in condition.inputs())
     if condition.op.type == "Less" and values.origin(condition.inputs()[0]) == Ref(condition.scope, counter):
-        return range_of(values, condition.inputs()[1], depth)[1] - 1
+        limit = condition.inputs()[1]
+        return range_of(values, limit, depth)[1] - (1 if limit.tensor.dtype.is_integer else 0)
     return math.inf
 
 
@@ -171,9 +174,10 @@ def _products(a: Range, b: Range) -> Range:
     return min(found), max(found)
 
 
-def _rest(x: Range, by: Range) -> Range:
-    """Of `x mod by`, with the sign of `by`."""
-    return (0, by[1] - 1 if x[1] >= by[1] else max(x[1], 0 if x[0] >= 0 else by[1] - 1)) if by[0] > 0 else ANY
+def _rest(x: Range, by: Range, whole: bool) -> Range:
+    """Of `x mod by`, with the sign of `by`, of whole numbers or of others."""
+    most = by[1] - 1 if whole else by[1]
+    return (0, most if x[1] >= by[1] else max(x[1], 0 if x[0] >= 0 else most)) if by[0] > 0 else ANY
 
 
 def _quotient(x: Range, by: Range) -> Range:
@@ -206,7 +210,6 @@ _COMPUTED: dict[str, Callable[..., Range]] = {
     "Minimum": _least,
     "Maximum": _greatest,
     "ClipByValue": lambda a, low, high: _least(_greatest(a, low), high),
-    "FloorMod": _rest,
     "FloorDiv": _quotient,
     "Floor": _rounded(math.floor),
     "Ceil": _rounded(math.ceil),

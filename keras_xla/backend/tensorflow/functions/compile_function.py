@@ -42,6 +42,13 @@ def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Calla
     return run
 
 
+def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) -> list[tuple]:
+    """The shapes of the list that `call` makes of tensors of these shapes and dtypes; `()` of None in it."""
+    trace = tf.function(call, autograph=False).get_concrete_function([tf.TensorSpec(*spec) for spec in specs])
+    outputs = tf.nest.flatten(trace.structured_outputs)
+    return [() if x is None or x.shape.rank is None else tuple(x.shape) for x in outputs]
+
+
 def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:
     """The operations of `call(inputs)` that XLA cannot compile; `keras.KerasTensor`s may stand for tensors."""
     specs = tf.nest.map_structure(_spec, inputs)

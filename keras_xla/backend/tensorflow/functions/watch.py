@@ -18,11 +18,11 @@ from keras_xla.backend.signature import Leaf
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED
 from keras_xla.backend.tensorflow.graphs.operations import operations
-from keras_xla.backend.tensorflow.partial.split import split
+from keras_xla.backend.tensorflow.partial.split import redrawn, split
 from keras_xla.backend.tensorflow.runner.executable import message_of
 from keras_xla.backend.tensorflow.runner.trace import Traced
-from keras_xla.backend.tensorflow.runner.trial import clocked, lacks_memory
-from keras_xla.private.tensorflow import captures, flat_arguments
+from keras_xla.backend.tensorflow.runner.trial import clocked, copies_of, lacks_memory
+from keras_xla.private.tensorflow import call_with, captures, flat_arguments
 
 Plain = type(tf.function(lambda: None))
 SAMPLES = 3  # timed calls in each way
@@ -99,16 +99,18 @@ class Watch:
         return self._measure(variant, plain, executable, looked)
 
     def _compile(self, variant: "_Variant", plain: Callable, arguments: list) -> Any:
+        start = time.perf_counter()
         try:
             executable = variant.build()
-            seconds, outputs = clocked(lambda: executable(arguments))
-        except Exception as error:  # before anything has run
+            variant.try_out(executable, arguments)
+            _, outputs = clocked(lambda: executable(arguments))
+        except Exception as error:
             outputs = plain()  # which raises what is wrong with the script
             self._settle(variant)
             self._policy.failed(variant.calls, message_of(error), not lacks_memory(error))
             return outputs
-        variant.executable, variant.first = executable, seconds
-        self._policy.compiled(variant.calls, seconds)
+        variant.executable, variant.first = executable, time.perf_counter() - start
+        self._policy.compiled(variant.calls, variant.first)
         return outputs
 
     def _measure(self, variant: "_Variant", plain: Callable, executable: Callable, looked: float) -> Any:
@@ -172,7 +174,7 @@ class _Variant:
         self.times: dict[str, list[float]] = {"graph": [], "xla": []}
 
     @functools.cached_property
-    def _checks(self) -> Checks:
+    def checks(self) -> Checks:
         return Checks(self.trace.concrete, self.specs)
 
     def late(self) -> str:
@@ -180,12 +182,18 @@ class _Variant:
         graph = self.trace.concrete.graph
         if not any(op.type in CHECKED for op in operations(graph)):
             return ""
-        return ", ".join(sorted({graph.get_operation_by_name(name).type for name in self._checks.late}))
+        return ", ".join(sorted({graph.get_operation_by_name(name).type for name in self.checks.late}))
 
     def build(self) -> Callable:
         """A function of the flat arguments that XLA compiles in its first call."""
-        function = tf.function(split(self._checks), autograph=False)
+        function = tf.function(split(self.checks), autograph=False)
         return function.get_concrete_function(self.specs)
+
+    def try_out(self, executable: Any, arguments: list[tf.Tensor]) -> None:
+        """Have XLA compile it: on copies of the variables that it changes, as it may fail where parts have run."""
+        if self.trace.changed and not self.trace.facts.unsafe:
+            copies = copies_of(self.trace.changed)
+            call_with(executable, (arguments,), {key: copy.handle for key, copy in copies.items()})
 
     def takes(self, arguments: list[tf.Tensor]) -> bool:
         """Whether these are arguments for which nothing in it raises; the plain function tells of others."""
@@ -193,8 +201,8 @@ class _Variant:
 
     @functools.cached_property
     def _ok(self) -> Callable | None:
-        predicate = tf.function(self._checks.predicate, autograph=False)
-        return predicate.get_concrete_function(self.specs) if self._checks.early else None
+        predicate = tf.function(self.checks.predicate, autograph=False)
+        return predicate.get_concrete_function(self.specs) if self.checks.early else None
 
 
 def _refusal(variant: _Variant, arguments: list[tf.Tensor]) -> str:
@@ -217,4 +225,6 @@ def _refusal(variant: _Variant, arguments: list[tf.Tensor]) -> str:
             return "it draws seeded random numbers (tf.random.set_seed), which would begin again"
     if late := variant.late():
         return f"it checks values ({late}), which XLA leaves out"
+    if trace.facts.random and (kinds := redrawn(variant.checks)):
+        return f"XLA would draw other random numbers ({', '.join(kinds)})"
     return ""

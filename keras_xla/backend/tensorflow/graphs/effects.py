@@ -8,7 +8,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.graphs.operations import operations, operations_of
+from keras_xla.backend.tensorflow.graphs.operations import calls_unknown, operations, operations_of
 from keras_xla.private.tensorflow import captures, variables
 
 _CALLS = frozenset({"If", "While", "Case", "StatefulPartitionedCall"})  # their functions are looked into
@@ -41,6 +41,7 @@ class Effects:
     def lasting(self) -> tuple[str, ...]:
         """Types of the operations that a trial could not undo."""
         kinds = {op.type for op in operations(self._graph) if not _can_be_undone(op)}
+        kinds |= {f"{op.type} of a function without a graph" for op in operations(self._graph) if calls_unknown(op)}
         unknown = {f"{op.type} of what is no tf.Variable" for op, variable in self._written if variable is None}
         return tuple(sorted(kinds | unknown))
 

@@ -70,6 +70,12 @@ def operations_of(op, seen: set[str] | None = None) -> Iterator:
             yield from operations(inner, seen)
 
 
+def calls_unknown(op) -> bool:
+    """Whether an operation calls a function of which no graph is at hand, as those of imported graphs may."""
+    names = [called.name for called in functions_in(op.node_def)]
+    return any(name and graph_of_function(op.graph, name) is None for name in names)
+
+
 def _user_line(op) -> str:
     """The last line of the user's own."""
     for frame in reversed(op.traceback or ()):

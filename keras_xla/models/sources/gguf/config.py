@@ -11,6 +11,18 @@ from keras_xla.models.sources.gguf.header import GGUFHeader
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ROPE_FACTORS = "rope_freqs.weight"
+_CONTROL = 3  # the type of a token that is no text
+# What ends a text or a turn whatever else a file names, as in llama.cpp.
+_ENDS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<EOT>",
+)
 
 _SCALING_KEYS = {
     "type",
@@ -26,10 +38,10 @@ _SCALING_KEYS = {
 
 
 def token_ids(fields: Fields) -> dict[str, int]:
-    """The ids of the special tokens a file names: `bos`, `eos`, `unknown`, `padding`, `eot`."""
+    """The ids of the special tokens a file names: `bos`, `eos`, `unknown`, `padding`, `eot`, `eom`."""
     # A sentencepiece vocabulary without ids means Llama's; llama.cpp reads it so too.
     ids = {"bos": 1, "eos": 2, "unknown": 0} if fields.text("tokenizer.ggml.model", None) == "llama" else {}
-    for name in ("bos", "eos", "unknown", "padding", "eot"):
+    for name in ("bos", "eos", "unknown", "padding", "eot", "eom"):
         if (value := fields.whole(f"tokenizer.ggml.{name}_token_id", None)) is not None:
             ids[name] = value
     return ids
@@ -98,11 +110,17 @@ def gguf_config(header: GGUFHeader) -> dict[str, Any]:
 
 
 def gguf_generation_config(fields: Fields) -> dict[str, Any]:
-    """The token ids that generation needs, with the end of a turn as a second end of text."""
-    config, eot = _config_ids(fields), token_ids(fields).get("eot")
-    if eot is not None and eot != config.get("eos_token_id"):
-        config["eos_token_id"] = [config["eos_token_id"], eot] if "eos_token_id" in config else eot
-    return config
+    """The token ids that generation needs; ends of turns and messages, too, are ends of text."""
+    ids = token_ids(fields)
+    named = [ids[name] for name in ("eos", "eot", "eom") if name in ids]
+    ends = list(dict.fromkeys([*named, *_known_ends(fields)]))
+    return _config_ids(fields) | ({"eos_token_id": ends if len(ends) > 1 else ends[0]} if ends else {})
+
+
+def _known_ends(fields: Fields) -> list[int]:
+    """Control tokens that end a text by their name."""
+    kinds, tokens = fields.numbers("tokenizer.ggml.token_type"), fields.texts("tokenizer.ggml.tokens", [])
+    return [int(i) for i in np.flatnonzero(kinds[: len(tokens)] == _CONTROL) if tokens[i] in _ENDS]
 
 
 def _config_ids(fields: Fields) -> dict[str, Any]:

@@ -47,4 +47,7 @@ def flat(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 def config_as_computed(config: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The config that describes what the TensorFlow class computes with the weights `names` (PyTorch's)."""
     tied = not any(name in _HEADS for name in names)  # there is a head or not, whatever the config says
-    return {**config, "tie_word_embeddings": tied, **_AS_COMPUTED.get(config["model_type"], {})}
+    computed = dict(_AS_COMPUTED.get(config["model_type"], {}), tie_word_embeddings=tied)
+    if config["model_type"] in ("t5", "mt5"):
+        computed["scale_decoder_outputs"] = tied
+    return {**config, **computed}
