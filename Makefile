@@ -14,13 +14,15 @@ ON_JAX := tests/private tests/training tests/functions tests/diagnosis $(addpref
 PARALLEL := -n 2 --dist worksteal
 test test-all coverage differential oldest transformers4 nightly: export OMP_NUM_THREADS := 1
 # Models in tests are tiny, and take longer to compile than to run: LLVM's optimizations are left to `make test-all`. Not so
-# where training is tested, which times both ways.
+# where the real policy times both ways.
+TIMED := tests/training/decide/test_real_choice.py
 test coverage: UNOPTIMIZED := XLA_FLAGS="--xla_backend_optimization_level=0 $$XLA_FLAGS"
 # All tests in several runs: $(call in_runs,python,options)
 define in_runs
 	$(UNOPTIMIZED) $(1) -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation $(2)
 	$(UNOPTIMIZED) $(1) -m pytest $(PARALLEL) tests/generation --ignore tests/generation/speech $(2)
-	$(1) -m pytest $(PARALLEL) tests/training tests/generation/speech $(2)
+	$(UNOPTIMIZED) $(1) -m pytest $(PARALLEL) tests/training tests/generation/speech --ignore $(TIMED) $(2)
+	$(1) -m pytest $(TIMED) $(2)
 endef
 
 # The slow tests of several files, each file in processes of its own, as all of them need too many mappings for one. A file

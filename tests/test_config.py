@@ -28,7 +28,6 @@ BAD = [
     (dict(early_stopping="soon", num_beams=2), ValueError, 'expected True, False or "never"'),
     (dict(early_stopping=1, num_beams=2), ValueError, 'expected True, False or "never"'),
     (dict(min_length=9, min_new_tokens=3), ValueError, "min_length=9 with min_new_tokens=3, which would ignore that"),
-    (dict(min_length=9, min_new_tokens=0), ValueError, "Pass min_new_tokens=None, or leave it out"),
     (dict(repetition_penalty=0.0), ValueError, "repetition_penalty=0.0; expected a float above 0"),
     (dict(no_repeat_ngram_size=-1), ValueError, "no_repeat_ngram_size=-1"),
     (dict(bad_words_ids=[3]), TypeError, "expected a list of lists of token ids"),
@@ -58,6 +57,7 @@ def test_min_new_tokens_come_before_min_length():
     for least in (0, 3):
         assert GenerationOptions(min_length=9).replace(min_new_tokens=least).min_length == 0
     assert GenerationOptions(min_length=9).replace(min_new_tokens=None).min_length == 9
+    assert GenerationOptions().replace(min_length=9, min_new_tokens=0).min_length == 9
     assert GenerationOptions(min_length=9, min_new_tokens=3).min_length == 0
     with pytest.raises(ValueError, match="min_length=9 with min_new_tokens=3"):
         GenerationOptions(min_new_tokens=3).replace(min_length=9)

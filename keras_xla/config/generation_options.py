@@ -46,7 +46,7 @@ class GenerationOptions:
         max_new_tokens: The most tokens that a completion may have; at least 1.
         min_new_tokens: How many tokens a completion has before an end-of-sequence token may come.
         min_length: The same, counted with the prompt (an encoder-decoder's prompt is its start token). It does not
-            hold where `min_new_tokens` is above 0.
+            hold where `min_new_tokens` is above 0, nor from where that is asked for, even if it is 0.
         num_beams: The width of the beam search; 1 is no beam search.
         length_penalty: A beam's score is its log-probability divided by its length to this power.
         early_stopping: When a beam search ends: True, as soon as there are `num_beams` finished beams; False, when
@@ -297,11 +297,11 @@ class GenerationOptions:
         alone = alone or any(overrides.get(name) is not None for name in CONSTRAINTS)
         if alone and "prompt_lookup_num_tokens" not in overrides:  # nobody has asked for it in this call
             overrides["prompt_lookup_num_tokens"] = 0
-        length, least = overrides.get("min_length"), overrides.get("min_new_tokens")
-        if least is not None:  # which comes before what the prompt counts for, even 0
+        length = overrides.get("min_length")
+        if overrides.get("min_new_tokens") is not None and not length:  # which comes before it, even 0
             overrides["min_length"] = None
         changed = dataclasses.replace(self, **overrides)
-        if length and (least is not None or changed.min_new_tokens):
+        if length and changed.min_new_tokens:
             raise ValueError(
                 f"Received min_length={length!r} with min_new_tokens={changed.min_new_tokens}, which would ignore "
                 "that. Pass min_new_tokens=None, or leave it out."

@@ -1,6 +1,7 @@
 """Shape buckets of `jit`: arguments are padded to a few sizes, and outputs cut back, so that few shapes compile."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -87,22 +88,38 @@ class Buckets:
                 )
         return arguments, padded
 
-    def other_sizes(self, padded: Sequence[Padded]) -> Iterator[dict[tuple[int, int], int]]:
-        """Sizes that the arguments could have been padded to instead, by axis and padded size; the likeliest first."""
-        found = [self._others(entry) for entry in padded]
-        for attempt in range(max(map(len, found), default=0)):
-            # Two axes of one size get different ones where they can, so that outputs tell which they follow.
-            alike = [sum(other.size == entry.size for other in padded[:i]) for i, entry in enumerate(padded)]
-            yield {
-                entry[:2]: sizes[(attempt + before) % len(sizes)]
-                for entry, sizes, before in zip(padded, found, alike, strict=True)
-            }
+    def other_sizes(self, padded: Sequence[Padded]) -> Iterator[list[dict[tuple[int, int], int]]]:
+        """Sizes that the arguments could have been padded to instead, by axis and padded size.
 
-    def _others(self, entry: Padded) -> list[int]:
+        First larger ones, then smaller ones. Of each the likeliest first: axes of one size get different ones, so that
+        outputs tell which they follow. Those of the same size are for functions whose axes have to agree.
+        """
+        for ways in ([self._larger], [self._least, self._smaller]):
+            yield [sizes for choose in ways for sizes in self._chosen(padded, choose)]
+
+    def _chosen(self, padded: Sequence[Padded], choose: Callable) -> list[dict[tuple[int, int], int]]:
+        alone: dict[tuple[int, int], int] = {}
+        for entry in padded:
+            taken = {size for other, size in alone.items() if other[1] == entry.size}
+            alone[entry[:2]] = next(size for size in choose(entry) if size not in taken)
+        alike = {entry[:2]: next(choose(entry)) for entry in padded}
+        return [alone] if alone == alike else [alone, alike]
+
+    def _listed(self, entry: Padded) -> list[int]:
         known = [axes[entry.axis] for axes in self._axes.values() if entry.axis in axes]
-        listed = {size for sizes in known if not isinstance(sizes, str) for size in sizes}
-        others = (*sorted(listed), 2 * entry.size, entry.size // 2)
-        return list(dict.fromkeys(size for size in others if size not in (0, entry.size)))
+        return sorted({size for sizes in known if not isinstance(sizes, str) for size in sizes})
+
+    def _larger(self, entry: Padded) -> Iterator[int]:
+        yield from (size for size in self._listed(entry) if size > entry.size)
+        yield from (times * entry.size for times in itertools.count(2))
+
+    def _least(self, entry: Padded) -> Iterator[int]:
+        """From 2 on: where outputs end at a limit, it is larger. And 1 goes with every size."""
+        return (size for size in itertools.count(2) if size != entry.size)
+
+    def _smaller(self, entry: Padded) -> Iterator[int]:
+        yield from (size for size in reversed(self._listed(entry)) if 1 < size < entry.size)
+        yield from (size for size in itertools.count(max(entry.size // 2, 2)) if size != entry.size)
 
     def resized(self, name: str, shape: Sequence[int], others: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
         """The shape of a padded tensor of an argument, or of its mask, with the `others` in place of its sizes."""

@@ -68,8 +68,9 @@ def jit(
         buckets: The sizes that an argument is padded to, so that few shapes compile. A dict from the name of an
             argument to a dict from an axis (int, 0 or more) to its sizes: a list of ints, or `"pow2"` for the powers of
             two. The argument is padded at the end of the axis up to the next size. Outputs whose size follows from it
-            are cut back to the real one: `fn` is traced once more with another size to find them. `fn` has to give the
-            same answer with the padding, so a reduction over that axis has to mask it. By default nothing is padded.
+            are cut back to the real one: to find them, `fn` is traced with a larger and a smaller size, too. With the
+            padding it has to give the same answer, so a reduction over that axis has to mask it. By default nothing is
+            padded.
         pad_value: The number to pad with, in the dtype of the argument; 0 by default.
         name: The name in the compile log (str); that of `fn` by default.
         on_recompile: `"log"` compiles whatever is new, and notes it in `keras_xla.compile_log`. With `"raise"`,
@@ -132,8 +133,7 @@ class CompiledFunction:
         self._name: str = name or getattr(fn, "__qualname__", "") or getattr(fn, "name", type(fn).__name__)
         self._signature = _signature(fn)
         self._buckets = Buckets(buckets, list(self._signature.parameters), self._name)
-        self._executables: dict[_Key, Callable] = {}
-        self._follows: dict[_Key, Followed] = {}
+        self._executables: dict[_Key, tuple[Callable, Followed]] = {}
         self._last: Signature | None = None
         self._last_layer: tuple = ()
         self._held: dict[tuple, list] = {}  # the variables whose ids are in keys, so that no other gets their ids
@@ -202,32 +202,15 @@ class CompiledFunction:
         arguments, padded = self._buckets.pad(bound.arguments, self._pad_value)
         leaves, tensors, owners = self._leaves(arguments)
         key = leaves, tuple(map(structure_of, arguments.values())), self._layer_state()
-        executable = self._executables.get(key)
-        if executable is None:
-            outputs = self._compile(key, arguments, tensors)
+        compiled = self._executables.get(key)
+        if compiled is None:
+            outputs, follows = self._compile(key, arguments, tensors, owners, padded)
         else:
             self._last = leaves
+            executable, follows = compiled
             outputs = executable(tensors)
-        if all(entry.size == entry.real for entry in padded):
-            return outputs
-        return cut_back(outputs, padded, self._followed(key[:2], arguments, tensors, owners, padded, outputs))
-
-    def _followed(
-        self,
-        key: tuple,
-        arguments: dict[str, Any],
-        tensors: list,
-        owners: list[str],
-        padded: list[Padded],
-        outputs: Any,
-    ) -> Followed:
-        """Which axes of the outputs have the size that an argument was padded to, because `fn` makes them so."""
-        with self._lock:
-            key = *key, self._layer_state()
-            if key not in self._follows:
-                call = self._caller(arguments)
-                self._follows[key] = followed(self._name, call, tensors, owners, self._buckets, padded, outputs)
-            return self._follows[key]
+        cut = any(entry.size != entry.real for entry in padded)
+        return cut_back(self._name, outputs, padded, follows) if cut else outputs
 
     def _leaves(self, arguments: dict[str, Any]) -> tuple[Signature, list, list[str]]:
         """What the arguments are; the tensors in them, with their masks; and of which argument each is."""
@@ -261,12 +244,15 @@ class CompiledFunction:
         known = parts(x)
         return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
 
-    def _compile(self, key: _Key, arguments: dict[str, Any], tensors: list):
+    def _compile(
+        self, key: _Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded]
+    ) -> tuple[Any, Followed]:
         leaves, structures, _ = key
         with self._lock:
             key = leaves, structures, self._layer_state()  # another thread may have built the layer
             if key in self._executables:  # another thread was faster
-                return self._executables[key](tensors)
+                executable, follows = self._executables[key]
+                return executable(tensors), follows
             change = "first call" if self._last is None else describe_change(self._last, leaves)
             other_layer = self._last_layer != self._layer_state() and "other weights, or others of them trainable"
             cause = change or other_layer or "another structure of the arguments"
@@ -279,11 +265,13 @@ class CompiledFunction:
             start = time.perf_counter()
             executable = self._executable(arguments, tensors)
             outputs = executable(tensors)
+            call = self._caller(arguments)
+            follows = followed(call, tensors, owners, self._buckets, padded, outputs) if padded else []
             events.record(self._name, "function", describe(leaves), cause, time.perf_counter() - start)
             self._last, self._last_layer = leaves, self._layer_state()  # by now the layer is built
             self._held[self._last_layer] = self._layer.weights if self._last_layer else []
-            self._executables[leaves, structures, self._last_layer] = executable
-        return outputs
+            self._executables[leaves, structures, self._last_layer] = executable, follows
+        return outputs, follows
 
     def _executable(self, arguments: dict[str, Any], tensors: list) -> Callable:
         """`fn` as a function of the list of its tensors; the static values stay as they are in `arguments`."""

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+_MANY = 1000  # of a set with more, types are told apart: it is asked at each call
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Static:
@@ -22,7 +24,7 @@ def parts(x: Any) -> tuple:
     if isinstance(x, tuple):
         return type(x), *map(parts, x)
     if isinstance(x, frozenset):
-        return type(x), frozenset(map(parts, x))
+        return type(x), frozenset(map(parts if len(x) <= _MANY else type, x))
     if isinstance(x, range | slice):
         ends = x.start, x.stop, x.step
         return type(x), ends, parts(ends)  # ranges of the same numbers are equal

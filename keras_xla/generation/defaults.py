@@ -128,6 +128,8 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
         options["max_new_tokens"] = max(length - 1, 1)  # it counts the start token
     if has_encoder and options.get("decoder_start_token_id") is None and stored.get("bos_token_id") is not None:
         options["decoder_start_token_id"] = stored["bos_token_id"]
+    if {**options, **asked}.get("min_new_tokens") is not None:  # which comes before it
+        options.pop("min_length", None)
     merged = config.without_idle({**options, **asked})
     idle = {name: value for name, value in options.items() if name not in merged and name not in asked}
     # What is asked for comes instead of what is stored, even where that is no value an option can have.

@@ -204,23 +204,6 @@ def test_steps_per_execution(steps, size, groups):
     assert max(groups) == min(steps, 72 // size + (size == 16))
 
 
-def test_a_generator_that_gives_the_same_arrays_again_with_other_values(groups):
-    def batches():
-        x, y = np.empty((8, 20), "float32"), np.empty((8,), "int32")
-        for i in range(0, 64, 8):
-            x[:], y[:] = X[i : i + 8], Y[i : i + 8]
-            yield x, y
-
-    def with_steps(compile_):
-        return lambda model, *args, **options: compile_(model, *args, steps_per_execution=4, **options)
-
-    same(
-        fitted(with_steps(compile), x=batches(), y=None, batch_size=None, epochs=1),
-        fitted(with_steps(PLAIN), x=batches(), y=None, batch_size=None, epochs=1),
-    )
-    assert max(groups) == 4
-
-
 def test_datasets_of_tensorflow_run_ahead(groups):
     import tensorflow as tf
 

@@ -472,6 +472,69 @@ def test_a_function_for_one_size_alone_is_cut_by_that_size():
     assert only(ONES[:3]).shape == (3, 3)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "most", "expected"),
+    [
+        ("pow2", 8, {5: 5, 8: 8, 9: 8, 3: 3}),
+        ("pow2", 6, {3: 3, 5: 5, 7: 6, 40: 6}),
+        ((8, 64), 16, {5: 5, 40: 16, 10: 10}),
+        ((1, 8, 32), 4, {1: 1, 3: 3, 7: 4, 20: 4}),
+    ],
+)
+def test_outputs_that_end_at_a_limit_have_the_size_that_they_would_have(sizes, most, expected):
+    some = jit(lambda x: x[:most], buckets={"x": {0: sizes}})
+    assert {rows: some(np.ones((rows, 3), "float32")).shape[0] for rows in expected} == expected
+
+
+@pytest.mark.parametrize("sizes", [{0: (8, 16), 1: (4, 8)}, {0: (8,), 1: (8,)}])
+def test_two_padded_axes_of_one_size_are_told_apart(sizes):
+    turn = jit(keras.ops.transpose, buckets={"x": sizes})
+    assert turn(np.ones((5, 7), "float32")).shape == (7, 5)
+
+
+def test_axes_that_have_to_agree_are_padded_alike_when_outputs_are_looked_at():
+    masked = jit(
+        lambda x, mask: (keras.ops.matmul(mask, x), x[:, 0] * 2),
+        buckets={"x": {1: (8, 16)}, "mask": {0: (8, 16), 1: (8, 16)}},
+    )
+    rows, first = masked(np.ones((8, 5, 8), "float32"), np.ones((5, 5), "float32"))
+    assert rows.shape == (8, 5, 8) and first.shape == (8, 8) and (np.array(values(rows)) == 5).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a loop of TensorFlow's")
+def test_an_axis_whose_size_tensorflow_does_not_know_is_cut_by_the_padded_size():
+    import tensorflow as tf
+
+    @jit(buckets={"x": {0: (8,)}})
+    def rows(x):
+        n = tf.shape(x)[0]
+        made = tf.TensorArray(tf.float32, n, element_shape=(3,))
+        return tf.while_loop(lambda i, _: i < n, lambda i, t: (i + 1, t.write(i, x[i] * 2)), (0, made))[1].stack()
+
+    assert rows(ONES[:3]).shape == (3, 3)
+
+
+def test_a_call_with_padding_waits_for_no_compilation_of_another():
+    compiling, go_on = threading.Event(), threading.Event()
+
+    def slow(x):
+        if x.shape[0] == 8:
+            compiling.set()
+            go_on.wait(30)
+        return x * 2
+
+    fast = jit(slow, buckets={"x": {0: (4, 8)}})
+    go_on.set()
+    fast(ONES[:3])
+    compiling.clear(), go_on.clear()
+    other = threading.Thread(target=fast, args=(np.ones((7, 3), "float32"),))
+    other.start()
+    assert compiling.wait(30)
+    assert fast(ONES[:3]).shape == (3, 3)
+    go_on.set()
+    other.join()
+
+
 def test_a_variable_and_a_seed_change_once_a_call_with_padding():
     calls, draw = keras.Variable(0.0), keras.random.SeedGenerator(1)
 

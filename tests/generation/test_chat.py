@@ -453,7 +453,8 @@ class TestSavedPrompts:
     @pytest.mark.parametrize("kind", ["an encoder-decoder", "a model with a cache of its own"])
     def test_other_kinds_of_models_compute_their_prompts_again(self, kind, checkpoint):
         model = Follow() if "cache" in kind else load_model(open_checkpoint(checkpoint("t5")))
-        other = XLAGenerationLayer(model, max_new_tokens=4, eos_token_id=None)
+        start = {} if "cache" in kind else {"decoder_start_token_id": 3}
+        other = XLAGenerationLayer(model, max_new_tokens=4, eos_token_id=None, **start)
         expected = other.generate([[5, 3]])["sequences"].tolist()
         for _ in range(2):
             assert other.generate([[5, 3]], reuse_prompt=True)["sequences"].tolist() == expected

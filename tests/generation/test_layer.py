@@ -540,8 +540,21 @@ def test_min_new_tokens_that_are_asked_for_come_before_a_min_length_of_the_check
     layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=14)
     for options in ({}, {"min_new_tokens": least}):
         expected = reference.generate("gpt2", [5, 6], max_new_tokens=14, **stored, **options)
-        out = layer.generate([[5, 6]], **options)
-        assert out["sequences"][0, : out["lengths"][0]].tolist() == expected
+        made = layer if not options else XLAGenerationLayer.from_pretrained(folder, max_new_tokens=14, **options)
+        for out in (layer.generate([[5, 6]], **options), made.generate([[5, 6]])):
+            assert out["sequences"][0, : out["lengths"][0]].tolist() == expected
+    again = XLAGenerationLayer.from_config(layer.get_config())
+    assert again.options.min_length == 12 and again.options == layer.options
+
+
+def test_min_new_tokens_of_a_checkpoint_come_before_its_min_length():
+    def lengths(**asked):
+        options = resolve({"min_length": 12, "min_new_tokens": 3}, asked, False, False).options
+        return options.min_length, options.min_new_tokens
+
+    assert lengths() == lengths(min_new_tokens=3) == (0, 3) and lengths(min_new_tokens=None) == (12, 0)
+    with pytest.raises(ValueError, match="min_length=9 with min_new_tokens=3"):
+        lengths(min_length=9)
 
 
 def test_an_encoder_decoder_without_a_start_token_begins_with_bos():

@@ -115,20 +115,17 @@ class Runner:
         try:
             this = self._passes.get(iterator)
             if this is None:
-                this = self._passes[iterator] = _Pass(self._fill(), copies=self._least > 1)
+                this = self._passes[iterator] = _Pass(self._fill())
         except TypeError:  # one that nobody can refer to weakly; none of Keras'
             this = _Pass(None, ahead=False)
         return this
 
 
 class _Pass:
-    """What is known of an iterator: what was read of it, and is still to be run. It does not keep the iterator.
+    """What is known of an iterator: what was read of it, and is still to be run. It does not keep the iterator."""
 
-    It `copies` batches where a generator may give the same arrays again, with other values.
-    """
-
-    def __init__(self, fill: Callable | None, ahead: bool = True, copies: bool = False):
-        self._fill, self._ahead, self._copies = fill, ahead, copies
+    def __init__(self, fill: Callable | None, ahead: bool = True):
+        self._fill, self._ahead = fill, ahead
         self._read: deque = deque()
 
     def next(self, iterator: Iterator) -> Any:
@@ -139,8 +136,6 @@ class _Pass:
                 raise item
             return item
         batch = next(iterator)
-        if self._copies:
-            batch = keras.tree.map_structure(lambda x: x.copy() if isinstance(x, np.ndarray) else x, batch)
         return batch if self._fill is None else self._fill(batch)
 
     def more(self, iterator: Iterator, kind: Any, count: int) -> list:

@@ -201,12 +201,12 @@ class PromptCache:
         with self._lock:
             pool, variables, saved = self._pool, self._variables, self._saved
 
-        def useless(kept: Kept) -> bool:
-            return not backend.same_weights(variables, kept.weights)
+        def useless(kept: Kept | None) -> bool:
+            return kept is not None and not backend.same_weights(variables, kept.weights)
 
         kept = pool.take_kept(self)
-        stale = kept is None or useless(kept)
-        if stale:  # the others may be so, too, and each holds all weights of then
+        stale = useless(kept)
+        if stale or (kept is None and useless(pool.latest_kept())):  # others, too: each holds all weights of then
             pool.drop_kept(useless)
         if kept is None:
             return None if saved is None else saved.take(key, chunk, ids, starts)

@@ -58,10 +58,18 @@ class StatePool:
         return self._alone(self._kept.pop, weakref.ref(owner), None)
 
     def drop_kept(self, useless: Callable[[Any], bool]) -> None:
-        """Let go of what is kept for owners and is `useless(kept)`, with all that it holds on to."""
-        for owner, kept in list(self._kept.items()):
-            if useless(kept):  # asked outside of the lock: it may take a while
+        """Let go of what is kept for owners and is `useless(kept)`; its state is anybody's."""
+        for owner in list(self._kept):
+            kept = self._kept.get(owner)
+            if kept is not None and useless(kept):  # asked outside of the lock: it may take a while
                 self._alone(self._drop, owner, kept)
+
+    def latest_kept(self) -> Any:
+        """What was kept last, by whomever; None if there is nothing."""
+        for owner in reversed(list(self._kept)):
+            if (kept := self._kept.get(owner)) is not None:
+                return kept
+        return None
 
     def trim(self) -> None:
         """Keep one idle state of each size: what ran side by side once need not do so again."""
@@ -131,9 +139,11 @@ class StatePool:
             if each() is None or self._kept_nbytes() > self._kept_bytes:
                 self._kept.pop(each, None)
 
-    def _drop(self, owner: weakref.ref, kept: Any) -> None:
-        if self._kept.get(owner) is kept:
+    def _drop(self, owner: weakref.ref, useless: Any) -> None:
+        kept = self._kept.get(owner)
+        if kept is not None and kept is useless:
             self._kept.pop(owner, None)
+            self._put(kept.key, kept.state)
 
     def _kept_nbytes(self) -> int:
         return sum(kept.state.nbytes for kept in list(self._kept.values()))

@@ -111,12 +111,14 @@ def _looks_like_path(text: str) -> bool:
 
 def _download(name: str) -> Path:
     """The local snapshot of a hub model; only files that can be read without running anything."""
-    from keras_xla.models.sources.safetensors_folder import missing_parts
+    from keras_xla.models.sources.safetensors_folder import INDEX, missing_parts
 
     folder = _snapshot(name, *_HUB_FILES)
     if missing := missing_parts(folder):
         return _snapshot(name, *missing)
-    if not any(any(folder.glob(pattern)) for pattern in _HUB_WEIGHTS):  # most have both, and one is enough
+    if not (folder / INDEX).exists() and not any(
+        any(folder.glob(pattern)) for pattern in _HUB_WEIGHTS
+    ):  # most have both, and one is enough
         return _snapshot(name, "tf_model.h5")
     return folder
 

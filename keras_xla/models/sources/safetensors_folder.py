@@ -19,7 +19,7 @@ from keras_xla.models.sources.tensorflow.names import config_as_computed
 from keras_xla.private.triton import refuse_triton
 
 _WEIGHTS = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
 _DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _DEEPEST = 100  # lists and objects inside of each other; a real config has a few
 _LONGEST_HEADER = 100_000_000  # bytes, as in safetensors
@@ -32,9 +32,11 @@ _TOKENIZER_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
     "tekken.json",
-    "tokenizer_config.json",  # alone where a tokenizer needs no vocabulary, as ByT5's of bytes
 )
+_CONFIG_OF_IT = "tokenizer_config.json"
+_OF_BYTES = "ByT5Tokenizer"  # which has no vocabulary
 _BESIDE_THEM = (
+    _CONFIG_OF_IT,
     "special_tokens_map.json",
     "added_tokens.json",
     "merges.txt",
@@ -55,7 +57,7 @@ class SafetensorsFolder:
         self.path = str(folder)
         self.config = _config(folder)
         self.read_tokenizer: Callable[[], Any] | None = None
-        if any((folder / name).exists() for name in _TOKENIZER_FILES):
+        if any((folder / name).exists() for name in _TOKENIZER_FILES) or _is_of_bytes(folder / _CONFIG_OF_IT):
             # By then the script may be in another folder.
             self.read_tokenizer = functools.partial(open_tokenizer, os.path.abspath(folder))
         generation = folder / "generation_config.json"
@@ -103,6 +105,14 @@ class SafetensorsFolder:
                 "the checkpoint that this one was quantized from, with quantization=... to quantize it here."
             )
         return self._file_of[name].get_tensor(name)
+
+
+def _is_of_bytes(file: Path) -> bool:
+    """Whether a tokenizer's config is all that there is of it."""
+    try:
+        return file.exists() and _json(file).get("tokenizer_class") == _OF_BYTES
+    except (ValueError, OSError):  # who needs the tokenizer is told
+        return False
 
 
 def open_tokenizer(folder: str) -> Any:
@@ -213,11 +223,11 @@ def _weight_files(folder: Path) -> list[Path]:
     """The files to read; all of them exist."""
     if (folder / _WEIGHTS).exists():
         return [folder / _WEIGHTS]
-    if (folder / _INDEX).exists():
+    if (folder / INDEX).exists():
         names = _parts(folder)
         if missing := missing_parts(folder):
             raise FileNotFoundError(
-                f"{folder}: {len(missing)} of the {len(names)} files named in {_INDEX} are missing: "
+                f"{folder}: {len(missing)} of the {len(names)} files named in {INDEX} are missing: "
                 f"{', '.join(missing)}. Download them too."
             )
         return [folder / name for name in names]
@@ -225,7 +235,7 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / tensorflow_folder.H5]
     found = sorted({file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern)})
     raise FileNotFoundError(
-        f"The folder {folder} has neither {_WEIGHTS} nor {_INDEX} nor {tensorflow_folder.H5}"
+        f"The folder {folder} has neither {_WEIGHTS} nor {INDEX} nor {tensorflow_folder.H5}"
         + (f"; it has {', '.join(found)}" if found else "")
         + ". Pickled weights (.bin, .pt) and other formats are never opened: convert them with "
         f"`AutoModel.from_pretrained({str(folder)!r}).save_pretrained('converted')`, the Auto class being "
@@ -239,25 +249,25 @@ def missing_parts(folder: Path) -> list[str]:
     Raises:
         ValueError: for an index that is damaged, or that names files outside of the folder.
     """
-    if (folder / _WEIGHTS).exists() or not (folder / _INDEX).exists():
+    if (folder / _WEIGHTS).exists() or not (folder / INDEX).exists():
         return []
     return [name for name in _parts(folder) if not os.path.isfile(folder / name)]
 
 
 def _parts(folder: Path) -> list[str]:
     """The files that a folder's index names."""
-    shards = _json(folder / _INDEX).get("weight_map")
+    shards = _json(folder / INDEX).get("weight_map")
     if not isinstance(shards, dict):
-        raise ValueError(f"{folder / _INDEX} has no 'weight_map'. Download or save it again.")
+        raise ValueError(f"{folder / INDEX} has no 'weight_map'. Download or save it again.")
     if strange := [name for name in shards.values() if not isinstance(name, str)]:
         raise ValueError(
-            f"{folder / _INDEX} names {reprlib.repr(strange[0])} as a file; expected a string. Download or save it "
+            f"{folder / INDEX} names {reprlib.repr(strange[0])} as a file; expected a string. Download or save it "
             "again."
         )
     names = sorted(set(shards.values()))
     if outside := [name for name in names if Path(name).name != name or name in ("", ".", "..")]:
         raise ValueError(
-            f"{folder / _INDEX} names files outside of its folder: {', '.join(outside)}. They are not opened."
+            f"{folder / INDEX} names files outside of its folder: {', '.join(outside)}. They are not opened."
         )
     return names
 

@@ -1,9 +1,11 @@
 """The calls of one `tf.function`: counted and timed, then run in both ways in turn, then in the faster one.
 
-Every call is a correct one, so nothing is tried that has to be undone. XLA gets the graph that TensorFlow has traced,
-and the Python function does not run again. Which trace a call needs, TensorFlow itself is asked every time.
+Every call is a correct one, so nothing is tried that has to be undone, but for one case: a function of which some runs
+beside XLA, and that changes variables, compiles on copies of them. XLA gets the graph that TensorFlow has traced, and
+the Python function does not run again. Which trace a call needs, TensorFlow itself is asked every time.
 """
 
+import contextlib
 import functools
 import re
 import threading
@@ -13,12 +15,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.backend.new_shapes import Calls
+from keras_xla.backend.new_shapes import Calls, TrialImpossible
 from keras_xla.backend.signature import Leaf
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED
 from keras_xla.backend.tensorflow.graphs.operations import operations
-from keras_xla.backend.tensorflow.partial.split import redrawn, split
+from keras_xla.backend.tensorflow.partial.split import redrawn, runs_in_parts, split
 from keras_xla.backend.tensorflow.runner.executable import message_of
 from keras_xla.backend.tensorflow.runner.trace import Traced
 from keras_xla.backend.tensorflow.runner.trial import clocked, copies_of, lacks_memory
@@ -27,6 +29,8 @@ from keras_xla.private.tensorflow import call_with, captures, flat_arguments
 Plain = type(tf.function(lambda: None))
 SAMPLES = 3  # timed calls in each way
 MOST_SHAPES = 32  # of arguments; a function with more is not for XLA
+# Without a seed, which refuses a function, nobody can tell how often these have drawn.
+_UNSEEDED_RANDOM = {"RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt", "RandomGamma"}
 _STATEFUL_RANDOM = re.compile(r"RngReadAndSkip|RngSkip|NonDeterministicInts|StatefulUniform|StatefulStandardNormal.*")
 
 
@@ -190,10 +194,12 @@ class _Variant:
         return function.get_concrete_function(self.specs)
 
     def try_out(self, executable: Any, arguments: list[tf.Tensor]) -> None:
-        """Have XLA compile it: on copies of the variables that it changes, as it may fail where parts have run."""
-        if self.trace.changed and not self.trace.facts.unsafe:
-            copies = copies_of(self.trace.changed)
-            call_with(executable, (arguments,), {key: copy.handle for key, copy in copies.items()})
+        """Compile, on copies of the variables, what XLA may fail at when other parts have changed them."""
+        changed, lasting = self.trace.changed, set(self.trace.facts.unsafe) - _UNSEEDED_RANDOM
+        if changed and not lasting and runs_in_parts(self.checks):
+            with contextlib.suppress(TrialImpossible):  # there is no memory for them: nor was there a need before
+                copies = copies_of(changed)
+                call_with(executable, (arguments,), {key: copy.handle for key, copy in copies.items()})
 
     def takes(self, arguments: list[tf.Tensor]) -> bool:
         """Whether these are arguments for which nothing in it raises; the plain function tells of others."""

@@ -90,6 +90,11 @@ def redrawn(checks: Checks, towers: bool = False) -> list[str]:
     return _Sorts(checks.graph, towers, checks).redrawn
 
 
+def runs_in_parts(checks: Checks) -> bool:
+    """Whether a step that is `split` has parts that run plainly."""
+    return any(number % 2 == 0 for number in _Sorts(checks.graph, False, checks).cut().values())
+
+
 class _Sorts:
     """What the operations of a graph are, as far as it matters for where they run.
 
