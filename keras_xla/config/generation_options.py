@@ -46,7 +46,7 @@ class GenerationOptions:
         max_new_tokens: The most tokens that a completion may have; at least 1.
         min_new_tokens: How many tokens a completion has before an end-of-sequence token may come.
         min_length: The same, counted with the prompt (an encoder-decoder's prompt is its start token). It does not
-            hold where `min_new_tokens` is above 0, nor from where that is asked for, even if it is 0.
+            hold where `min_new_tokens` is above 0, nor where that alone is asked for, even if it is 0.
         num_beams: The width of the beam search; 1 is no beam search.
         length_penalty: A beam's score is its log-probability divided by its length to this power.
         early_stopping: When a beam search ends: True, as soon as there are `num_beams` finished beams; False, when

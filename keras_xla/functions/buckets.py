@@ -91,35 +91,45 @@ class Buckets:
     def other_sizes(self, padded: Sequence[Padded]) -> Iterator[list[dict[tuple[int, int], int]]]:
         """Sizes that the arguments could have been padded to instead, by axis and padded size.
 
-        First larger ones, then smaller ones. Of each the likeliest first: axes of one size get different ones, so that
-        outputs tell which they follow. Those of the same size are for functions whose axes have to agree.
+        First larger ones; then smaller ones, where each axis gets the least of all once, as outputs may end at a limit.
+        Of each the likeliest first: all axes get sizes of their own, so that outputs tell which one they follow. Then
+        axes that have one size get another one together, as they may have to agree.
         """
-        for ways in ([self._larger], [self._least, self._smaller]):
-            yield [sizes for choose in ways for sizes in self._chosen(padded, choose)]
+        yield self._chosen(padded, self._larger)
+        for i in range(len(padded)):
+            order = [*padded[i:], *padded[:i]]
+            yield [sizes for choose in (self._least, self._smaller) for sizes in self._chosen(order, choose)]
 
     def _chosen(self, padded: Sequence[Padded], choose: Callable) -> list[dict[tuple[int, int], int]]:
         alone: dict[tuple[int, int], int] = {}
+        alike: dict[int, int] = {}
+
+        def new(entry, taken):
+            return next(size for size in choose(entry) if size != entry.size and size not in taken)
+
         for entry in padded:
-            taken = {size for other, size in alone.items() if other[1] == entry.size}
-            alone[entry[:2]] = next(size for size in choose(entry) if size not in taken)
-        alike = {entry[:2]: next(choose(entry)) for entry in padded}
-        return [alone] if alone == alike else [alone, alike]
+            alone[entry[:2]] = new(entry, set(alone.values()))
+            if entry.size not in alike:
+                alike[entry.size] = new(entry, set(alike.values()))
+        together = {entry[:2]: alike[entry.size] for entry in padded}
+        return [alone] if alone == together else [alone, together]
 
     def _listed(self, entry: Padded) -> list[int]:
         known = [axes[entry.axis] for axes in self._axes.values() if entry.axis in axes]
         return sorted({size for sizes in known if not isinstance(sizes, str) for size in sizes})
 
     def _larger(self, entry: Padded) -> Iterator[int]:
-        yield from (size for size in self._listed(entry) if size > entry.size)
-        yield from (times * entry.size for times in itertools.count(2))
+        """The nearest first: what a function does for each entry takes time, and memory."""
+        yield from sorted({2 * entry.size, *(size for size in self._listed(entry) if size > entry.size)})
+        yield from (times * entry.size for times in itertools.count(3))
 
     def _least(self, entry: Padded) -> Iterator[int]:
         """From 2 on: where outputs end at a limit, it is larger. And 1 goes with every size."""
-        return (size for size in itertools.count(2) if size != entry.size)
+        return itertools.count(2)
 
     def _smaller(self, entry: Padded) -> Iterator[int]:
         yield from (size for size in reversed(self._listed(entry)) if 1 < size < entry.size)
-        yield from (size for size in itertools.count(max(entry.size // 2, 2)) if size != entry.size)
+        yield from itertools.count(max(entry.size // 2, 2))
 
     def resized(self, name: str, shape: Sequence[int], others: Mapping[tuple[int, int], int]) -> tuple[int, ...]:
         """The shape of a padded tensor of an argument, or of its mask, with the `others` in place of its sizes."""

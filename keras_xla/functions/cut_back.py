@@ -1,19 +1,22 @@
 """Outputs of a function whose arguments were padded, cut back to what they would have been without."""
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
 from keras_xla.backend.steps import cut, output_shapes
-from keras_xla.functions.arrays import is_array
+from keras_xla.functions.arrays import is_array, is_variable
 from keras_xla.functions.buckets import Buckets, Padded
 from keras_xla.private.keras import mask_if_known, put_mask
 
 # Of each output, which of its axes follow which padded one: the axis of the output, then axis and size of the argument.
 # Or, for an output that cannot be cut back, the reason.
 Followed = list[list[tuple[int, tuple[int, int]]] | str]
+_OTHERS = (
+    "the number of its outputs, or of their axes, depends on the padding; expected as many for each size. Do without "
+    "buckets there."
+)
 
 
 def followed(
@@ -21,8 +24,9 @@ def followed(
 ) -> Followed:
     """Which axes of the outputs have the size of a padded axis because the function makes them so.
 
-    It is traced once more, as if the arguments had been padded to a larger size, and once as if to a smaller one. Where
-    it cannot be, the axes count that have the padded size.
+    It is traced once more, as if the arguments had been padded to a larger size, and once as if to a smaller one. An
+    axis that changes has to do so as an argument's does, up to a limit. Where the function cannot be traced, the axes
+    count that have the padded size.
 
     Args:
         call: The function, with a list of its tensors.
@@ -36,48 +40,63 @@ def followed(
 
     def flat(tensors):
         leaves = [x.value if isinstance(x, keras.Variable) else x for x in keras.tree.flatten(call(tensors))]
-        return [x if is_array(x) else None for x in leaves]
-
-    def traced(sizes):
-        """The shapes of the outputs for these sizes; None for a function that is not for them."""
-        specs = [(buckets.resized(owner, x.shape, sizes), x.dtype) for owner, x in zip(owners, tensors, strict=True)]
-        try:
-            others = output_shapes(flat, specs)
-        except Exception:
-            return None
-        return others if list(map(len, others)) == list(map(len, shapes)) else None
+        return [x if is_array(x) or is_variable(x) else None for x in leaves]
 
     found = []
     for attempts in buckets.other_sizes(padded):
-        others = ((sizes, traced(sizes)) for sizes in attempts)
-        found += list(itertools.islice((pair for pair in others if pair[1] is not None), 1))
+        for sizes in attempts:
+            specs = [
+                (buckets.resized(owner, x.shape, sizes), x.dtype) for owner, x in zip(owners, tensors, strict=True)
+            ]
+            try:
+                others = output_shapes(flat, specs)
+            except Exception:  # a function may be for some sizes only
+                continue
+            pairs = zip(others, shapes, strict=False)
+            if len(others) != len(shapes) or any(other is not None and len(other) != len(x) for other, x in pairs):
+                return [_OTHERS] * len(shapes)
+            found.append((sizes, others))
+            break
     return [
         _of_one(i, shape, [(sizes, others[i]) for sizes, others in found], padded) for i, shape in enumerate(shapes)
     ]
 
 
 def _of_one(
-    number: int, shape: tuple, found: list[tuple[dict[tuple[int, int], int], tuple]], padded: Sequence[Padded]
+    number: int, shape: tuple, found: list[tuple[dict[tuple[int, int], int], tuple | None]], padded: Sequence[Padded]
 ) -> list[tuple[int, tuple[int, int]]] | str:
     """Of one output: its shapes where the arguments are padded to other sizes are `found`."""
     axes = []
     for axis, size in enumerate(shape):
-        seen = [(sizes, other[axis]) for sizes, other in found if other[axis] is not None]
+        seen = [(sizes, other[axis]) for sizes, other in found if other is not None and other[axis] is not None]
         if not seen:  # nobody knows, as in a loop of TensorFlow's: then equal sizes count
             axes += [(axis, entry[:2]) for entry in padded if entry[:2] == (axis, size)]
-            continue
-        follows = [
-            entry for sizes, other in seen if other != size for entry, instead in sizes.items() if instead == other
-        ]
-        if follows:
-            axes.append((axis, next((entry for entry in follows if entry[0] == axis), follows[0])))
-        elif all(other != size for _, other in seen):
-            return (
-                f"its output {number} of shape {shape} has the padding in axis {axis}, which has not the size of any "
-                "of them; expected the size of an axis that has buckets, so that it can be cut back. Return it in that "
-                "shape, or do without buckets there."
-            )
+        elif any(other != size for _, other in seen):
+            entries = [
+                entry[:2]
+                for entry in padded
+                if all(_follows(size, other, entry.size, sizes[entry[:2]]) for sizes, other in seen)
+            ]
+            if not entries:
+                return (
+                    f"its output {number} of shape {shape} has the padding in axis {axis}, which has not the size of "
+                    "any of them; expected the size of an axis that has buckets, so that it can be cut back. Return it "
+                    "in that shape, or do without buckets there."
+                )
+            # Of several that fit, the one that it follows without a limit.
+            exact = {entry: sum(other == sizes[entry] for sizes, other in seen) for entry in entries}
+            axes.append((axis, max(entries, key=lambda entry: (exact[entry], entry[0] == axis))))
     return axes
+
+
+def _follows(size: int, other: int, padded: int, instead: int) -> bool:
+    """Whether an output's `size`, and the `other` one, may be those of an axis of an argument, or a limit for them.
+
+    The axis is `padded`, or to the size `instead`.
+    """
+    if size == padded:
+        return other == instead if instead < padded else size <= other <= instead
+    return size < padded and other == min(instead, size)
 
 
 def cut_back(who: str, outputs: Any, padded: Sequence[Padded], follows: Followed) -> Any:

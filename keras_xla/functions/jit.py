@@ -134,6 +134,7 @@ class CompiledFunction:
         self._signature = _signature(fn)
         self._buckets = Buckets(buckets, list(self._signature.parameters), self._name)
         self._executables: dict[_Key, tuple[Callable, Followed]] = {}
+        self._follows: dict[tuple, Followed] = {}
         self._last: Signature | None = None
         self._last_layer: tuple = ()
         self._held: dict[tuple, list] = {}  # the variables whose ids are in keys, so that no other gets their ids
@@ -204,13 +205,28 @@ class CompiledFunction:
         key = leaves, tuple(map(structure_of, arguments.values())), self._layer_state()
         compiled = self._executables.get(key)
         if compiled is None:
-            outputs, follows = self._compile(key, arguments, tensors, owners, padded)
+            key, outputs, follows = self._compile(key, arguments, tensors, owners, padded)
         else:
             self._last = leaves
             executable, follows = compiled
             outputs = executable(tensors)
-        cut = any(entry.size != entry.real for entry in padded)
-        return cut_back(self._name, outputs, padded, follows) if cut else outputs
+        varied = [entry for entry in padded if entry.size != entry.real]
+        if not varied:
+            return outputs
+        if len(varied) < len(padded) and any(isinstance(each, str) for each in follows):
+            follows = self._followed(key, arguments, tensors, owners, varied, outputs)
+        return cut_back(self._name, outputs, padded, follows)
+
+    def _followed(
+        self, key: _Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded], outputs: Any
+    ) -> Followed:
+        """See `followed`: of some of the axes that have buckets, where others are of a bucket's size already."""
+        some = key, tuple(entry[:2] for entry in padded)
+        if some not in self._follows:
+            with self._lock:
+                call = self._caller(arguments)
+                self._follows[some] = followed(call, tensors, owners, self._buckets, padded, outputs)
+        return self._follows[some]
 
     def _leaves(self, arguments: dict[str, Any]) -> tuple[Signature, list, list[str]]:
         """What the arguments are; the tensors in them, with their masks; and of which argument each is."""
@@ -246,13 +262,13 @@ class CompiledFunction:
 
     def _compile(
         self, key: _Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded]
-    ) -> tuple[Any, Followed]:
+    ) -> tuple[_Key, Any, Followed]:
         leaves, structures, _ = key
         with self._lock:
             key = leaves, structures, self._layer_state()  # another thread may have built the layer
             if key in self._executables:  # another thread was faster
                 executable, follows = self._executables[key]
-                return executable(tensors), follows
+                return key, executable(tensors), follows
             change = "first call" if self._last is None else describe_change(self._last, leaves)
             other_layer = self._last_layer != self._layer_state() and "other weights, or others of them trainable"
             cause = change or other_layer or "another structure of the arguments"
@@ -270,8 +286,9 @@ class CompiledFunction:
             events.record(self._name, "function", describe(leaves), cause, time.perf_counter() - start)
             self._last, self._last_layer = leaves, self._layer_state()  # by now the layer is built
             self._held[self._last_layer] = self._layer.weights if self._last_layer else []
-            self._executables[leaves, structures, self._last_layer] = executable, follows
-        return outputs, follows
+            key = leaves, structures, self._last_layer
+            self._executables[key] = executable, follows
+        return key, outputs, follows
 
     def _executable(self, arguments: dict[str, Any], tensors: list) -> Callable:
         """`fn` as a function of the list of its tensors; the static values stay as they are in `arguments`."""

@@ -459,8 +459,15 @@ def test_each_axis_that_follows_a_padded_one_is_cut_wherever_it_is():
 
 @pytest.mark.parametrize(
     "make",
-    [lambda x: x[1:], lambda x: keras.ops.reshape(x, (-1,)), lambda x: keras.ops.concatenate([x, x])],
-    ids=["shorter", "flat", "joined"],
+    [
+        lambda x: x[1:],
+        lambda x: x[::2],
+        lambda x: keras.ops.reshape(x, (-1,)),
+        lambda x: keras.ops.concatenate([x, x]),
+        lambda x: keras.ops.pad(x, [[0, -x.shape[0] % 4], [0, 0]]),
+        lambda x: x[: min(x.shape[0] // 2, 4)],
+    ],
+    ids=["shorter", "thinned", "flat", "joined", "rounded up", "half of it up to a limit"],
 )
 def test_padding_that_cannot_be_cut_off_is_an_error(make):
     with pytest.raises(ValueError, match=r"its output 1 of shape \(.*\) has the padding in axis 0"):
@@ -490,6 +497,61 @@ def test_outputs_that_end_at_a_limit_have_the_size_that_they_would_have(sizes, m
 def test_two_padded_axes_of_one_size_are_told_apart(sizes):
     turn = jit(keras.ops.transpose, buckets={"x": sizes})
     assert turn(np.ones((5, 7), "float32")).shape == (7, 5)
+
+
+def test_two_padded_axes_of_other_sizes_are_told_apart():
+    for sizes in ({0: "pow2", 1: "pow2"}, {0: (4, 8, 16), 1: (2, 4, 8)}):
+        turn = jit(lambda x: (keras.ops.transpose(x), keras.ops.arange(x.shape[1])), buckets={"x": sizes})
+        for shape in ((5, 3), (3, 5), (8, 3), (5, 4)):
+            turned, columns = turn(np.ones(shape, "float32"))
+            assert turned.shape == shape[::-1] and columns.shape == shape[1:]
+
+
+def test_limits_of_several_axes():
+    some = jit(lambda x: (x[:, :3], x[:4]), buckets={"x": {0: (4, 8), 1: (8,)}})
+    for rows, columns in ((3, 2), (3, 5), (7, 2), (8, 8)):
+        assert [out.shape for out in some(np.ones((rows, columns), "float32"))] == [
+            (rows, min(columns, 3)),
+            (min(rows, 4), columns),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape", "multiple"),
+    [({0: (8,), 1: (8,)}, (5, 7), 8), ({0: (2,), 1: (2,)}, (2, 1), 1), ({0: (8, 16), 1: (8, 16)}, (10, 13), 8)],
+)
+def test_axes_are_told_apart_though_the_function_is_for_few_sizes(sizes, shape, multiple):
+    def turned(x):
+        if any(size % multiple for size in x.shape):
+            raise ValueError("not for this size")
+        return keras.ops.transpose(x)
+
+    assert jit(turned, buckets={"x": sizes})(np.ones(shape, "float32")).shape == shape[::-1]
+
+
+def test_arguments_in_buckets_of_their_own_are_told_apart():
+    both = jit(lambda x, y: (x, y), buckets={"x": {0: "pow2"}, "y": {0: (8, 64)}})
+    assert [len(out) for out in both(np.arange(10.0), np.arange(5.0))] == [10, 5]
+
+
+def test_an_axis_that_is_of_a_buckets_size_already_may_become_anything():
+    thinned = jit(lambda x: x[:, ::2], buckets={"x": {0: "pow2", 1: "pow2"}})
+    assert thinned(np.ones((8, 4), "float32")).shape == (8, 2)
+    assert thinned(np.ones((5, 4), "float32")).shape == (5, 2)
+    with pytest.raises(ValueError, match="has the padding in axis 1"):
+        thinned(np.ones((5, 3), "float32"))
+
+
+def test_a_variable_that_is_returned_stays_whole():
+    table = keras.Variable(np.ones((8, 2), "float32"))
+    turned, same = jit(lambda x: (keras.ops.transpose(x), table), buckets={"x": {0: (8,)}})(ONES[:3, :2])
+    assert turned.shape == (2, 3) and same.shape == (8, 2)
+
+
+def test_as_many_outputs_as_rows_are_an_error():
+    for rows in (keras.ops.unstack, lambda x: x[0] if x.shape[0] == 8 else x):
+        with pytest.raises(ValueError, match="the number of its outputs, or of their axes, depends on the padding"):
+            jit(lambda x, rows=rows: rows(x), buckets={"x": {0: (8,)}})(ONES[:3])
 
 
 def test_axes_that_have_to_agree_are_padded_alike_when_outputs_are_looked_at():

@@ -108,8 +108,7 @@ class Decisions:
     def clear(self) -> int:
         """Remove everything; how many decisions that were."""
         files = list(self.folder.glob("*.json"))
-        of_older_versions = self.folder.with_suffix(".json")
-        for path in [*files, *self.folder.glob("*.new"), of_older_versions]:
+        for path in [*files, *self.folder.glob("*.new")]:
             path.unlink(missing_ok=True)
         return len(files)
 

@@ -181,12 +181,10 @@ def test_who_measured_is_told():
     assert dataclasses.replace(TIMES, run="another").source == "measured in an earlier run"
 
 
-def test_clear_removes_the_list_of_older_versions_too(memory):
+def test_clear_removes_all(memory):
     put(memory)
-    old = memory.folder.with_suffix(".json")
-    old.write_text("{}")
     assert memory.clear() == 1
-    assert memory.all() == [] and not old.exists() and memory.clear() == 0
+    assert memory.all() == [] and memory.clear() == 0
 
 
 def test_the_folder_is_where_the_environment_says(monkeypatch, tmp_path):

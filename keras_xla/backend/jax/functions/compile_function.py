@@ -68,14 +68,15 @@ def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Calla
     return run
 
 
-def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) -> list[tuple]:
+def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) -> list[tuple | None]:
     """The shapes of the list that `call` makes of tensors of these shapes and dtypes; `()` of None in it."""
 
     def abstract(tensors):
         with keras.StatelessScope(initialize_variables=False):
             return call(tensors)
 
-    made = jax.eval_shape(abstract, [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in specs])
+    with keras.StatelessScope():  # as above, for layers that are built for these shapes alone
+        made = jax.eval_shape(abstract, [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in specs])
     return [() if x is None else tuple(x.shape) for x in made]
 
 

@@ -42,11 +42,14 @@ def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Calla
     return run
 
 
-def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) -> list[tuple]:
-    """The shapes of the list that `call` makes of tensors of these shapes and dtypes; `()` of None in it."""
+def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) -> list[tuple | None]:
+    """The shapes of the list that `call` makes of tensors of these shapes and dtypes; `()` of None in it.
+
+    None stands for a shape, or a size, that is not known before the function runs.
+    """
     trace = tf.function(call, autograph=False).get_concrete_function([tf.TensorSpec(*spec) for spec in specs])
     outputs = tf.nest.flatten(trace.structured_outputs)
-    return [() if x is None or x.shape.rank is None else tuple(x.shape) for x in outputs]
+    return [() if x is None else None if x.shape.rank is None else tuple(x.shape) for x in outputs]
 
 
 def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:
