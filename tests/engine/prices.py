@@ -11,6 +11,7 @@ def check_always(monkeypatch):
     monkeypatch.setattr(RunTimes, "wanting", False)
     monkeypatch.setattr(RunTimes, "tried", None)
     monkeypatch.setattr(RunTimes, "unmixed", 0)
+    monkeypatch.setattr(RunTimes, "may_read", True)
     set_to(monkeypatch, 0.01, "price", "least")
 
 

@@ -13,7 +13,16 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.runs import speculation
-from keras_xla.engine.runs.speculation import MARGIN, PATIENCE, PATIENCE_OF_READER, PLAIN_EVERY, PRICE, RunTimes
+from keras_xla.engine.runs.speculation import (
+    FREE_READINGS,
+    MARGIN,
+    MOST_READINGS,
+    PATIENCE,
+    PATIENCE_OF_READER,
+    PLAIN_EVERY,
+    PRICE,
+    RunTimes,
+)
 from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.search.prompt_lookup import LONGEST, look_up
 from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK, sizes_of
@@ -352,6 +361,31 @@ def test_a_generation_begins_with_what_another_had_left_within_limits():
     assert times.free == LEAST_FREE
     times.left(np.array([1.5, 99.0]))
     assert times.free == (1.5, FREE_CHECKS[1])
+
+
+def test_an_assistant_reads_on_while_what_it_has_gained_pays_for_that():
+    times = RunTimes(reads=True)
+    times.took(None, 3, 1)
+    times.took(4.0, 4, 0)
+    times.took(2.0, 0, 1)
+    price = times.price[0]
+    for _ in range(FREE_READINGS):
+        assert times.may_read
+        times.read(30.0 + 2 + 3 * (1 + price), 2, 3)  # two runs without guesses and three with
+        times.earn(-30.0)
+    assert times.reading == pytest.approx(30.0) and not times.may_read
+    times.earn(29.0 * FREE_READINGS)
+    assert not times.may_read
+    times.earn(1e6)
+    assert times.may_read
+    times.earn(-30.0 * MOST_READINGS - 1)
+    assert not times.may_read
+
+
+def test_guesses_from_the_prompt_read_nothing():
+    times = RunTimes()
+    times.earn(-1e6)
+    assert times.may_read and times.reading == 0
 
 
 def test_many_texts_that_nobody_can_guess_cost_less_each(steady):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_xla.engine.runs.speculation import RunTimes
 from keras_xla.engine.runs.watch import Watch
 from tests.engine.prices import check_always, set_to
 from tests.generation.guessing import layer_of, runs_of, same
@@ -49,6 +50,21 @@ def test_a_model_that_thinks_alike_guesses_all_tokens(layer, options):
     options = dict(num_assistant_tokens=4, max_new_tokens=30, **options)
     for row in ([8], ROWS[0], [30, 31], ROWS[0]):  # one after the other in the same state: each is read anew
         assert runs_of(layer, [row], assistant=layer, **options) == [0, 6]
+
+
+def test_an_assistant_that_may_not_read_is_not_asked(layer, monkeypatch):
+    options = dict(num_assistant_tokens=4, max_new_tokens=30)
+    monkeypatch.setattr(RunTimes, "may_read", False)
+    assert runs_of(layer, [ROWS[0]], assistant=layer, **options) == [30, 0]
+
+
+def test_what_it_gains_is_counted_with_what_it_reads(layer, monkeypatch):
+    monkeypatch.setattr(RunTimes, "reading", 5.0)
+    earned = []
+    monkeypatch.setattr(RunTimes, "earn", lambda times, steps: earned.append(steps))
+    options = dict(num_assistant_tokens=4, max_new_tokens=30)
+    assert runs_of(layer, [ROWS[0]], assistant=layer, **options) == [0, 6]
+    assert sum(earned) == pytest.approx(30 - 6 * 1.01 - 5, abs=1e-4)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.engine.executables import SpeculateKey
 from keras_xla.engine.runs.generation import Generation
-from keras_xla.engine.search.speculate import FREE_CHECKS, GAIN, LEAST_FREE
+from keras_xla.engine.search.speculate import FREE_CHECKS, GAIN, LEAST_FREE, SLACK
 
 PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made anyway, while nobody has measured it
 LEAST_PRICE = 0.05  # that can be told from noise
@@ -24,6 +24,9 @@ MOST_PATIENCE = 64 * PLAIN_EVERY  # runs: what does not pay each time is tried l
 QUICKER = 0.8  # times what it should have taken is too quick to be true
 MARGIN = 1.5  # times the price: what good guesses have to bring, for a check that is just worth it brings nothing
 NEVER = -1e9  # steps saved: too few for any check
+FREE_READINGS = 1  # measured ones, of an assistant, that need not be paid for
+MOST_READINGS = 4.0  # that can be paid for at most with what earlier answers have saved
+LEAST_READING = 8.0  # steps that one is taken for in that, at least
 
 
 class _Check:
@@ -42,6 +45,8 @@ class _Check:
 
 class Plan(NamedTuple):
     """What a call of an executable is to do; see the properties of `RunTimes`."""
+
+    may_read: bool
 
     wanting: bool
     tried: int | None
@@ -65,6 +70,9 @@ class RunTimes:
     def __init__(self, sizes: int = 1, reads: bool = False):
         self.sizes = sizes
         self._lock, self._called = threading.RLock(), False
+        self._reads, self._readings = reads, 0
+        self._reading: float | None = None  # steps
+        self._earned = 0.0  # steps that answers have been made in less, with an assistant
         self._plain: float | None = None  # seconds a run
         self._since_plain = 0  # runs
         self._least_patience = PATIENCE_OF_READER if reads else PATIENCE
@@ -76,7 +84,42 @@ class RunTimes:
     def plan(self) -> Plan:
         """All that a call has to know, of one moment: other threads learn meanwhile."""
         with self._lock:
-            return Plan(self.wanting, self.tried, self.unmixed, self.free, self.price, self.least)
+            return Plan(self.may_read, self.wanting, self.tried, self.unmixed, self.free, self.price, self.least)
+
+    @property
+    def may_read(self) -> bool:
+        """Whether the assistant may read the text of an answer in which it has not been asked yet.
+
+        That takes as long as many steps, and has to be paid for by what other answers have gained: texts that it cannot
+        guess would cost a reading each.
+        """
+        with self._lock:
+            return not self._reads or self._readings < FREE_READINGS or self._earned >= 0
+
+    @property
+    def reading(self) -> float:
+        """Steps that it takes the assistant to read a text; 0 where it reads none, or while nobody knows."""
+        with self._lock:
+            return self._reading or 0.0
+
+    def read(self, seconds: float | None, plain: int, *checked: int) -> None:
+        """Learn from a call in which the assistant has read the text, as from `took`."""
+        with self._lock:
+            known = all(ran or not count for count, ran in zip(checked, self._ran[1:], strict=True))
+            if seconds is None or self._plain is None or not known:  # what is new takes several times as long
+                return
+            self._readings += 1
+            steps = max(seconds / self._plain - plain - float(np.dot(checked, 1 + self.price)), 0.0)
+            if self._reading is None:
+                self._reading = steps
+            else:  # one that the machine made slow counts little
+                self._reading = (self._reading + min(steps, 2 * self._reading + 1)) / 2
+
+    def earn(self, steps: float) -> None:
+        """Count steps that an answer has been made in less, or (below 0) in more, than without the assistant."""
+        with self._lock:
+            most = MOST_READINGS * max(self._reading or 0.0, LEAST_READING)
+            self._earned = float(np.clip(self._earned + steps, -SLACK * MOST_PATIENCE, most))
 
     @property
     def wanting(self) -> bool:
@@ -196,7 +239,9 @@ class Speculation(Generation):
         super().__init__(**generation)
         self._times, self._draft_weights = times, draft_weights
         self._saved: np.ndarray | None = None  # [3], see `speculate.advance`
-        self._tokens = 0
+        self._tokens, self._spent, self._ahead = 0, 0.0, 0.0
+        self._may_read: bool | None = None
+        self._account: RunTimes | None = None  # of the executable that this answer began with
         self.runs = np.zeros((2,), np.int32)
 
     @property
@@ -208,16 +253,17 @@ class Speculation(Generation):
         plan = times.plan()
         free = np.array([*(np.array(plan.free) * plan.price[0]), GAIN])
         saved = free if self._saved is None else self._saved
-        tried = None if plan.wanting else plan.tried
-        count = min(count, PLAIN_RUNS) if plan.wanting else count
         reads = bool(key.assistant) and not self.runs[1]  # it reads the text at the first check of an answer
-        unmixed = min(plan.unmixed, 1) if reads else plan.unmixed
+        if self._account is None:  # an answer in the middle of which it could be asked would not pay for the reading
+            self._account, self._may_read = times, plan.may_read
+        alone = plan.wanting or (reads and not self._may_read)
+        tried = None if alone else plan.tried
+        count = min(count, PLAIN_RUNS) if plan.wanting else count
+        unmixed = 0 if alone else 1 if reads else plan.unmixed  # a reading is measured alone
         # A row that a stop string ended would go on guessing.
         stopped = [row in self._stopped for row in range(self.batch)]
         limits = np.array([self.step, count, unmixed, -1 if tried is None else tried, *stopped], np.int32)
-        budget = np.array(
-            [*(saved[:2] + (NEVER if plan.wanting else 0)), saved[2], *plan.price, *plan.least], np.float32
-        )
+        budget = np.array([*(saved[:2] + (NEVER if alone else 0)), saved[2], *plan.price, *plan.least], np.float32)
         inputs = map(backend.to_device, (limits, budget))
         waits, start = self._executables.compiles(key), time.perf_counter()
         weights = [*self.weights, *self._draft_weights]
@@ -225,9 +271,17 @@ class Speculation(Generation):
         step, more, self._progress, told, left = outputs
         self.step, self._more = int(step), bool(more)
         self._tokens, *runs = ops.convert_to_numpy(told).tolist()
-        tells = not waits and not (reads and sum(runs[1:]))
-        times.took(time.perf_counter() - start if tells else None, *runs)
-        if not plan.wanting:
+        seconds, reads = None if waits else time.perf_counter() - start, reads and sum(runs[1:]) > 0
+        if reads:
+            times.read(seconds, *runs)
+        times.took(None if reads else seconds, *runs)
+        if key.assistant:
+            self._spent += runs[0] + float(np.dot(runs[1:], 1 + plan.price)) + (times.reading if reads else 0.0)
+            ahead = self._made() - self._spent
+            if not waits:
+                self._account.earn(ahead - self._ahead + SLACK * runs[0])
+            self._ahead = ahead
+        if not alone:
             self._saved = np.array(ops.convert_to_numpy(left))
             if tried is not None and runs[1 + tried]:
                 self._saved[:2] = np.maximum(self._saved[:2], saved[:2])  # nobody pays for what tells a price
@@ -235,6 +289,11 @@ class Speculation(Generation):
                 times.left(self._saved[:2] / plan.price[0])
         self.runs += (runs[0], sum(runs[1:]))
         return sum(runs)
+
+    def _made(self) -> int:
+        """How many steps without guesses would have brought all rows as far."""
+        lengths, done = (ops.convert_to_numpy(each) for each in (self._progress.lengths, self._progress.done))
+        return int(lengths.max() if done.all() else lengths[~done].min())
 
     def release(self):
         """See `Generation.release`; -1 stands where a row has no token yet."""
