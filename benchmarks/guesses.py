@@ -293,7 +293,7 @@ def report(lines: list[dict]) -> str:
         f"{first['backend']}. SmolLM2-135M-Instruct, float32, greedy, at most {first['new']} new tokens, "
         f"{max(line['round'] for line in lines) + 1} rounds. Prompts: {many}. A ratio is the median over the rounds of "
         "what all prompts took together; the prompts' own runs are part of it. Only full batches run, and a batch "
-        f"waits for its slowest row. A run of the model gives at least one token. "
+        "waits for its slowest row. A run of the model gives at least one token. "
         f"A token is repeated if it is one of {ALIKE} in a row that stand in the prompt.",
     ]
     for way, options in GUESSED.items():

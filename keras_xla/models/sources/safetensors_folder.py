@@ -225,7 +225,7 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / _WEIGHTS]
     if (folder / INDEX).exists():
         names = _parts(folder)
-        if missing := missing_parts(folder):
+        if missing := _absent(folder, names):
             raise FileNotFoundError(
                 f"{folder}: {len(missing)} of the {len(names)} files named in {INDEX} are missing: "
                 f"{', '.join(missing)}. Download them too."
@@ -251,7 +251,11 @@ def missing_parts(folder: Path) -> list[str]:
     """
     if (folder / _WEIGHTS).exists() or not (folder / INDEX).exists():
         return []
-    return [name for name in _parts(folder) if not os.path.isfile(folder / name)]
+    return _absent(folder, _parts(folder))
+
+
+def _absent(folder: Path, names: list[str]) -> list[str]:
+    return [name for name in names if not os.path.isfile(folder / name)]
 
 
 def _parts(folder: Path) -> list[str]:

@@ -40,8 +40,9 @@ class Effects:
     @functools.cached_property
     def lasting(self) -> tuple[str, ...]:
         """Types of the operations that a trial could not undo."""
-        kinds = {op.type for op in operations(self._graph) if not _can_be_undone(op)}
-        kinds |= {f"{op.type} of a function without a graph" for op in operations(self._graph) if calls_unknown(op)}
+        ops = list(operations(self._graph))
+        kinds = {op.type for op in ops if not _can_be_undone(op)}
+        kinds |= {f"{op.type} of a function without a graph" for op in ops if calls_unknown(op)}
         unknown = {f"{op.type} of what is no tf.Variable" for op, variable in self._written if variable is None}
         return tuple(sorted(kinds | unknown))
 
