@@ -11,7 +11,7 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.engine.executables import SpeculateKey
 from keras_xla.engine.runs.generation import Generation
-from keras_xla.engine.search.speculate import FREE_CHECKS, GAIN, LEAST_FREE, SLACK
+from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK, UNKNOWN
 
 PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made anyway, while nobody has measured it
 LEAST_PRICE = 0.05  # that can be told from noise
@@ -21,6 +21,7 @@ PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured 
 PATIENCE = PLAIN_EVERY  # runs without checks of a size until it is tried again: its price may have been wrong
 PATIENCE_OF_READER = 4 * PLAIN_EVERY  # the same with an assistant, which has to read the text for that
 MOST_PATIENCE = 64 * PLAIN_EVERY  # runs: what does not pay each time is tried less and less often, up to that
+LEARN_PLAIN, LEARN_CHECK = 0.5, 0.25  # how much of what a call took longer than thought is believed
 QUICKER = 0.8  # times what it should have taken is too quick to be true
 MARGIN = 1.5  # times the price: what good guesses have to bring, for a check that is just worth it brings nothing
 NEVER = -1e9  # steps saved: too few for any check
@@ -33,14 +34,14 @@ class _Check:
     """What is known of checks of one size."""
 
     def __init__(self, patience: int):
-        self.seconds: float | None = None  # a run
+        self.steps: float | None = None  # that a run takes
         self.doubtful = False  # whether it is time to measure that again
         self.since = 0  # runs of other kinds
         self.patience = patience
 
     @property
     def unsure(self) -> bool:
-        return self.seconds is None or self.doubtful
+        return self.steps is None or self.doubtful
 
 
 class Plan(NamedTuple):
@@ -153,7 +154,7 @@ class RunTimes:
         many. While nobody knows the price, they are enough to tell it.
         """
         with self._lock:
-            if self._left is None or self._checks[0].seconds is None:
+            if self._left is None or self._checks[0].steps is None:
                 return FREE_CHECKS
             return tuple(np.clip(self._left, LEAST_FREE, FREE_CHECKS).tolist())
 
@@ -197,30 +198,31 @@ class RunTimes:
                 self._plain = seconds / plain if self._plain is None else (self._plain + seconds / plain) / 2
             elif self._plain is not None and seconds < QUICKER * total * self._plain:
                 self._plain = None  # a check takes no less than a run: the machine was busy then
-                for check in self._checks:
-                    check.seconds = None
             elif self._plain is not None:
-                self._learn(self._plain, seconds - plain * self._plain, sum(checked) / total, checked)
+                self._learn(self._plain, seconds / self._plain, plain, checked)
 
-    def _learn(self, plain: float, seconds: float, share: float, checked: Sequence[int]) -> None:
-        """From what checks took that were a `share` of all runs, where one without takes `plain`; the lock is held."""
+    def _learn(self, before: float, steps: float, plain: int, checked: Sequence[int]) -> None:
+        """From a call that took so many `steps` of `before` seconds each; the lock is held.
+
+        A machine that is busy makes all runs slower, and a run without guesses is measured again now and then only. So
+        each kind of run has the more to do with what a call took longer than thought, the more of it was of that kind.
+        """
         ran = [(check, count) for check, count in zip(self._checks, checked, strict=True) if count]
-        before = {check: plain * (1 + self._price(check)) for check, _ in ran}
-        slower = seconds / sum(count * before[check] for check, count in ran)
+        expected = sum(count * (1 + self._price(check)) for check, count in ran)
+        slower, share = steps / (plain + expected) - 1, expected / (plain + expected)
+        self._plain = before * (1 + LEARN_PLAIN * (1 - share) * slower)
         for check, _ in ran:
+            learn = 1.0 if check.unsure and not plain else LEARN_CHECK
             if not check.unsure:  # it is in use
                 check.patience = self._least_patience
-            # What is left of many runs without guesses is mostly noise.
-            check.seconds, check.doubtful = before[check] * (1 - share + share * slower), False
+            check.steps, check.doubtful = (1 + self._price(check)) * (1 + learn * share * slower), False
 
     def _price(self, check: _Check) -> float:
-        if self._plain is None or check.seconds is None:
-            return PRICE
-        return max(check.seconds / self._plain - 1, LEAST_PRICE)
+        return PRICE if check.steps is None else max(check.steps - 1, LEAST_PRICE)
 
     def _is_dear(self, check: _Check) -> bool:
         """Whether a check is known to cost more than is assumed of one."""
-        return check.seconds is not None and (self._plain is None or check.seconds > (1 + PRICE) * self._plain)
+        return check.steps is not None and check.steps > 1 + PRICE
 
 
 class Speculation(Generation):
@@ -251,7 +253,7 @@ class Speculation(Generation):
     def _run(self, key: SpeculateKey, count: int) -> int:
         times = self._times(key)
         plan = times.plan()
-        free = np.array([*(np.array(plan.free) * plan.price[0]), GAIN])
+        free = np.array([*(np.array(plan.free) * plan.price[0]), UNKNOWN])
         saved = free if self._saved is None else self._saved
         reads = bool(key.assistant) and not self.runs[1]  # it reads the text at the first check of an answer
         if self._account is None:  # an answer in the middle of which it could be asked would not pay for the reading

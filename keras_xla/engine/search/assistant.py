@@ -43,6 +43,8 @@ class Assistant:
         count: G.
     """
 
+    gain, foretells = 3.0, False
+
     def __init__(
         self,
         model: ChunkDecoder,

@@ -23,6 +23,8 @@ class PromptLookup:
         count: G.
     """
 
+    gain, foretells = 1.5, True
+
     def __init__(self, request: Request, count: int):
         self._request, self.count = request, count
 

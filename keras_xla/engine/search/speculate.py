@@ -31,14 +31,14 @@ from keras_xla.models.interface import Cache, ChunkDecoder, View
 FREE_CHECKS = (2.0, 8.0)  # that can be paid for before anything was saved
 LEAST_FREE = (1.0, 2.0)  # and where earlier texts were not worth theirs
 MOST_CHECKS = (4.0, 8.0)  # that can be paid for at most: what was saved long ago says little
-SLACK = 0.01  # steps that each run without guesses adds
+SLACK = 0.005  # steps that each run without guesses adds
 WELL_OFF = 2  # checks; with less, guesses have to be good
 SHORTEST = 2  # tokens alike that make a guess worth a check
 # A check is worth it if good guesses bring the mean row more tokens than it costs, going by what earlier ones brought.
-GAIN = 3.0  # tokens that good guesses without end are thought to bring while nobody knows
 MOST_GAIN = 20.0  # so that a text that ends is soon known to have ended
 _BEFORE_ALL = 1e9  # tokens a step, which no kind of run makes
-LEARN, FORGET = 0.25, 0.02  # how far a check moves that, and how far each run without one moves it back
+LEARN, FORGET = 0.25, 0.02  # how far guesses move that, and how far each run without good ones moves it back
+UNKNOWN = -1.0  # stands where nobody has learned that yet
 FEW = 3  # the other size of a check is this part of all guesses: a third
 
 
@@ -52,6 +52,8 @@ class Guesser(Protocol):
     """Where guesses come from."""
 
     count: int  # G
+    gain: float  # tokens that good guesses without end are thought to bring, while nobody knows
+    foretells: bool  # whether what `look` tells are the guesses: then runs without guesses show which would be right
 
     def begun(self, draft: Any, step: Any) -> Any:
         """The guesser's own values for a call: before the first token, at `step` 0, they are of another text."""
@@ -135,8 +137,8 @@ def advance(
         tried: Scalar int32, the index of a size of checks that goes before the others and need not be paid for; or -1.
         stopped: `[B]` bool, rows that need no more tokens.
         budget: `[3 + 2 N]` float32: how many steps guesses have saved the mean row, and the slowest one; how many
-            tokens good guesses without end would bring; for each of `sizes_of`, how many steps it costs to check so
-            many; and for each, how many tokens good guesses have to bring a row for that.
+            tokens good guesses without end would bring, or `UNKNOWN`; for each of `sizes_of`, how many steps it costs
+            to check so many; and for each, how many tokens good guesses have to bring a row for that.
 
     Returns:
         The values; how many tokens a row has at most, whether a row needs more, the search's progress, `[2 + N]` int32
@@ -151,7 +153,8 @@ def advance(
     state = state._replace(done=ops.logical_or(state.done, stopped))
     scores = ops.zeros((values["tokens"].shape[0], guesser.count + 1, model.vocab_size), "float32")
     draft = guesser.begun(values["draft"], step)
-    began = budget[:2], runs, values["chosen"], state, values["cache"], draft, scores, budget[2]
+    gain = ops.where(budget[2] == UNKNOWN, guesser.gain, budget[2])
+    began = budget[:2], runs, values["chosen"], state, values["cache"], draft, scores, gain
     end = loop.run(loop.prepared(*began))
     state, chosen = end.state, end.chosen
     values = {**values, "cache": end.cache, "chosen": chosen, "parents": ops.zeros_like(chosen), "search": state}
@@ -248,21 +251,26 @@ class _Loop:
         booked = ops.where(now.kind > 0, self._steps(now.state, state, going) - 1.0 - price, SLACK)
         most = ops.max(self._limits.price) * ops.convert_to_tensor(MOST_CHECKS, "float32")
         saved = ops.minimum(now.saved + booked, ops.maximum(most, now.saved))
-        return self.prepared(saved, runs, chosen, state, cache, draft, scores, self._gain(now, state))
+        return self.prepared(saved, runs, chosen, state, cache, draft, scores, self._gain(now, chosen, state))
 
-    def _gain(self, before: _Carry, after: SamplingState):
+    def _gain(self, before: _Carry, chosen, after: SamplingState):
         """How many tokens good guesses would bring that go on for ever, beside the one that a run without makes.
 
         Of guesses that were all right nobody knows how many more would have been: they count as tokens, but not as a
-        guess that has ended.
+        guess that has ended. A run without guesses shows whether the first one would have been right.
         """
         good, checked = ops.cast(before.good, "float32"), self._guesses(before.kind)
         more = after.lengths - before.state.lengths - 1
+        shown = before.kind > 0
+        if self._guesser.foretells:
+            right = ops.cast(chosen[:, 0] == before.found[:, 0], "int32")
+            more, checked = ops.where(shown, more, right), ops.maximum(checked, 1)
+            shown = ops.any(before.good)
         ended = ops.cast(ops.logical_and(more < checked, ops.logical_not(after.done)), "float32")
         rows = ops.maximum(ops.sum(good), 1.0)
         brought, ended = ops.sum(good * ops.cast(more, "float32")) / rows, ops.sum(good * ended) / rows
         learned = before.gain + LEARN * (brought - ended * before.gain)
-        gain = ops.where(before.kind > 0, learned, before.gain + FORGET * (GAIN - before.gain))
+        gain = ops.where(shown, learned, before.gain + FORGET * (self._guesser.gain - before.gain))
         return ops.clip(gain, 0.0, MOST_GAIN)
 
     def _guesses(self, kind):

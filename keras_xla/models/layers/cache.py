@@ -5,10 +5,9 @@ on CPU updates one copy for the products and another for the loop.
 """
 
 from keras import ops
+from keras.backend import standardize_dtype
 
 from keras_xla.models.interface import View
-
-FEW_ROWS = 8  # that are written one by one where each has a slot of its own; more would make a large graph
 
 # B batch, N batch times key-value heads, T slots, S new tokens, D head size
 
@@ -19,24 +18,20 @@ def empty(rows: int, slots: int, head_dim: int, dtype: str):
 
 
 def write(cache, keys, values, slot):
-    """Put `keys` and `values [N, S, D]` at `slot`: one slice update each for the whole batch, or for each of `[B]`."""
+    """Put `keys` and `values [N, S, D]` at `slot`: a scalar for the whole batch, or one for each row, `[B]`."""
     return _write(cache[0], keys, slot), _write(cache[1], values, slot)
 
 
 def _write(old, new, slot):
     if not len(getattr(slot, "shape", ())):
         return ops.slice_update(old, (0, slot, 0), new)
-    heads = new.shape[0] // slot.shape[0]
-    if slot.shape[0] > FEW_ROWS:
-        place = ops.arange(old.shape[1], dtype="int32")[None] - ops.repeat(slot, heads)[:, None]  # [N, T]
-        there = ops.logical_and(place >= 0, place < new.shape[1])
-        if new.shape[1] > 1:
-            new = ops.take_along_axis(new, ops.clip(place, 0, new.shape[1] - 1)[..., None], axis=1)  # [N, T, D]
-        return ops.where(there[..., None], new, old)
-    for row in range(slot.shape[0]):
-        first = row * heads
-        old = ops.slice_update(old, (first, slot[row], 0), new[first : first + heads])
-    return old
+    rows, length, size = new.shape
+    if standardize_dtype(new.dtype) == "bfloat16":  # XLA on CPU would turn all of the cache into float32, and back
+        return ops.view(_write(ops.view(old, "int16"), ops.view(new, "int16"), slot), "bfloat16")
+    slots = ops.repeat(slot, rows // slot.shape[0])[:, None] + ops.arange(length, dtype="int32")  # [N, S]
+    row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], (rows, length))
+    at = ops.reshape(ops.stack([row, slots], axis=-1), (rows * length, 2))
+    return ops.scatter_update(old, at, ops.reshape(new, (rows * length, size)))
 
 
 def within(view: View, window: int | None):
