@@ -5,6 +5,7 @@ Nothing is imported but the standard library until the script imports Keras or T
 """
 
 import argparse
+import builtins
 import contextlib
 import importlib.machinery
 import io
@@ -34,7 +35,7 @@ def main() -> None:
     parser = _parser()
     options = parser.parse_args()
     module = options.module[0] if options.module else None
-    command = options.module if module else options.script
+    command = [*options.module, *options.script] if module else options.script  # `-mname` leaves the arguments there
     if options.troubleshoot is not None:
         _tell_cause(parser, options)
         return
@@ -186,7 +187,7 @@ def _run_script(command: list[str]) -> None:
     _set_first_path(os.path.dirname(os.path.realpath(path)))
     script: Any = types.ModuleType("__main__")
     script.__file__ = os.path.abspath(path)
-    script.__builtins__ = __builtins__
+    script.__builtins__ = builtins
     script.__loader__ = importlib.machinery.SourceFileLoader("__main__", script.__file__)
     script.__spec__ = script.__cached__ = None
     sys.modules["__main__"] = script  # pickle and multiprocessing look there
@@ -258,12 +259,15 @@ def _tell(switch: Switch, command: list[str], seconds: float, report: pathlib.Pa
         text = overview.overview_text()
     else:
         facts["problem"] = text
+    # A script may have left no place for messages, and still has an exit code.
+    hears = sys.stderr is not None and not getattr(sys.stderr, "closed", False)
     if report:
         try:
-            report.write_text(json.dumps(facts, indent=1))
+            report.write_text(json.dumps(facts, indent=1, default=str))
         except OSError as error:  # which must not hide what the script has to say
-            print(f"\nkeras_xla: --report {report} could not be written: {error}", file=sys.stderr)
-    if switch.problem or not quiet:
+            if hears:
+                print(f"\nkeras_xla: --report {report} could not be written: {error}", file=sys.stderr)
+    if hears and (switch.problem or not quiet):
         print(f"\nkeras_xla: {' '.join(command)} took {seconds:.1f} s\n{text}", file=sys.stderr)
 
 

@@ -51,6 +51,7 @@ WITHOUT_KERAS = {
     """,
     "exit": "import sys; sys.exit(3)",
     "message": "import sys; sys.exit('no data')",
+    "builtins": "print(__builtins__, __builtins__.len)",
     "error": """
         def inner():
             raise KeyError("x")
@@ -91,7 +92,7 @@ def test_modules_and_folders_run_too(python, tmp_path):
     (tmp_path / "pkg" / "__main__.py").write_text(
         "import os, sys; print([os.path.abspath(sys.argv[0]), *sys.argv[1:]], __name__, __package__, sys.path[0])"
     )
-    for arguments in (("-m", "pkg", "--flag", "-m"), ("pkg", "--flag")):
+    for arguments in (("-m", "pkg", "--flag", "-m"), ("-mpkg", "one", "--flag"), ("pkg", "--flag")):
         expected, made = python(*arguments), python("-m", "keras_xla", *arguments)
         assert (made.stdout, made.returncode) == (expected.stdout, 0)
         assert "the script imported neither Keras nor TensorFlow" in made.stderr
@@ -210,6 +211,15 @@ def test_the_summary_tells_what_was_done_also_after_an_error(python, tmp_path):
     assert [event["name"] for event in report["compilations"]] == ["line.train_step", "double"]
     # The first call traced, the second was timed, and the third compiled.
     assert report["functions"][0]["timed"].keys() == {"graph"}
+
+
+@pytest.mark.parametrize("stderr", ["None", "open('log', 'w')"])
+def test_a_script_that_closes_stderr_has_its_own_exit_code(stderr, python, tmp_path):
+    (tmp_path / "script.py").write_text(
+        f"import sys\nsys.stderr = {stderr}\nsys.stderr and sys.stderr.close()\nsys.exit(3)"
+    )
+    done = python("-m", "keras_xla", "script.py")
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 3)
 
 
 def test_a_report_that_cannot_be_written_hides_nothing(python, tmp_path):

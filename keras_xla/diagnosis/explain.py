@@ -1,5 +1,6 @@
 """What keeps XLA from compiling a model: which layer or operation, where, and what to do."""
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -73,8 +74,8 @@ class Explanation:
         if self.traced:
             return f"{self.model}: everything compiles"
         return (
-            f"{self.model}: no layer is in the way; the operations inside were not looked at, because the model is not "
-            "built. Pass explain(model, sample_batch=x)."
+            f"{self.model}: no layer is in the way; the operations inside were not looked at, because nobody knows the "
+            "model's inputs. Pass explain(model, sample_batch=x)."
         )
 
 
@@ -104,14 +105,32 @@ def explain(model: keras.Model, sample_batch: Any = None) -> Explanation:
     ```
     """
     require_model("keras_xla.explain", model)
-    blockers = layer_blockers(model)
-    inputs = _known_inputs(model) if sample_batch is None else keras.tree.map_structure(_as_tensor, sample_batch)
+    ops = _forward_ops(model, sample_batch)
+    blockers = layer_blockers(model)  # the trace may have built some
+    named = {blocker.layer for blocker in blockers}
+    found = dict.fromkeys(_from_op(model, op) for op in ops or ())
+    blockers += [blocker for blocker in found if blocker.layer not in named]
+    return Explanation(model.name, tuple(blockers), ops is not None)
+
+
+def _forward_ops(model: keras.Model, sample_batch: Any) -> list[BlockingOp] | None:
+    """What a trace of the forward pass finds; None where the inputs are not known."""
+
+    def traced(inputs):
+        found = forward_blockers(lambda x: [model(x, training=True), model(x, training=False)], inputs)
+        if not model.built:  # JAX, which compiles what it can trace, has traced nothing
+            model(inputs)  # of tensors without values: nothing runs
+        return found
+
+    if sample_batch is not None:
+        return traced(keras.tree.map_structure(_as_tensor, sample_batch))
+    inputs = _known_inputs(model)
     if inputs is not None:
-        named = {blocker.layer for blocker in blockers}
-        ops = forward_blockers(lambda x: [model(x, training=True), model(x, training=False)], inputs)
-        found = dict.fromkeys(_from_op(model, op) for op in ops)
-        blockers += [blocker for blocker in found if blocker.layer not in named]
-    return Explanation(model.name, tuple(blockers), inputs is not None)
+        return traced(inputs)
+    guess = _guessed_input(model)
+    with contextlib.suppress(Exception):  # of the model's own code, which may want ids, or another rank
+        return None if guess is None else traced(guess)
+    return None
 
 
 def layer_blockers(model: keras.Model) -> list[Blocker]:
@@ -170,6 +189,13 @@ def _known_inputs(model: keras.Model):
     if getattr(model, "inputs", None):
         single = isinstance(model, keras.Sequential)  # which has no structure of inputs
         return model.inputs[0] if single else model.input
+    return None
+
+
+def _guessed_input(model: keras.Model):
+    """A tensor of the shape that a subclassed model was built for, of whose dtype it knows nothing."""
+    if is_keras2(model) or not model.built:
+        return None
     shape = (model.get_build_config() or {}).get("input_shape")
     if not isinstance(shape, (tuple, list)) or not all(isinstance(size, int | None) for size in shape):
         return None

@@ -22,7 +22,8 @@ class GenerateSamples(keras.callbacks.Callback):
     The generation compiles once, not once an epoch, and not again in a later `fit` of the same model unless that has
     other layers or weights by then. No random state that training uses is touched: with `do_sample=True` and no seed,
     the number of the epoch, counted from 0, is the seed. Where the logits are NaN, as those of a training that has
-    diverged, a warning says so, the sample is None (an empty list for ids), and the training goes on.
+    diverged, a warning says so, the sample is None (an empty list for ids), and the training goes on. With a
+    `streamer`, which may have got a part of the sample by then, they are an error.
 
     Args:
         prompts: A text, or a list of texts, of chats (lists of messages) or of lists of token ids (ints).
@@ -46,8 +47,9 @@ class GenerateSamples(keras.callbacks.Callback):
     Raises:
         TypeError: `prompts` is not as described. When `fit` begins: the model is none that `XLAGenerationLayer` takes,
             or there is no such option.
-        ValueError: `every` is below 1. When `fit` begins: prompts or options that `XLAGenerationLayer.generate`
-            refuses, and a speech model. Where the model is built in `fit`, these errors come after the first epoch.
+        ValueError: `every` is below 1, or both a layer and a tokenizer are given. When `fit` begins: prompts or options
+            that `XLAGenerationLayer.generate` refuses, and a speech model. Where the model is built in `fit`, these
+            errors come after the first epoch.
         ImportError: `log_dir` is given, and TensorFlow, which writes those files, is not installed.
 
     Example:
@@ -76,6 +78,8 @@ class GenerateSamples(keras.callbacks.Callback):
         super().__init__()
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ValueError(f"Received every={every!r}; expected an int of at least 1.")
+        if layer is not None and tokenizer is not None:
+            raise ValueError("Received layer and tokenizer, which is for the layer that is made without one; pass one.")
         self.prompts = [prompts] if isinstance(prompts, str) else prompts
         if not isinstance(self.prompts, (list, tuple)) or any(isinstance(each, Mapping) for each in self.prompts):
             raise TypeError(f"Received prompts={prompts!r}; expected a list of texts, chats or lists of token ids.")

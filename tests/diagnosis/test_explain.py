@@ -38,6 +38,45 @@ def test_an_unbuilt_model_says_that_its_operations_were_not_looked_at():
     assert explain(model, sample_batch=X[:2]).traced
 
 
+def test_a_layer_that_a_sample_batch_builds_is_looked_at():
+    class Never(keras.layers.Layer):
+        def __init__(self):
+            super().__init__(name="never")
+            self.supports_jit = False
+
+        def call(self, x):
+            return x
+
+    class Late(keras.Model):
+        def build(self, shape):
+            self.never = Never()
+
+        def call(self, x):
+            return self.never(x)
+
+    (blocker,) = explain(Late(), sample_batch=X[:2]).blockers
+    assert blocker.layer == "never"
+
+
+@tensorflow_only
+def test_inputs_of_an_unknown_dtype_are_no_error():
+    """It was built by ids, and knows the shape alone."""
+
+    class Looks(keras.Model):
+        def __init__(self):
+            super().__init__(name="looks")
+            self.table = self.add_weight(shape=(5, 2))
+
+        def call(self, ids):
+            assert keras.backend.is_int_dtype(ids.dtype)
+            return keras.ops.take(self.table, ids, axis=0)
+
+    model = Looks()
+    model(np.array([[1, 2]], "int32"))
+    assert not explain(model).traced and "Pass explain(model, sample_batch=x)" in str(explain(model))
+    assert explain(model, sample_batch=np.array([[1, 2]], "int32")).traced
+
+
 def test_nothing_runs_and_no_weight_changes():
     model = keras.Sequential([keras.Input((20,)), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)])
     before = [np.array(v.value) for v in model.variables]

@@ -281,6 +281,17 @@ def test_a_machine_that_is_busy_now_and_then_changes_no_price_by_much(most):
         assert 0.4 < times.price < 1.1
 
 
+def test_a_check_that_was_quicker_than_a_run_is_measured_anew():
+    times = a_second_a_run()
+    times.took(4 * 1.6, 0, 4)
+    times.took(40.0, 4, 0)  # somebody else was at work
+    times.took(4 + 1.6, 4, 1)
+    assert times.wanting and times.tried == 0 and times.price == pytest.approx(0.6)
+    times.took(4.0, 4, 0)
+    times.took(4 * 1.5, 0, 4)
+    assert times.tried is None and times.price == pytest.approx(0.5)
+
+
 def test_a_run_without_guesses_takes_no_longer_than_any_other():
     """It was measured while somebody else was at work: else checks would look as if they cost nothing."""
     times = RunTimes()
@@ -410,16 +421,24 @@ def test_many_texts_that_nobody_can_guess_cost_less_each(steady):
     assert max(costs[-3:]) <= LEAST_FREE[1] + SLACK * 200
 
 
-def test_runs_without_guesses_show_what_guesses_are_worth(steady):
-    """Of draws at random nobody checks guesses, though the account would pay; a text that repeats is recognized."""
-    rare = [[i] for i in range(4, len(ALPHABET))]
-    options = dict(max_new_tokens=100, eos_token_id=None, do_sample=True, bad_words_ids=rare)
-    random, repeating, guesses = new_generator(0.0), new_generator(), dict(prompt_lookup_num_tokens=5)
-    for seed in range(2):  # the first one tells the price
-        _, at_random = generate(["abcdabcdabcd"] * 4, guesses, gen=random, seed=seed, **options)
-        _, again = generate(["abcabc"] * 4, guesses, gen=repeating, max_new_tokens=100, eos_token_id=None)
-    assert at_random[1] == 0
-    assert again[1] > 0 and again.sum() < 50
+RARE = [[i] for i in range(4, len(ALPHABET))]
+
+
+@pytest.mark.parametrize(
+    ("sharpness", "options", "least", "most"),
+    [(0.0, dict(do_sample=True, seed=1, bad_words_ids=RARE), 0.0, 1.0), (10.0, {}, 5.0, 20.0)],
+    ids=["draws at random", "a text that repeats"],
+)
+def test_runs_without_guesses_show_what_guesses_are_worth(monkeypatch, sharpness, options, least, most):
+    set_to(monkeypatch, 100.0, "price", "least")  # nobody checks any
+    for name, value in dict(wanting=False, tried=None, unmixed=0).items():
+        monkeypatch.setattr(RunTimes, name, value)
+    options = GenerationOptions(max_new_tokens=120, eos_token_id=None, prompt_lookup_num_tokens=5, **options)
+    generation = new_generator(sharpness).start([encode("abcabc")] * 4, options).generation
+    while generation.unfinished:
+        generation.advance(120)
+    *_, gain = generation._saved
+    assert generation.runs[1] == 0 and least <= gain <= most
 
 
 def test_while_nobody_knows_a_price_a_call_is_of_one_kind_of_runs(steady):
@@ -530,8 +549,10 @@ def test_a_call_of_several_sizes_tells_something_of_each():
     times.took(3.0, 0, 2, 0)
     times.took(8.0, 0, 0, 2)
     for _ in range(20):
-        times.took(2 * 3.0 + 8.0, 0, 2, 1)  # each twice as slow as before
-    np.testing.assert_allclose(times.price, [2.0, 7.0], rtol=0.02)
+        times.took(20 * 1.5 + 8.0, 0, 20, 1)  # one is twice as slow as before
+    small, large = times.price + 1
+    assert 20 * small + large == pytest.approx(20 * 1.5 + 8.0, rel=0.01)
+    assert (small / 1.5, large / 4.0) == pytest.approx((1.13, 1.02), abs=0.01)  # by how much of the call it was
 
 
 def test_where_few_guesses_are_too_dear_nobody_tries_more():

@@ -188,6 +188,12 @@ def test_bad_every():
         GenerateSamples(["a"], every=0)
 
 
+def test_a_layer_has_its_own_tokenizer():
+    layer = XLAGenerationLayer(model_of(), tiny())
+    with pytest.raises(ValueError, match="Received layer and tokenizer"):
+        GenerateSamples(["a"], layer, tokenizer=tiny())
+
+
 @pytest.mark.slow
 def test_a_second_model_is_sampled_itself(tmp_path):
     file = tmp_path / "samples.jsonl"

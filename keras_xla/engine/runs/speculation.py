@@ -198,6 +198,8 @@ class RunTimes:
                 self._plain = seconds / plain if self._plain is None else (self._plain + seconds / plain) / 2
             elif self._plain is not None and seconds < QUICKER * total * self._plain:
                 self._plain = None  # a check takes no less than a run: the machine was busy then
+                for check in self._checks:  # what was compared with that
+                    check.doubtful = check.steps is not None
             elif self._plain is not None:
                 self._learn(self._plain, seconds / self._plain, plain, checked)
 
@@ -207,15 +209,16 @@ class RunTimes:
         A machine that is busy makes all runs slower, and a run without guesses is measured again now and then only. So
         each kind of run has the more to do with what a call took longer than thought, the more of it was of that kind.
         """
-        ran = [(check, count) for check, count in zip(self._checks, checked, strict=True) if count]
-        expected = sum(count * (1 + self._price(check)) for check, count in ran)
-        slower, share = steps / (plain + expected) - 1, expected / (plain + expected)
-        self._plain = before * (1 + LEARN_PLAIN * (1 - share) * slower)
-        for check, _ in ran:
-            learn = 1.0 if check.unsure and not plain else LEARN_CHECK
+        took = {each: count * (1 + self._price(each)) for each, count in zip(self._checks, checked, strict=True)}
+        expected = plain + sum(took.values())
+        slower = steps / expected - 1
+        self._plain = before * (1 + LEARN_PLAIN * plain / expected * slower)
+        for check in filter(took.get, self._checks):
+            learn = 1.0 if check.steps is None or (check.doubtful and not plain) else LEARN_CHECK
             if not check.unsure:  # it is in use
                 check.patience = self._least_patience
-            check.steps, check.doubtful = (1 + self._price(check)) * (1 + learn * share * slower), False
+            check.steps = (1 + self._price(check)) * (1 + learn * took[check] / expected * slower)
+            check.doubtful = False
 
     def _price(self, check: _Check) -> float:
         return PRICE if check.steps is None else max(check.steps - 1, LEAST_PRICE)

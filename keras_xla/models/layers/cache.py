@@ -7,6 +7,7 @@ on CPU updates one copy for the products and another for the loop.
 from keras import ops
 from keras.backend import standardize_dtype
 
+from keras_xla import backend
 from keras_xla.models.interface import View
 
 # B batch, N batch times key-value heads, T slots, S new tokens, D head size
@@ -26,7 +27,7 @@ def _write(old, new, slot):
     if not len(getattr(slot, "shape", ())):
         return ops.slice_update(old, (0, slot, 0), new)
     rows, length, size = new.shape
-    if standardize_dtype(new.dtype) == "bfloat16":  # XLA on CPU would turn all of the cache into float32, and back
+    if standardize_dtype(new.dtype) == "bfloat16" and backend.on_cpu():  # else all of the cache is float32 in between
         return ops.view(_write(ops.view(old, "int16"), ops.view(new, "int16"), slot), "bfloat16")
     slots = ops.repeat(slot, rows // slot.shape[0])[:, None] + ops.arange(length, dtype="int32")  # [N, S]
     row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], (rows, length))
