@@ -36,6 +36,7 @@ def new_generator(sharpness=10.0):
 
 
 generator = functools.cache(new_generator)
+RARE = [[i] for i in range(4, len(ALPHABET))]  # without them four letters are left
 
 
 @pytest.fixture
@@ -412,16 +413,12 @@ def test_guesses_from_the_prompt_read_nothing():
 def test_many_texts_that_nobody_can_guess_cost_less_each(steady):
     """Draws at random from four letters, each of which has been there before; a check costs a step."""
     gen, costs = new_generator(0.0), []
-    rare = [[i] for i in range(4, len(ALPHABET))]
-    options = dict(max_new_tokens=200, eos_token_id=None, do_sample=True, bad_words_ids=rare)
+    options = dict(max_new_tokens=200, eos_token_id=None, do_sample=True, bad_words_ids=RARE)
     for seed in range(6):
         _, runs = generate(["abcdabcdabcd"] * 4, dict(prompt_lookup_num_tokens=5), gen=gen, seed=seed, **options)
         costs.append(runs[0] + 2 * runs[1] - 200)
     assert max(costs[-3:]) < costs[0] <= FREE_CHECKS[1] + SLACK * 200 + 1
     assert max(costs[-3:]) <= LEAST_FREE[1] + SLACK * 200
-
-
-RARE = [[i] for i in range(4, len(ALPHABET))]
 
 
 @pytest.mark.parametrize(
