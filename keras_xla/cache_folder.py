@@ -9,15 +9,23 @@ import time
 import uuid
 from collections.abc import Callable
 
+try:
+    _BEGUN_IN = pathlib.Path.cwd()  # the process may go to another folder
+except FileNotFoundError:
+    _BEGUN_IN = pathlib.Path()
+_DEVICES = ("/dev", "/dev/fd", "/proc/self/fd")
 _UNFINISHED = re.compile(r".+\.[0-9a-f]{32}\.new")  # files of `write_whole`
 _SECONDS_A_WRITER_LIVES = 3600  # at most; a file that is not in place by then never will be
 
 
 def cache_folder() -> pathlib.Path:
-    """Where keras_xla keeps things between runs: `$KERAS_XLA_CACHE`, or `keras_xla` in the user's cache folder."""
+    """Where keras_xla keeps things between runs: `$KERAS_XLA_CACHE`, or `keras_xla` in the user's cache folder.
+
+    A relative path is one from the folder that the process was in when it imported this.
+    """
     chosen = os.environ.get("KERAS_XLA_CACHE")
     if chosen:
-        return pathlib.Path(chosen).expanduser()  # no shell does that for what a container's file sets
+        return _BEGUN_IN / pathlib.Path(chosen).expanduser()  # no shell does that for what a container's file sets
     if cache := os.environ.get("XDG_CACHE_HOME"):
         return pathlib.Path(cache) / "keras_xla"
     try:
@@ -27,10 +35,20 @@ def cache_folder() -> pathlib.Path:
 
 
 def write_whole(path: pathlib.Path, content: str | bytes) -> None:
-    """Put a file in place whole: another process sees the old one or the new one."""
+    """Put a file in place whole: another process sees the old one or the new one.
+
+    What a link points to is replaced, not the link. Into what is no file, such as /dev/stdout, the content is written.
+    """
+    content = content.encode() if isinstance(content, str) else content
+    # /dev/stdout may be a file, which others write to.
+    if str(path.absolute().parent) in _DEVICES or (path.exists() and not (path.is_file() or path.is_dir())):
+        with path.open("ab") as file:
+            file.write(content)
+        return
+    path = path.resolve()
     unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")  # as `_UNFINISHED` knows it
     try:
-        unfinished.write_bytes(content.encode() if isinstance(content, str) else content)
+        unfinished.write_bytes(content)
         os.replace(unfinished, path)
     finally:
         with contextlib.suppress(OSError):

@@ -65,8 +65,14 @@ def test_min_new_tokens_come_before_min_length():
 
 def test_none_is_off():
     names = ("early_stopping", "renormalize_logits", "num_beams", "top_p", "stop_strings")
+    names += ("do_sample", "temperature", "num_return_sequences")
     off = GenerationOptions(**dict.fromkeys(names))
     assert off == GenerationOptions()
+    tuned = GenerationOptions(do_sample=True, temperature=0.3, top_p=0.9, max_new_tokens=7)
+    # As people write it for Hugging Face, to undo what a checkpoint has tuned.
+    greedy = tuned.replace(do_sample=False, temperature=None, top_p=None, max_new_tokens=None)
+    assert (greedy.do_sample, greedy.temperature, greedy.top_p, greedy.max_new_tokens) == (False, 1.0, 1.0, 7)
+    assert tuned.replace(temperature=[None, 0.5]).temperature == (1.0, 0.5)
 
 
 def test_finished_rows_are_filled_with_the_pad_token_or_the_first_eos_or_zero():

@@ -285,6 +285,8 @@ class GenerationOptions:
     def replace(self, **overrides: Any) -> "GenerationOptions":
         """Return new options: these, with the `overrides` (values by name) in place of some of them.
 
+        None turns an option off. There is always a `max_new_tokens`: None leaves it as it is.
+
         Raises:
             TypeError: There is no such option; the message names the nearest one. Or a value has the wrong type.
             ValueError: A sampling option without `do_sample=True`, a beam option without beams, or as the class does.
@@ -293,6 +295,8 @@ class GenerationOptions:
         for name in overrides:
             if name not in known:
                 raise TypeError(f"Received the unknown generation option {name!r}.{_hint(name, known)}")
+        if overrides.get("max_new_tokens", 0) is None:
+            del overrides["max_new_tokens"]
         alone = overrides.get("num_beams") not in (None, 1)
         alone = alone or any(overrides.get(name) is not None for name in CONSTRAINTS)
         if alone and "prompt_lookup_num_tokens" not in overrides:  # nobody has asked for it in this call

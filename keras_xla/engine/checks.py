@@ -22,7 +22,7 @@ def check(model: Any, prompts: Rows, options: GenerationOptions, source: Rows | 
         raise ValueError("Received no prompts; expected at least one.")
     check_lists(options, len(prompts))
     for i, row in enumerate(source or ()):
-        _check_ids("Prompt", i, row, model.vocab_size)
+        _check_ids("Prompt", i, row, getattr(model, "source_vocab_size", model.vocab_size))
         if model.max_source is not None and len(row) > model.max_source:
             raise ValueError(
                 f"Prompt {i} has {len(row)} tokens; the model's encoder has {model.max_source} positions. Shorten it."

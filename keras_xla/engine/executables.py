@@ -12,6 +12,7 @@ from typing import Any
 from keras_xla import backend
 from keras_xla.backend.compile_log import RecompileError, record
 from keras_xla.backend.executable_cache import ExecutableCache
+from keras_xla.backend.memory import lacks_memory
 from keras_xla.engine.kept import KeptExecutables
 
 
@@ -290,8 +291,9 @@ class Executables:
             try:
                 result = compiled(*args, weights=weights)
                 backend.wait_for(result)
-            except Exception:
-                self.kept.refuse(key)
+            except Exception as error:
+                if not lacks_memory(error):  # that says nothing of what was read
+                    self.kept.refuse(key)
                 raise
             self._compiled[key] = compiled
             return result

@@ -42,8 +42,19 @@ def what_is_computed(model: Any, processors: Mapping[str, Processor], processed_
 
 
 def is_of_known_layers(model: keras.Model) -> bool:
-    """Whether all layers of a model are Keras' or ours: code of others may compute another thing tomorrow."""
-    return all(type(each).__module__.partition(".")[0] in ("keras", "keras_xla") for each in flat_layers(model))
+    """Whether all layers of a model, and what these call, are Keras' or ours: code of others may change.
+
+    What the model itself was compiled with, such as a loss, does not count.
+    """
+    layers = flat_layers(model)
+    called = [x for each in layers if each is not model for x in vars(each).values() if callable(x)]
+    return all(map(_is_known, [*layers, *called]))
+
+
+def _is_known(called: Any) -> bool:
+    """Whether a function, or the class of an object, is Keras' or ours."""
+    code = called if hasattr(called, "__qualname__") else type(called)
+    return str(code.__module__).partition(".")[0] in ("keras", "keras_xla")
 
 
 def computed_with() -> dict[str, str]:

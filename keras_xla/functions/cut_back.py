@@ -1,5 +1,6 @@
 """Outputs of a function whose arguments were padded, cut back to what they would have been without."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from keras_xla.backend.steps import cut, output_shapes
 from keras_xla.functions.arrays import is_array, is_variable
 from keras_xla.functions.buckets import Buckets, Padded
 from keras_xla.private.keras import mask_if_known, put_mask
+from keras_xla.private.logits import with_logits
 
 # Of each output, which of its axes follow which padded one: the axis of the output, then axis and size of the argument.
 # Or, for an output that cannot be cut back, the reason.
@@ -116,7 +118,7 @@ def cut_back(who: str, outputs: Any, padded: Sequence[Padded], follows: Followed
                 mask = mask_if_known(x)
                 if mask is not None and len(mask.shape) > axis:
                     mask = cut(mask, axis, size)
-                x = put_mask(cut(x, axis, size), mask)
+                x = put_mask(with_logits(x, functools.partial(cut, axis=axis, size=size)), mask)
         return x
 
     return keras.tree.map_structure(each, outputs)

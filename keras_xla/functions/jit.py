@@ -2,7 +2,7 @@
 
 import copy
 import functools
-import inspect
+import sys
 import threading
 import time
 import types
@@ -22,17 +22,20 @@ from keras_xla.functions.arrays import as_dense, is_array, is_variable
 from keras_xla.functions.buckets import Buckets, Padded
 from keras_xla.functions.cut_back import Followed, cut_back, followed
 from keras_xla.functions.methods import OfInstances
+from keras_xla.functions.parameters import Parameters
 from keras_xla.functions.static_values import Static, parts, structure_of
+from keras_xla.private.call_context import call_context
 from keras_xla.private.keras import flat_layers, mask_if_known, put_mask
+from keras_xla.private.logits import logits_of, put_logits
 from keras_xla.private.names import otherwise
 from keras_xla.troubleshooting import explained
 
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _AS_THEY_ARE = (str, bytes, bool, int, float, complex)  # of what a function returns
-# The leaves of the arguments, what `structure_of` tells of each argument, and `CompiledFunction._layer_state`.
-_Key = tuple[Signature, tuple, tuple]
+# The leaves of the arguments, what `structure_of` tells of each argument and how they were given,
+# `CompiledFunction._layer_state`, and `call_context`.
+_Key = tuple[Signature, tuple, tuple, tuple]
 _layers = otherwise([])(flat_layers)
 
 
@@ -54,7 +57,8 @@ def jit(
     - Everything else (int, float, bool, str, None, objects) is static: it is part of the executable, and a new value
       compiles again. Pass `np.float32(x)` to keep a number a tensor. But pass sizes and axes as Python ints: on
       TensorFlow, an integer tensor that becomes a shape compiles for every value, and nothing here can see that.
-    - Keras variables that `fn` reads or assigns have their current values.
+    - Keras variables that `fn` reads or assigns have their current values. On JAX this does not hold for those that are
+      read inside of a `keras.StatelessScope` of its own which leaves them out: they stay as they were.
     - Keras' masks go in with the tensors that they are on, and come out with those that `fn` returns.
     - As everywhere in XLA, nothing checks the values inside. An index out of range or an assertion that fails raises no
       error.
@@ -120,7 +124,7 @@ class CompiledFunction:
     are kept.) A layer or a bound method gets no instance there.
 
     A layer, a model or a method of one compiles again after it got other weights (`enable_lora`, `quantize`), or where
-    other layers of it are trainable.
+    other layers of it are trainable; so does a function with a layer among its arguments.
 
     Attributes:
         __name__: The name in the compile log.
@@ -131,12 +135,12 @@ class CompiledFunction:
         self._fn, self._pad_value, self._on_recompile = fn, pad_value, on_recompile
         self._options = buckets, pad_value, name, on_recompile
         self._name: str = name or getattr(fn, "__qualname__", "") or getattr(fn, "name", type(fn).__name__)
-        self._signature = _signature(fn)
-        self._buckets = Buckets(buckets, list(self._signature.parameters), self._name)
+        self._parameters = Parameters(fn, by_name=bool(buckets))
+        self._buckets = Buckets(buckets, list(self._parameters.signature.parameters), self._name)
         self._executables: dict[_Key, tuple[Callable, Followed]] = {}
         self._follows: dict[tuple, Followed] = {}
         self._last: Signature | None = None
-        self._last_layer: tuple = ()
+        self._last_around: tuple = ((), call_context())  # the layer's state, and the context
         self._held: dict[tuple, list] = {}  # the variables whose ids are in keys, so that no other gets their ids
         self._lock = threading.RLock()
         self._owners: tuple[type, ...] = ()  # classes of which it is a method
@@ -144,8 +148,9 @@ class CompiledFunction:
             fn, lambda method: CompiledFunction(method, buckets, pad_value, self._name, on_recompile)
         )
         self.__doc__ = getattr(fn, "__doc__", None)
+        self.__module__ = getattr(fn, "__module__", None) or type(self).__module__
         self.__name__ = self._name
-        self.__signature__ = self._signature  # what inspect.signature and help tell
+        self.__signature__ = self._parameters.signature  # what inspect.signature and help tell
 
     @property
     def trace_count(self) -> int:
@@ -158,6 +163,14 @@ class CompiledFunction:
     def __deepcopy__(self, memo):
         fn = copy.deepcopy(self._fn, memo)  # the same one of a function, another of a layer or a bound method
         return self if fn is self._fn else CompiledFunction(fn, *self._options)
+
+    def __reduce__(self):
+        module, name = self.__module__, self._fn.__qualname__ if hasattr(self._fn, "__qualname__") else ""
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        # By name, as the function that it decorates would be.
+        return name if found is self else (CompiledFunction, (self._fn, *self._options))
 
     @property
     def _layer(self) -> Any:
@@ -198,11 +211,10 @@ class CompiledFunction:
             return self._fn(*args, **kwargs)  # a part of another compiled function, or of a functional model
         if args and isinstance(args[0], self._owners) and (method := self._methods.of(args[0])) is not None:
             return method(*args[1:], **kwargs)
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        arguments, padded = self._buckets.pad(bound.arguments, self._pad_value)
+        arguments, form = self._parameters.bind(args, kwargs)
+        arguments, padded = self._buckets.pad(arguments, self._pad_value)
         leaves, tensors, owners = self._leaves(arguments)
-        key = leaves, tuple(map(structure_of, arguments.values())), self._layer_state()
+        key = leaves, (form, *map(structure_of, arguments.values())), self._layer_state(), call_context()
         compiled = self._executables.get(key)
         if compiled is None:
             key, outputs, follows = self._compile(key, arguments, tensors, owners, padded)
@@ -224,7 +236,7 @@ class CompiledFunction:
         some = key, tuple(entry[:2] for entry in padded)
         if some not in self._follows:
             with self._lock:
-                call = self._caller(arguments)
+                call = self._caller(key, arguments)
                 self._follows[some] = followed(call, tensors, owners, self._buckets, padded, outputs)
         return self._follows[some]
 
@@ -258,20 +270,25 @@ class CompiledFunction:
                 "expects tensors, numpy arrays, nested structures of them, or hashable static values."
             ) from None
         known = parts(x)
+        if isinstance(x, keras.layers.Layer):
+            weights = tuple(Static(("itself", id(each)), each) for each in x.weights)
+            return Static((x, weights, _trainable(x)), x)
         return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
 
     def _compile(
         self, key: _Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded]
     ) -> tuple[_Key, Any, Followed]:
-        leaves, structures, _ = key
+        leaves, structures, _, context = key
         with self._lock:
-            key = leaves, structures, self._layer_state()  # another thread may have built the layer
+            key = leaves, structures, self._layer_state(), context  # another thread may have built the layer
             if key in self._executables:  # another thread was faster
                 executable, follows = self._executables[key]
                 return key, executable(tensors), follows
             change = "first call" if self._last is None else describe_change(self._last, leaves)
-            other_layer = self._last_layer != self._layer_state() and "other weights, or others of them trainable"
-            cause = change or other_layer or "another structure of the arguments"
+            last_layer, last_context = self._last_around
+            other_layer = last_layer != key[2] and "other weights, or others of them trainable"
+            other_context = last_context != context and "layers around the call were told otherwise, such as training"
+            cause = change or other_layer or other_context or "another structure of the arguments"
             if self._last is not None and self._on_recompile == "raise":
                 raise RecompileError(
                     f'{self._name} would compile again: {cause}. It was made with on_recompile="raise"; '
@@ -279,20 +296,20 @@ class CompiledFunction:
                     f"arguments as they were ({describe(self._last)}), or give it buckets."
                 )
             start = time.perf_counter()
-            executable = self._executable(arguments, tensors)
+            call = self._caller(key, arguments)
+            executable = self._executable(call, tensors)
             outputs = executable(tensors)
-            call = self._caller(arguments)
             follows = followed(call, tensors, owners, self._buckets, padded, outputs) if padded else []
             events.record(self._name, "function", describe(leaves), cause, time.perf_counter() - start)
-            self._last, self._last_layer = leaves, self._layer_state()  # by now the layer is built
-            self._held[self._last_layer] = self._layer.weights if self._last_layer else []
-            key = leaves, structures, self._last_layer
+            layer = self._layer_state()  # by now it is built
+            self._last, self._last_around = leaves, (layer, context)
+            self._held[layer] = self._layer.weights if layer else []
+            key = leaves, structures, layer, context
             self._executables[key] = executable, follows
         return key, outputs, follows
 
-    def _executable(self, arguments: dict[str, Any], tensors: list) -> Callable:
-        """`fn` as a function of the list of its tensors; the static values stay as they are in `arguments`."""
-        call = self._caller(arguments)
+    def _executable(self, call: Callable, tensors: list) -> Callable:
+        """`call`, a function of the list of its tensors, compiled."""
         returned: list[Any] = []  # in the last trace: the structure of the outputs, and what in it is no tensor
         others: list[str] = []  # in the last trace: the types of what else there is, which a backend may know or not
 
@@ -305,7 +322,8 @@ class CompiledFunction:
             if iterators := [x for x in unknown if isinstance(x, Iterator)]:  # JAX would warn, and go on
                 raise unreturned(type(iterators[0]).__name__)
             others[:] = [type(x).__name__ for x in unknown]
-            return [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves], list(map(mask_if_known, leaves))
+            outputs = [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves]
+            return outputs, list(map(mask_if_known, leaves)), list(map(logits_of, leaves))
 
         def unreturned(kind):
             return TypeError(
@@ -324,7 +342,8 @@ class CompiledFunction:
         run = named(compile_function, flat, tensors, self._refuse)
 
         def executable(tensors):
-            made, masks = named(run, tensors)
+            made, masks, logits = named(run, tensors)
+            made = list(map(put_logits, made, logits))
             others.clear()  # the backend knows them: a later TypeError is about something else
             structure, kept = returned  # neither backend gives back strings, nor JAX the order of a dict
             leaves = [x if y is None else y for x, y in zip(map(put_mask, made, masks), kept, strict=True)]
@@ -332,8 +351,9 @@ class CompiledFunction:
 
         return executable
 
-    def _caller(self, arguments: dict[str, Any]) -> Callable:
+    def _caller(self, key: _Key, arguments: dict[str, Any]) -> Callable:
         """What calls `fn` with a list of tensors in the places of those in `arguments`."""
+        form = key[1][0]
         values = list(arguments.values())  # not the dict itself, whose keys a tree sorts
         flat = keras.tree.flatten(values)
         is_tensor = list(map(is_array, flat))
@@ -349,7 +369,7 @@ class CompiledFunction:
                 x = next(tensors) if dynamic else x
                 restored.append(put_mask(x, next(tensors)) if masked else x)
             restored = keras.tree.pack_sequence_as(structure, restored)
-            return self._by_keyword(dict(zip(names, restored, strict=True)))
+            return self._parameters.call(dict(zip(names, restored, strict=True)), form)
 
         return call
 
@@ -358,37 +378,16 @@ class CompiledFunction:
         layer = self._layer
         if not isinstance(layer, keras.layers.Layer):
             return ()
-        return tuple(map(id, layer.weights)), tuple(each.trainable for each in _layers(layer))
-
-    def _by_keyword(self, arguments: dict[str, Any]):
-        """Call `fn` with keywords where its signature allows: Keras layers take static values in no other way."""
-        kinds = {key: self._signature.parameters[key].kind for key in arguments}
-        if any(kinds[key] is inspect.Parameter.VAR_POSITIONAL and arguments[key] for key in arguments):
-            bound = inspect.BoundArguments(self._signature, arguments)
-            return self._fn(*bound.args, **bound.kwargs)
-        positional = [value for key, value in arguments.items() if kinds[key] is inspect.Parameter.POSITIONAL_ONLY]
-        named = {key: value for key, value in arguments.items() if kinds[key] in _NAMED}
-        if named.get("training", True) is None and isinstance(self._fn, keras.layers.Layer):
-            del named["training"]  # the layer's `call` may not know it
-        extra = [value for key, value in arguments.items() if kinds[key] is inspect.Parameter.VAR_KEYWORD]
-        return self._fn(*positional, **named, **(extra[0] if extra else {}))
+        return tuple(map(id, layer.weights)), _trainable(layer)
 
     def _refuse(self, blockers):
         owner = self._layer
         refuse_ops(owner if isinstance(owner, keras.Model) else None, blockers, self._name)
 
 
-def _signature(fn: Any) -> inspect.Signature:
-    """What calls may pass: a layer takes `training` even if its `call` does not, for the layers inside of it."""
-    if not isinstance(fn, keras.layers.Layer):
-        return inspect.signature(fn)
-    signature = inspect.signature(fn.call)
-    parameters = list(signature.parameters.values())
-    if "training" in signature.parameters or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
-        return signature
-    return signature.replace(
-        parameters=[*parameters, inspect.Parameter("training", inspect.Parameter.KEYWORD_ONLY, default=None)]
-    )
+def _trainable(layer: keras.layers.Layer) -> tuple[bool, ...]:
+    """Whether the layer, and each one inside of it, may be trained."""
+    return tuple(each.trainable for each in _layers(layer))
 
 
 def _as_it_is(x: Any) -> Any:

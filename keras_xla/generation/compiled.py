@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -37,7 +38,8 @@ class SavedExecutables(keras.layers.Layer):
         A bundle is a program: load none that you would not run.
 
         Args:
-            folder: Where it goes (a path). It is made if it is not there; a bundle that is there is replaced.
+            folder: Where it goes (a path). It is made if it is not there. A bundle that is there is replaced; one that
+                this layer has loaded keeps its executables, too, those that nobody has needed yet among them.
 
         Returns:
             How many executables are in it (int).
@@ -98,7 +100,7 @@ class SavedExecutables(keras.layers.Layer):
 def save(executables: Sequence[Executables], folder: pathlib.Path) -> int:
     """See `SavedExecutables.save_compiled`."""
     backend.require_keeping()
-    folder = folder.expanduser().absolute()
+    folder = folder.expanduser().resolve()
     known = (".xla", ".new") if (folder / MANIFEST).exists() else ()  # without it, they are of a cache of executables
     if others := [name for name in _names(folder) if name != MANIFEST and not name.endswith(known)]:
         raise FileExistsError(
@@ -116,10 +118,13 @@ def save(executables: Sequence[Executables], folder: pathlib.Path) -> int:
         )
     folder.mkdir(parents=True, exist_ok=True)
     bundle, before = _NewBundle(folder), _names(folder)
+    loaded = _loaded(executables, folder)
+    if loaded is not None:
+        bundle.used |= {name for name in before if name.endswith(".xla")}
     if MANIFEST not in before:  # what a killed process leaves is a bundle, and not finished
         write_whole(folder / MANIFEST, json.dumps({"format": None}))
     try:
-        keys = _put(executables, bundle)
+        keys = sorted((Counter(_put(executables, bundle)) | Counter(loaded or ())).elements())
         content = {"format": FORMAT, "computes": _computes(executables), "computed_with": computed_with()}
         write_whole(folder / MANIFEST, json.dumps({**content, "executables": keys}, indent=1))
     except BaseException:
@@ -127,6 +132,18 @@ def save(executables: Sequence[Executables], folder: pathlib.Path) -> int:
         raise
     _remove(folder, {name for name in before if name.endswith(".xla")} - bundle.used)
     return len(keys)
+
+
+def _loaded(executables: Sequence[Executables], folder: pathlib.Path) -> list[str] | None:
+    """The keys of the bundle in a folder, if all of these read from it and it is still theirs; otherwise None."""
+    if any(each.kept.bundle is None or each.kept.bundle.folder != folder for each in executables):
+        return None
+    try:
+        there = _manifest(folder)
+    except (FileNotFoundError, ValueError):
+        return None
+    same = there["computes"] == _computes(executables) and there["computed_with"] == computed_with()
+    return list(there.get("executables", ())) if same else None
 
 
 class _NewBundle(ExecutableCache):
@@ -178,14 +195,15 @@ def prepare(folder: pathlib.Path) -> None:
 
 def load(executables: Sequence[Executables], folder: pathlib.Path) -> None:
     """See `SavedExecutables.load_compiled`."""
-    folder = folder.expanduser().absolute()
+    folder = folder.expanduser().resolve()
     manifest = _manifest(folder)
-    if manifest["computes"] != _computes(executables):
+    there, here = manifest["computed_with"], computed_with()
+    # Another version of keras_xla may describe the same model in other words.
+    if there.get("keras_xla") == here["keras_xla"] and manifest["computes"] != _computes(executables):
         raise ValueError(
             f"{folder}: these executables were saved for another model, dtype or quantization. {_AGAIN}, from a layer "
             "like this one."
         )
-    there, here = manifest["computed_with"], computed_with()
     if differ := [_difference(name, there.get(name), here[name]) for name in here if there.get(name) != here[name]]:
         warn(
             f"keras_xla compiles again, for the executables in {folder} are not for here: {'; '.join(differ)}. "

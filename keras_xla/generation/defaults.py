@@ -58,7 +58,12 @@ def stored_options(checkpoint: Any, model_config: Any) -> dict[str, Any]:
     if not stored:
         stored = {name: checkpoint.config.get(name) for name in _FIELDS}  # as transformers 5, without its defaults
         stored["max_length"] = checkpoint.config.get("max_length")
+        stored["bos_token_id"] = checkpoint.config.get("bos_token_id")
+        if checkpoint.config.get("force_bos_token_to_be_generated") and stored["forced_bos_token_id"] is None:
+            stored["forced_bos_token_id"] = stored["bos_token_id"]  # as the first BARTs say it
         stored = {name: value for name, value in stored.items() if value is not None}
+    if hasattr(model_config, "num_mel_bins") and stored.get("forced_decoder_ids") is None:  # of language and task
+        stored["forced_decoder_ids"] = checkpoint.config.get("forced_decoder_ids")
     options = {**{name: getattr(model_config, name, None) for name in _TOKENS}, **stored}
     vocab = max((getattr(model_config, name, None) or 0 for name in _VOCABULARIES), default=0)
     return {name: _that_exist(value, vocab) if name in _TOKENS else value for name, value in options.items()}
@@ -111,7 +116,7 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
     """
     if speech:
         wishes, rest = split_speech(asked)
-        tokens = SpeechTokens.from_checkpoint(stored, {})
+        tokens = SpeechTokens.from_checkpoint(stored)
         own = {name: value for name, value in stored.items() if name in _FIELDS and value is not None}
         if stored.get("max_length") and "max_new_tokens" not in {**own, **asked}:
             # Of features; it counts what their tokens begin with.

@@ -319,7 +319,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
     @property
     def trace_count(self) -> int:
         """How many executables have been compiled so far (int); 0 after `quantize`."""
-        return self._generator.executables.trace_count
+        return sum(each.trace_count for each in self._executables())
 
     @property
     def return_prompt(self) -> bool:

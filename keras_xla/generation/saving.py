@@ -9,8 +9,9 @@ from keras_xla import config
 from keras_xla.generation.defaults import SPEECH_FIELDS
 from keras_xla.generation.tokenizer import LazyTokenizer, lazy
 from keras_xla.models.build import build
+from keras_xla.models.sources.live import refresh
 from keras_xla.models.sources.safetensors_folder import open_tokenizer
-from keras_xla.troubleshooting import explained
+from keras_xla.troubleshooting import explained, warn
 
 
 class LayerConfig(dict):
@@ -55,7 +56,7 @@ class SavedWithTokenizer(keras.layers.Layer):
             ValueError: The layer shares the weights of a live model, or its model is not one of keras_xla's own. Save
                 that model, and make the layer of it again.
         """
-        if not hasattr(self.model, "spec") or getattr(self.model, "follower", None) is not None:
+        if not hasattr(self.model, "spec") or self._follows:
             raise ValueError(
                 f"The layer {self.name!r} holds {'a live model' if hasattr(self.model, 'spec') else 'a model'} of its "
                 "own making, which cannot be saved with it. Save that model, and make the layer of it again."
@@ -104,6 +105,33 @@ class SavedWithTokenizer(keras.layers.Layer):
         model = build(rest["model"], dtype, quantization=quantization)
         made = {**rest, "model": model, "dtype": dtype, "logits_processors": own}
         return cls(**made, tokenizer=getattr(config, "tokenizer", None))
+
+    @property
+    def _follows(self) -> bool:
+        """Whether the model has its weights from a live one."""
+        return getattr(self.model, "follower", None) is not None
+
+    def save_own_variables(self, store: Any) -> None:
+        """Bring weights up to date before Keras writes a file of weights; Keras calls it.
+
+        Args:
+            store: What Keras writes to.
+        """
+        refresh(self.model)
+        super().save_own_variables(store)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Warn of weights that Keras does not read from a file of weights; Keras calls it.
+
+        Args:
+            store: What Keras reads from.
+        """
+        super().load_own_variables(store)
+        if self._follows or (self.model.variables and not isinstance(self.model, keras.layers.Layer)):
+            warn(
+                f"The layer {self.name!r} generates with a model of its own making, whose weights are no part of what "
+                "the layer reads from a file. Load them into that model, unless the file has been read into it, too."
+            )
 
     def save_assets(self, dir_path: str) -> None:
         """Write the tokenizer into a `.keras` file; Keras calls it.

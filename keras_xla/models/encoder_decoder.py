@@ -6,7 +6,7 @@ import keras
 
 from keras_xla.models.encoder import Encoder
 from keras_xla.models.interface import Cache, View
-from keras_xla.models.spec import EncoderDecoderSpec
+from keras_xla.models.spec import EncoderDecoderSpec, TextSource
 from keras_xla.models.transformer import Decisions, Transformer
 
 
@@ -38,6 +38,8 @@ class EncoderDecoder(keras.layers.Layer):
         self.decoder = Transformer(spec.decoder, dtype=self.dtype_policy, name="decoder")
         self.vocab_size, self.max_positions = self.decoder.vocab_size, self.decoder.max_positions
         self.max_source = spec.encoder.position.max_positions
+        if isinstance(spec.encoder.source, TextSource):
+            self.source_vocab_size = spec.encoder.source.vocab_size
         self.built = True
 
     @property

@@ -163,6 +163,7 @@ class EncoderDecoder(Protocol):
         vocab_size: How many tokens there are (int).
         max_positions: The most tokens that the decoder can have in a row (int); None for no limit.
         max_source: The most tokens that the encoder can read (int); None for no limit.
+        source_vocab_size: How many tokens the encoder knows (int); `vocab_size` without this attribute.
         variables: The `keras.Variable`s that the methods read. They are read at each call, so that new values count.
     """
 

@@ -27,6 +27,9 @@ BUILD = Name(
     _SEEN,
     ("data_batch",),
 )
+OUTPUT_SPEC = Name(
+    "keras.src.backend", "compute_output_spec", "what a model gives for symbolic tensors", BUILD.off, _SEEN
+)
 TRACKER = Name(
     "keras.Layer",
     "_tracker",
@@ -120,13 +123,6 @@ PUT_MASK = Name(
     "masks are lost in functions of jit",
     _SEEN,
 )
-LOGITS = Name(
-    "keras.KerasTensor",
-    "_keras_logits",
-    "what a softmax or a sigmoid was made of, from which Keras computes crossentropies on TensorFlow",
-    "losses of batches that are filled up are less exact; the tests find that, nothing else can",
-    _SEEN,
-)
 HISTORY = Name(
     "keras.KerasTensor",
     "_keras_history",
@@ -208,6 +204,11 @@ def symbolic_build(model: keras.Model, batch: Any, optimizer: bool = True) -> No
             unbuilt.built = False
 
 
+def output_spec(model: keras.Model, x: Any, training: bool) -> Any:
+    """What a model gives for symbolic tensors, as symbolic tensors."""
+    return _of_module(OUTPUT_SPEC)(model, x, training=training)
+
+
 def compiled_losses(model: keras.Model) -> Any:
     """What has `built`, and once that is true the `metrics` that track the losses of several outputs; or None."""
     return LOSSES.of(model)
@@ -274,14 +275,6 @@ def put_mask(x: Any, mask: Any) -> Any:
 @otherwise(None)
 def _put_mask(x: Any, mask: Any) -> None:
     _of_module(PUT_MASK)(x, mask)
-
-
-def with_logits(x: Any, change: Callable) -> Any:
-    """`change(x)`, with `change` of its logits in place of those that Keras has put on `x`."""
-    made, logits = change(x), getattr(x, LOGITS.name, None)
-    if logits is not None:
-        setattr(made, LOGITS.name, change(logits))
-    return made
 
 
 def maker_of(x: keras.KerasTensor) -> Any:

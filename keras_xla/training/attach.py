@@ -10,6 +10,7 @@ import keras
 
 from keras_xla import backend
 from keras_xla.backend import keras2
+from keras_xla.backend.data import known_batches, runs_python
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
 from keras_xla.backend.steps import (
     TakingRows,
@@ -22,7 +23,7 @@ from keras_xla.backend.steps import (
     state_maker,
     watched_step,
 )
-from keras_xla.private.keras import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER, require_step_functions, step_function
+from keras_xla.private.keras import require_step_functions, step_function
 from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
@@ -30,11 +31,12 @@ from keras_xla.training.methods import Methods
 from keras_xla.training.reports.journal import KINDS, Decision, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, capped, flat, is_list
-from keras_xla.training.steps.array_rows import SIZES, ArrayRows, array_rows, with_validation_cut_off
+from keras_xla.training.steps.array_rows import ArrayRows, array_rows, with_validation_cut_off
+from keras_xla.training.steps.early_functions import EarlyFunctions
 from keras_xla.training.steps.fill_predict import fill_last_batch
 from keras_xla.training.steps.handed_state import hands_over_state, state_runner
-from keras_xla.training.steps.in_order import InOrder, evaluate_in_order, predict_in_order
-from keras_xla.training.steps.last_batch import filled_step, stop_filling
+from keras_xla.training.steps.in_order import InOrder, batches_in_order, evaluate_in_order, predict_in_order
+from keras_xla.training.steps.last_batch import counts_by_size, filled_step, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
 from keras_xla.troubleshooting import warn
@@ -60,7 +62,7 @@ class Attachment:
         self._sessions = Sessions()
         self._policies: dict[str, tuple] = {}
         self._arrays: dict[int, ArrayRows] = {}  # of the calls that go on, by the number that row numbers carry
-        self._predicting = StopFlag()
+        self._predicting, self._early = StopFlag(), EarlyFunctions(model)
         self._said = False
         ours: dict[str, Callable] = {"compile": self.compile}
         for kind, name in METHODS.items():
@@ -158,7 +160,11 @@ class Attachment:
         ahead = self.jit_compile == "auto" or backend.name == "jax"
         ahead &= reads_ahead(given.get("x")) and not capped()  # which only Keras' loop knows in a validation
         epochs = self._sessions.epochs(kind, {**given, **given.get("kwargs", {})})
-        session = Session(kind, self._sessions, ahead, given.get("steps"), epochs, given.get("callbacks"))
+        steps = given.get("steps")
+        if steps is None and kind == "test":  # within `fit`, Keras does not tell the session
+            steps = known_batches(given.get("x"))
+        session = Session(kind, self._sessions, ahead, steps, epochs, given.get("callbacks"))
+        session.python = runs_python(given.get("x"))
         session.stopped = lambda: getattr(model, _STOPS[kind], False)
         session.wrapped = lambda function: getattr(model, attribute, None) is not function
         if kind != "predict":  # whose batches are never row numbers
@@ -225,7 +231,10 @@ class Attachment:
         if predict_data is None:  # on JAX; there Keras reads the state of what it distributes when a function is made
             return None
         method = f"make_{kind}_function"
-        return self.make(kind) if self.methods.is_outermost(method) and self.methods.is_keras_own(method) else None
+        if not (self.methods.is_outermost(method) and self.methods.is_keras_own(method)):
+            return None
+        with self._early.making(kind) as outdated:
+            return self._make(kind, force=outdated)
 
     def _keep(self, session: Session, rows: ArrayRows) -> ArrayRows:
         """Keep arrays for the steps of a call."""
@@ -233,30 +242,8 @@ class Attachment:
         self._arrays[rows.owner] = rows
         return rows
 
-    @otherwise(None)
     def _in_order(self, session: Session, given: dict[str, Any], extra: dict[str, Any]) -> InOrder | None:
-        """The batches of arrays for `evaluate` or `predict`; None where Keras has to read the data, or is watched."""
-        if given["steps"] is not None or not session.ahead:
-            return None
-        size = given["batch_size"] or 32
-        if not isinstance(size, SIZES) or size < 0:  # Keras says what is wrong with it
-            return None
-        inside = CACHED_EVALUATION in extra  # of fit, which has made row numbers of its validation data
-        if extra and not inside:
-            return None
-        function = self._function(session.kind)
-        if not isinstance(function, (StepFunction, PredictFunction)) or getattr(function, "steps", 1) > 1:
-            return None
-        if inside:
-            rows = self._arrays[owner_of(given["x"][MARK][0])] if are_numbers(given["x"]) else None
-        else:
-            rows = array_rows(given)
-        if rows is None:
-            return None
-        rows.read()  # Keras reads its data before the callbacks begin
-        if session.kind == "test":
-            LAST_LOGS.of(self._model), LOGS_IN_ORDER.of(self._model)
-        return InOrder(session.kind, rows, int(size), self._model, session, self.journal)
+        return batches_in_order(self._model, session, given, extra, self._arrays, self._function, self.journal)
 
     def _evaluate(self, session: Session, given: dict[str, Any], extra: dict[str, Any]):
         batches = self._in_order(session, given, extra)
@@ -284,6 +271,9 @@ class Attachment:
 
     def make(self, kind: str, force: bool = False):
         """In place of `Model.make_train_function`, `make_test_function` or `make_predict_function`."""
+        return self._make(kind, force or self._early.asked(kind))
+
+    def _make(self, kind: str, force: bool) -> Callable:
         model, attribute = self._model, f"{kind}_function"
         function = getattr(model, attribute)
         traced = isinstance(function, (StepFunction, PredictFunction)) and runs_eagerly()  # since tf.function is off
@@ -352,7 +342,11 @@ class Attachment:
         if not keras2.is_keras2(model):
             before = state_maker(model) if kind == "train" else None
             fill = filled_step(model, kind) if self.jit_compile is True and kind != "predict" else None
-        return make_runner(step, self._arrays, *answers, before, fill)
+
+        def by_size() -> bool:
+            return kind != "predict" and not keras2.is_keras2(model) and counts_by_size(model)
+
+        return make_runner(step, self._arrays, *answers, before, fill, by_size)
 
 
 def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:

@@ -4,6 +4,9 @@ import errno
 import importlib
 import multiprocessing
 import os
+import pathlib
+import subprocess
+import sys
 import types
 import warnings
 
@@ -11,7 +14,7 @@ import pytest
 
 from keras_xla.backend import executable_cache as module
 from keras_xla.backend.executable_cache import ExecutableCache, compile_cache, executable_cache
-from keras_xla.cache_folder import cache_folder
+from keras_xla.cache_folder import cache_folder, write_whole
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +137,10 @@ def test_the_folder_is_the_users_unless_another_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KERAS_XLA_CACHE", "~/mine")
     assert cache_folder() == tmp_path / "mine"
+    monkeypatch.setenv("KERAS_XLA_CACHE", "mine")
+    begun = pathlib.Path.cwd()
+    monkeypatch.chdir(tmp_path)  # as a script does
+    assert cache_folder() == begun / "mine"
     monkeypatch.setenv("KERAS_XLA_CACHE", str(tmp_path / "env"))
     assert executable_cache() is None  # off by default
     compile_cache()
@@ -169,3 +176,32 @@ def test_where_it_cannot_be_turned_on_it_stays_off(monkeypatch):
     with pytest.raises(RuntimeError, match="too late"):
         compile_cache()
     assert executable_cache() is None
+
+
+def test_a_file_that_is_put_in_place_whole_stays_where_a_link_points(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.json").symlink_to(tmp_path / "there" / "file.json")
+    for content in ("one", "two"):
+        write_whole(tmp_path / "link.json", content)
+        assert (tmp_path / "link.json").is_symlink() and (tmp_path / "there" / "file.json").read_text() == content
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["file.json"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/stdout"), reason="a system without /dev/stdout")
+@pytest.mark.parametrize("into", ["a pipe", "a file"])
+def test_into_stdout_it_is_written(into, tmp_path):
+    code = """
+import pathlib
+from keras_xla.cache_folder import write_whole
+print("before", flush=True)
+write_whole(pathlib.Path("/dev/stdout"), "report\\n")
+print("after", flush=True)
+"""
+    command, root = [sys.executable, "-c", code], str(pathlib.Path(__file__).parents[2])
+    if into == "a pipe":
+        said = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, cwd=root).stdout
+    else:
+        with (tmp_path / "log.txt").open("a") as file:
+            subprocess.run(command, stdout=file, check=True, cwd=root)
+        said = (tmp_path / "log.txt").read_text()
+    assert said == "before\nreport\nafter\n"

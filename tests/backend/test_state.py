@@ -88,6 +88,48 @@ def test_a_step_set_on_the_model_itself_makes_what_it_makes():
     assert made[0] == made[1] and made[0][0] is False
 
 
+class Classes(keras.Model):
+    """Gives logits in training, and the numbers of classes out of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, x, training=False):
+        logits = self.dense(x)
+        return logits if training else keras.ops.argmax(logits, axis=-1)
+
+
+class Heads(Classes):
+    """Has a second head in training only."""
+
+    def call(self, x, training=False):
+        logits = self.dense(x)
+        return {"main": logits, "aux": 2 * logits} if training else {"main": logits}
+
+
+@pytest.mark.parametrize("heads", [False, True], ids=["another rank", "another head"])
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+def test_metrics_are_those_of_the_outputs_in_training(heads, jit_compile):
+    histories = []
+    for ours in (False, True):
+        keras.utils.set_random_seed(0)
+        model = Heads() if heads else Classes()
+        model(X[:1])
+        given = {**OPTIONS, "metrics": ["accuracy"]}
+        if heads:
+            given |= {"loss": {"main": given["loss"], "aux": given["loss"]}, "metrics": {"main": ["accuracy"]}}
+        if ours:
+            compile(model, **{**given, "jit_compile": jit_compile})
+        else:
+            model.compile(**given, jit_compile=False)
+        y = {"main": Y, "aux": Y} if heads else Y
+        histories.append(model.fit(X, y, batch_size=SIZE, epochs=2, verbose=0).history)
+    assert histories[0].keys() == histories[1].keys()
+    for name, values in histories[0].items():
+        np.testing.assert_allclose(histories[1][name], values, rtol=1e-5, err_msg=name)
+
+
 def test_what_is_wrong_is_said_by_the_step_itself():
     errors = []
     for wrap in (lambda model, **options: model.compile(**options), compile):

@@ -128,19 +128,6 @@ def test_trials_of_predict_run_what_predict_runs(monkeypatch):
     assert {at_once for trial, _, at_once in timed if not trial} == {2}
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), True),
-        (tf.errors.InternalError(None, None, "RESOURCE_EXHAUSTED: Out of memory while trying to allocate"), True),
-        (MemoryError(), True),
-        (tf.errors.InvalidArgumentError(None, None, "no kernel"), False),
-    ],
-)
-def test_what_a_lack_of_memory_looks_like(error, expected):
-    assert trial.lacks_memory(error) is expected
-
-
 class RunsOnce(keras.layers.Layer):
     """Refuses to see more batches than it was made for; a trial shows it the same one again and again."""
 

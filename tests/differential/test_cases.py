@@ -265,6 +265,20 @@ def test_losses_of_several_outputs_are_counted_as_keras_counts_them(way, last):
     equal(Compile(), Fit(data=Data(rows=10, batch=4), validation=VALID), last, kind="two_outputs", way=way)
 
 
+@pytest.mark.parametrize("way", ["plain", "xla", "true"])
+@pytest.mark.quick("xla")
+def test_so_they_are_where_only_the_last_batch_is_smaller_than_those_before(way):
+    """The first call's batches have the size of most of the second's, whose graph does not know that."""
+    equal(
+        Compile(),
+        Evaluate(data=Data(rows=8, batch=4)),
+        Evaluate(data=Data(rows=10, batch=4)),
+        kind="two_outputs",
+        way=way,
+    )
+    equal(Compile(), Fit(data=Data(rows=8, batch=4)), Fit(data=Data(rows=10, batch=4)), kind="two_outputs", way=way)
+
+
 def test_no_warning_of_retracing():
     """Six sizes of a batch are six traces of ours; nobody but we could mend that."""
     data = [Data(rows=2 * size, batch=size) for size in range(2, 8)]

@@ -135,6 +135,22 @@ def test_after_an_error_whoever_waits_tries(threads, new_events):
     assert len(gate.built) == 2 and executables.trace_count == len(new_events("generate")) == 1
 
 
+@pytest.mark.parametrize(("error", "refused"), [(MemoryError("full"), []), (ValueError("damaged"), [Key(1)])])
+def test_what_was_read_is_not_refused_for_a_lack_of_memory(error, refused, monkeypatch):
+    executables, errors, told = Executables("gate", Gate().build, []), [error], []
+
+    def run(state, x, weights):
+        if errors:
+            raise errors.pop()
+        return x + 1
+
+    monkeypatch.setattr(executables.kept, "read", lambda key, names: run)
+    monkeypatch.setattr(executables.kept, "refuse", told.append)
+    with pytest.raises(type(error), match=str(error)):
+        call(executables, Key(1))
+    assert told == refused and call(executables, Key(1)) == 2 and executables.trace_count == 0
+
+
 def test_an_error_in_a_trace_lets_others_trace():
     executables = Executables("gate", lambda key: ((lambda x: 1 // key.size), None), [])
     with pytest.raises(ZeroDivisionError):

@@ -2,8 +2,10 @@
 
 import copy
 import dataclasses
+import functools
 import gc
 import inspect
+import pickle
 import threading
 import weakref
 
@@ -776,3 +778,134 @@ class TestPaddingThatCannotBe:
     def test_the_number_to_pad_with_fits_the_dtype(self, dtype, value):
         with pytest.raises(ValueError, match=rf"'x' of dtype {dtype} and pad_value={value}; it expects .* whole one"):
             jit(lambda x: x, buckets={"x": {0: (4,)}}, pad_value=value)(np.ones((2,), dtype))
+
+
+def doubled(fn):
+    """Says how its arguments were given, and doubles what it makes of them."""
+
+    @functools.wraps(fn)
+    def wrapper(*args, **kwargs):
+        return 2 * fn(*args, **kwargs) + 10 * len(args) + 100 * len(kwargs)
+
+    return wrapper
+
+
+def test_a_wrapper_gets_its_arguments_as_they_were_given():
+    plain = doubled(lambda x, factor=3.0: x * factor)
+    fast = jit(plain, buckets={"x": {0: (4,)}})
+    for args, kwargs in (((ONES,), {}), ((ONES, 2.0), {}), ((ONES,), {"factor": 2.0}), ((), {"x": ONES[:3]})):
+        assert values(fast(*args, **kwargs)) == np.asarray(plain(*args, **kwargs)).tolist()
+    assert fast.trace_count == 4
+    with pytest.raises(TypeError, match="unexpected keyword argument 'y'"):
+        fast(ONES, y=3)
+
+
+def test_a_wrapper_may_take_other_arguments_than_what_it_wraps():
+    def given(fn):
+        @functools.wraps(fn)
+        def wrapper(*args):
+            return fn(5.0, *args)
+
+        return wrapper
+
+    @functools.wraps(lambda x, factor: None)
+    def named(x):
+        return x * 7
+
+    assert values(jit(given(lambda factor, x: x * factor))(ONES)) == (5 * ONES).tolist()
+    assert values(jit(named)(x=ONES)) == (7 * ONES).tolist()
+
+
+class Block(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dropout = keras.layers.Dropout(0.5, seed=1)
+
+    @jit
+    def mix(self, x):
+        return self.dropout(x)
+
+    def call(self, x, training=None):
+        return self.mix(x)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_layers_around_a_call_were_told_counts(first, new_events):
+    block, x = Block(), np.ones((8, 8), "float32")
+    for training in (first, not first, first):
+        assert (0.0 in np.asarray(block(x, training=training))) == training
+    assert [event.cause for event in new_events("function")][1:] == [
+        "layers around the call were told otherwise, such as training"
+    ]
+
+
+def test_what_a_layer_around_is_told_reaches_one_that_has_a_default():
+    rnn = jit(keras.layers.GRU(4, dropout=0.5, seed=1))
+
+    class Around(keras.layers.Layer):
+        def call(self, x, training=None):
+            return rnn(x)
+
+    around, x = Around(), np.ones((2, 5, 3), "float32")
+    told, untold = (np.asarray(around(x, training=training)) for training in (True, False))
+    assert not np.allclose(told, untold)
+    np.testing.assert_allclose(untold, np.asarray(rnn(x, training=False)), atol=1e-6)
+
+
+def test_a_layer_among_the_arguments_compiles_again_once_it_is_frozen():
+    layer = keras.layers.BatchNormalization()
+    layer.build((None, 3))
+    step, x = jit(lambda layer, x: layer(x, training=True)), np.arange(12, dtype="float32").reshape(4, 3)
+    assert abs(np.asarray(step(layer, x)).mean()) < 1e-3
+    step(layer, x)
+    assert step.trace_count == 1
+    layer.trainable = False
+    np.testing.assert_allclose(np.asarray(step(layer, x)), np.asarray(layer(x, training=True)), rtol=1e-5)
+    assert step.trace_count == 2
+
+
+@jit
+def tripled(x):
+    return x * 3
+
+
+def test_it_can_be_pickled():
+    assert pickle.loads(pickle.dumps(tripled)) is tripled  # by its name, as a function
+    again = pickle.loads(pickle.dumps(jit(np.square, name="squared")))
+    assert again.__name__ == "squared" and again.trace_count == 0
+    assert copy.copy(tripled) is tripled
+
+
+@pytest.mark.parametrize("options", [dict(activity_regularizer="l2"), dict(kernel_regularizer="l2")], ids=str)
+def test_losses_of_layers_count_inside(options):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, **options)])
+
+    def total(x):
+        return keras.ops.mean(model(x)) + sum(model.losses)
+
+    expected = float(total(ONES))
+    assert float(model.losses[0]) > 0
+    fast = jit(total)
+    for _ in range(2):
+        np.testing.assert_allclose(float(fast(ONES)), expected, rtol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="there are such logits on TensorFlow only")
+def test_probabilities_bring_the_logits_that_they_were_made_of():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Activation("softmax")])
+    x, y, loss = np.array([[0.0, 60.0]], "float32"), np.array([0]), keras.losses.SparseCategoricalCrossentropy()
+    fast = jit(model, buckets={"inputs": {0: (4,)}})
+    for _ in range(2):
+        assert float(loss(y, fast(x))) == float(loss(y, model(x))) == 60.0
+    assert fast.trace_count == 1
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX has no such decorator in keras.ops")
+def test_a_gradient_of_ones_own():
+    import tensorflow as tf
+
+    square = jit(keras.ops.custom_gradient(lambda x: (x * x, lambda upstream: upstream * 7 * x)))
+    x = tf.Variable([3.0])
+    with tf.GradientTape() as tape:
+        y = square(tf.convert_to_tensor(x))
+    assert values(y) == [9.0] and values(tape.gradient(y, x)) == [21.0]

@@ -61,3 +61,33 @@ def test_values_computed_by_jax_use_the_same_executable(compiled):
     for x in (np.float32(1), jax.numpy.float32(2), jax.numpy.asarray(3.0)):
         fast(x)
     assert compiled.count("jit(compiled)") == fast.trace_count == 1
+
+
+def test_transformations_of_jax_get_their_arguments_as_they_were_given():
+    columns = jax.vmap(lambda column: column.sum(), in_axes=1)
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    assert np.asarray(jit(columns)(x)).tolist() == [3.0, 5.0, 7.0]
+    scaled = jax.vmap(lambda row, factor: row * factor, in_axes=(0, None))
+    assert np.asarray(jit(scaled)(x, np.float32(2))).tolist() == (2 * x).tolist()
+    gradient = jax.grad(lambda w, x: (w * x).sum())
+    assert np.asarray(jit(gradient)(np.ones(3, "float32"), x[1])).tolist() == x[1].tolist()
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "float32"])
+def test_weights_are_read_as_plain_keras_reads_them_inside_of_a_layer_of_another_dtype(policy):
+    near = keras.initializers.Constant(1 + 2.0**-20)  # in float16 it is 1
+    inner = keras.layers.Dense(1, use_bias=False, kernel_initializer=near, dtype=policy)
+    inner.build((None, 1))
+
+    class Around(keras.layers.Layer):
+        def __init__(self, fn, **options):
+            super().__init__(**options)
+            self.fn = fn
+
+        def call(self, x):
+            return self.fn(x)
+
+    fast, x = jit(inner), np.ones((1, 1), "float32")
+    for dtype in ("mixed_float16", "float32", "mixed_float16"):
+        expected, made = (Around(fn, dtype=dtype)(x) for fn in (inner, fast))
+        assert made.dtype == expected.dtype and float(made[0, 0]) == float(expected[0, 0])

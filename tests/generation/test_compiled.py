@@ -158,6 +158,21 @@ def test_a_bundle_is_replaced_whole_and_a_layer_that_was_read_can_be_saved(run, 
     assert os.stat(tmp_path / "bundle").st_mode & 0o777 == 0o777 & ~umask()  # other users may read it
 
 
+@pytest.mark.slow
+def test_a_bundle_keeps_what_the_layer_that_has_loaded_it_did_not_need(run, checkpoint, tmp_path):
+    _, count = run(code(SAVE, checkpoint))[0]
+    first = files(tmp_path)
+    # Beams need another loop over new tokens, and not the one that is there.
+    beams = code(LOAD, checkpoint, options="num_beams=2,").replace(', on_recompile="raise"', "")
+    beams = beams.replace("print(", 'print(layer.save_compiled("bundle"))\nprint(')
+    run(f"import keras_xla\nkeras_xla.compile_cache()\n{beams}")
+    assert first.items() - {MANIFEST: first[MANIFEST]}.items() < files(tmp_path).items()
+    assert len(json.loads(files(tmp_path)[MANIFEST])["executables"]) > count
+    for options in ("", "num_beams=2,"):
+        (_, traces, _), _ = run(code(LOAD, checkpoint, options=options), KERAS_XLA_CACHE="nowhere")
+        assert traces == 0
+
+
 def umask():
     now = os.umask(0)
     os.umask(now)
@@ -221,7 +236,7 @@ def test_another_models_bundle_is_an_error_and_another_machines_a_warning(checkp
     with pytest.raises(ValueError, match="saved for another model"):
         layer.load_compiled(tmp_path)
     there = {**content["computed_with"], "device": "1 x abacus", "keras_xla": "older"}
-    manifest(layer, tmp_path, computed_with=there)
+    manifest(layer, tmp_path, computed_with=there, computes="as an older version describes it")
     with pytest.warns(UserWarning, match="another keras_xla") as told:
         layer.load_compiled(tmp_path)
     assert "abacus there and" in str(told[0].message) and told[0].filename == __file__

@@ -109,6 +109,21 @@ def test_of_code_of_ones_own_no_layer_is_kept(tmp_path):
         assert json.loads(file.read_text().splitlines()[-1])["samples"] == made
 
 
+def relu(x):
+    """Has the name of one of Keras', and is another function."""
+    return -x
+
+
+def test_an_activation_of_ones_own_is_not_taken_for_keras(tmp_path):
+    file, model = tmp_path / "samples.jsonl", model_of()
+    samples = GenerateSamples([[5, 6, 7]], file=file, verbose=0, max_new_tokens=4)
+    for model.layers[-1].activation in (keras.activations.relu, relu):
+        model.compile(optimizer="sgd", loss=model.loss)
+        model.fit(*data(), batch_size=32, callbacks=[samples], verbose=0)
+        made = XLAGenerationLayer(model).generate([[5, 6, 7]], max_new_tokens=4)["sequences"].tolist()
+        assert json.loads(file.read_text().splitlines()[-1])["samples"] == made
+
+
 def test_a_streamer_is_told_the_samples():
     class Streamer:
         told, ends = 0, 0

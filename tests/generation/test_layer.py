@@ -16,8 +16,8 @@ import transformers
 
 import keras_xla
 from keras_xla import XLAGenerationLayer
-from keras_xla.generation.defaults import resolve
-from keras_xla.models.registry import load_model
+from keras_xla.generation.defaults import resolve, stored_options
+from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
 from tests.tokenizers import tiny
@@ -563,6 +563,22 @@ def test_an_encoder_decoder_without_a_start_token_begins_with_bos():
 
     assert start({"bos_token_id": 4}) == 4 and start({"bos_token_id": 4, "decoder_start_token_id": 5}) == 5
     assert start({"bos_token_id": 4}, decoder_start_token_id=6) == 6 and start({}) is None
+
+
+def test_what_old_checkpoints_say_in_config_json(checkpoint, tmp_path):
+    def stored(**config):
+        folder = tmp_path / "old"
+        shutil.copytree(checkpoint("bart"), folder, dirs_exist_ok=True)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        there = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(there | config))
+        opened = open_checkpoint(folder)
+        return stored_options(opened, model_config(opened))
+
+    assert stored(bos_token_id=7)["bos_token_id"] == 7
+    assert stored(bos_token_id=7, force_bos_token_to_be_generated=True)["forced_bos_token_id"] == 7
+    forced = stored(bos_token_id=7, force_bos_token_to_be_generated=True, forced_bos_token_id=8)
+    assert forced["forced_bos_token_id"] == 8
 
 
 def test_a_bad_max_length_of_an_encoder_decoder_can_be_overridden():

@@ -101,6 +101,18 @@ def test_it_runs_in_a_model_and_survives_saving(layer, variant, tmp_path):
     assert made(again.predict(arrays, verbose=0)) == made(out)
 
 
+@pytest.mark.slow
+def test_sources_may_have_a_vocabulary_of_their_own(checkpoint):
+    layer = XLAGenerationLayer.from_pretrained(
+        checkpoint("marian-two-vocabularies"), eos_token_id=list(EOS), forced_eos_token_id=None, **COMMON
+    )
+    sources = [[110, 119, 5, 2], [96, 97, 2]]  # the decoder has 97 tokens
+    out = layer.generate(sources)
+    assert made(out) == [row for source in sources for row in expected("marian-two-vocabularies", source)]
+    with pytest.raises(ValueError, match="Prompt 1 holds the token id 120; expected ids from 0 to 119"):
+        layer.generate([[5, 2], [120, 2]])
+
+
 def test_decoder_prompts_are_as_many_as_sources(checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint("t5"), max_new_tokens=2)
     for sources, starts in ((1, 2), (2, 1)):

@@ -248,3 +248,24 @@ def test_a_lora_that_comes_later_is_not_ignored():
     with pytest.raises(ValueError, match=r"has other weights than when the layer was made.*LoRA"):
         layer.generate([[5, 6]])
     assert XLAGenerationLayer(model, max_new_tokens=2).generate([[5, 6]])["lengths"].tolist() == [2]
+
+
+def test_its_weights_are_read_where_the_model_around_it_holds_it_and_else_a_warning_says_so(tmp_path):
+    def around(model):
+        inputs = keras.Input((3,), dtype="int32")
+        both = {"made": XLAGenerationLayer(model, max_new_tokens=2)(inputs)["lengths"], "scores": model(inputs)}
+        return keras.Model(inputs, both)
+
+    model, other, alone = lstm(), lstm(), lstm()
+    before = alone.get_weights()
+    around(model).save_weights(tmp_path / "both.weights.h5")
+    with pytest.warns(UserWarning, match="Load them into that model, unless the file has been read into it"):
+        around(other).load_weights(tmp_path / "both.weights.h5")
+    for ours, theirs in zip(other.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    pipeline = keras.Sequential([keras.Input((3,), dtype="int32"), XLAGenerationLayer(alone, max_new_tokens=2)])
+    pipeline.save_weights(tmp_path / "layer.weights.h5")
+    with pytest.warns(UserWarning, match="whose weights are no part of what the layer reads"):
+        pipeline.load_weights(tmp_path / "layer.weights.h5")
+    for ours, theirs in zip(alone.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

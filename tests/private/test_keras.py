@@ -62,6 +62,7 @@ def owners(model):
         private.LOSS_TRACKER: model,
         private.TAKES_TRAINING: model,
         private.TRACKER: model,
+        private.OUTPUT_SPEC: sys.modules[private.OUTPUT_SPEC.owner],
         private.UNMADE: sys.modules[private.UNMADE.owner],
         private.AUTOCAST: sys.modules[private.AUTOCAST.owner],
         private.STATELESS: sys.modules[private.STATELESS.owner],
@@ -69,7 +70,6 @@ def owners(model):
         private.LOGS_IN_ORDER: model,
         private.MASK: sys.modules[private.MASK.owner],
         private.PUT_MASK: sys.modules[private.PUT_MASK.owner],
-        private.LOGITS: keras.activations.softmax(keras.ops.ones((1, 2))) if TENSORFLOW else None,
         private.HISTORY: x,
         private.CALLS: model.layers[-1],
         private.NODES: keras.Function(model.inputs, model.outputs),
@@ -143,15 +143,6 @@ def test_masks():
     y = keras.ops.ones((1, 2))
     assert private.put_mask(y, None) is y and private.mask_of(y) is None
     assert private.put_mask(y, mask) is y and private.mask_of(y) is mask
-
-
-def test_logits_stay_with_what_was_made_of_them():
-    x = keras.ops.convert_to_tensor(np.array([[1.0, 2.0]], "float32"))
-    made = private.with_logits(keras.activations.softmax(x), lambda x: x + 1)
-    if TENSORFLOW:
-        assert np.asarray(getattr(made, private.LOGITS.name)).tolist() == [[2.0, 3.0]]
-    assert not hasattr(private.with_logits(x, lambda x: x + 1), private.LOGITS.name)
-    assert private.with_logits(None, lambda x: x) is None
 
 
 def test_nodes_in_order(model):

@@ -1,5 +1,7 @@
 """What a script puts on a model or a callback while a call goes on, and data that grow: as in plain Keras."""
 
+import time
+
 import keras
 import numpy as np
 import pytest
@@ -190,3 +192,91 @@ def test_a_predict_within_a_fit_on_arrays_still_runs_in_groups(kind):
 
     model.fit(X, Y, epochs=2, verbose=0, callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=predict)])
     assert own == ["PredictFunction"] * 2
+
+
+class Steps(keras.Model):
+    """Tells how its loss was computed: 1 in a graph, 2 where each step runs in Python; `factor` times that."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return 0 * keras.ops.sum(y_pred) + (2.0 if hasattr(y_pred, "numpy") else 1.0)
+
+
+def tells(ours, jit_compile="auto"):
+    model = Steps()
+    model(X)
+    if ours:
+        keras_xla.compile(model, "sgd", "mse", jit_compile=jit_compile)
+    else:
+        model.compile("sgd", "mse", jit_compile=False)
+    return model
+
+
+def answers(value):
+    """A test step."""
+    return lambda data: {"told": keras.ops.convert_to_tensor(value)}
+
+
+@on_tensorflow
+@pytest.mark.parametrize("size", [2, 3], ids=["alike", "a smaller last batch"])
+@pytest.mark.parametrize("ours", [False, True], ids=["Keras", "keras_xla"])
+def test_what_is_set_between_fit_and_the_first_evaluate_counts_for_that(ours, size):
+    for change, expected in (
+        (lambda model: setattr(model, "run_eagerly", True), {"loss": 2.0}),
+        (lambda model: setattr(model, "test_step", answers(10.0)), {"told": 10.0}),
+    ):
+        model = tells(ours)
+        model.fit(X, Y, batch_size=size, verbose=0)
+        change(model)
+        assert model.evaluate(X, Y, batch_size=size, verbose=0, return_dict=True) == expected
+    model.test_step = answers(99.0)  # by now the function is made, and traced
+    assert model.evaluate(X, Y, batch_size=size, verbose=0, return_dict=True) == expected
+
+
+@on_tensorflow
+@pytest.mark.parametrize("validated", [False, True], ids=["", "validated"])
+@pytest.mark.parametrize("ours", [False, True], ids=["Keras", "keras_xla"])
+def test_so_does_what_a_callback_sets_when_it_is_given_the_model(ours, validated):
+    class Eager(keras.callbacks.Callback):
+        def set_model(self, model):
+            super().set_model(model)
+            model.run_eagerly = True
+
+    model, how = tells(ours), {"validation_data": (X, Y)} if validated else {}
+    history = model.fit(X, Y, batch_size=2, verbose=0, callbacks=[Eager()], **how).history
+    assert set(map(tuple, history.values())) == {(2.0,)}
+    model = tells(ours)
+    assert model.evaluate(X, Y, batch_size=2, verbose=0, callbacks=[Eager()]) == 2.0
+
+
+@on_tensorflow
+def test_one_generator_serves_call_after_call():
+    """The next call begins with it: no thread of the one before may still be inside of it."""
+
+    def batches():
+        while True:
+            time.sleep(0.05)  # longer than a step, so that a thread is inside of it most of the time
+            yield X[:4], Y[:4]
+
+    model, data = tells(True), batches()
+    for _ in range(3):
+        model.fit(data, steps_per_epoch=3, verbose=0)
+        model.evaluate(data, steps=3, verbose=0)
+    next(data)
+
+
+@on_tensorflow
+def test_a_validation_takes_no_more_batches_than_its_dataset_has():
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2).repeat()
+    data = data.apply(tf.data.experimental.assert_cardinality(10))  # which raises where an eleventh is asked for
+    model = tells(True)
+    history = model.fit(X, Y, validation_data=data, epochs=3, verbose=0).history
+    assert history["val_loss"] == [1.0] * 3

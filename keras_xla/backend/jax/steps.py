@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import keras
-
+from keras_xla.backend.data import runs_python
 from keras_xla.backend.jax.batches import leaves_of
 from keras_xla.backend.jax.runner import Runner
 from keras_xla.private.jax import listening
@@ -41,9 +40,7 @@ def reads_ahead(x: Any) -> bool:
 
     Keras takes a generator's or a `PyDataset`'s batches one by one here.
     """
-    if type(x).__module__.partition(".")[0] == "tensorflow" and hasattr(x, "element_spec"):
-        return True
-    return all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(x) if leaf is not None)
+    return not runs_python(x)
 
 
 def watched_step(kind: str, keras_make: Callable, own: bool, saw: Callable) -> Callable:

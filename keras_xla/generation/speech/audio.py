@@ -21,7 +21,8 @@ def clips(inputs: Any, sampling_rate: Any = None, target: int = 16000) -> list[n
     Accepts, for one clip:
     - the path of an audio file (`audio_files.read`),
     - an array, a tensor or a list of floats, `(samples,)`; int16 samples are divided by 32768,
-    - `{"array" | "raw" | "audio" | "path": any of these, "sampling_rate": hertz}`, as Hugging Face has it.
+    - `{"array" | "raw" | "audio" | "path": any of these, "sampling_rate": hertz}`, as Hugging Face has it,
+    - a decoder of torchcodec, as an entry `["audio"]` of Hugging Face's datasets.
 
     For several: a list of such; an array or tensor `(batch, samples)`, `(batch, samples, channels)` or
     `(batch, channels, samples)`; a ragged tensor; an array or tensor of paths; a dict of any of these.
@@ -52,6 +53,8 @@ def _items(inputs: Any, rate: Any) -> tuple[list, list]:
     """One entry a clip, and their sampling rates."""
     if isinstance(inputs, Mapping):
         return _items(*_open(inputs, rate))
+    if _is_decoder(inputs):
+        return _items(_decoded(inputs), rate)
     items = _split(inputs)
     if rate is None or isinstance(rate, (str, Real)):
         return items, [rate] * len(items)
@@ -92,9 +95,19 @@ def _open(clip: Mapping, rate: Any) -> tuple[Any, Any]:
     raise ValueError(f"Received a dict with the keys {sorted(clip)}; expected one of {', '.join(_CONTENTS)}.")
 
 
+def _is_decoder(item: Any) -> bool:
+    return hasattr(item, "get_all_samples")
+
+
+def _decoded(decoder: Any) -> dict[str, Any]:
+    """All that a decoder of torchcodec reads: `(samples, channels)`, which it has the other way round."""
+    samples = decoder.get_all_samples()
+    return {"array": _array("The input", samples.data).T, "sampling_rate": samples.sample_rate}
+
+
 def _clip(name: str, item: Any, rate: Any, target: int) -> np.ndarray:
-    while isinstance(item, Mapping):
-        item, rate = _open(item, rate)
+    while isinstance(item, Mapping) or _is_decoder(item):
+        item, rate = _open(item if isinstance(item, Mapping) else _decoded(item), rate)
     if isinstance(item, bytes) and len(item) > _LONGEST_PATH:
         raise TypeError(
             f"{name} is {len(item)} bytes, which look like the content of a file; expected its path, or samples."

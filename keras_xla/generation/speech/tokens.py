@@ -38,17 +38,13 @@ class SpeechTokens:
     max_initial_timestamp_index: int | None = None
 
     @classmethod
-    def from_checkpoint(cls, generation: Mapping[str, Any], config: Mapping[str, Any]) -> "SpeechTokens":
-        """From `generation_config.json` and, for what that lacks, `config.json`.
+    def from_checkpoint(cls, generation: Mapping[str, Any]) -> "SpeechTokens":
+        """From what a checkpoint says about generation, see `stored_options`.
 
         Raises:
             ValueError: without `decoder_start_token_id`, `eos_token_id` or `no_timestamps_token_id`.
         """
-
-        def get(name):
-            value = generation.get(name)
-            return config.get(name) if value is None else value
-
+        get = generation.get
         needed = ("decoder_start_token_id", "eos_token_id", "no_timestamps_token_id")
         if missing := [name for name in needed if get(name) is None]:
             raise ValueError(
@@ -59,7 +55,8 @@ class SpeechTokens:
         multilingual = generation.get("is_multilingual") is not False
         languages = {_bare(name): i for name, i in (generation.get("lang_to_id") or {}).items() if multilingual}
         tasks = dict(generation.get("task_to_id") or {}) if languages else {}
-        forced = [token for _, token in sorted(get("forced_decoder_ids") or [])]
+        named = get("language") is not None or get("task") is not None  # then they are as of old, and count for nothing
+        forced = [] if named else [token for _, token in sorted(get("forced_decoder_ids") or [])]
         suppressed: Sequence[int] = generation.get("suppress_tokens") or ()
         previous = generation.get("prev_sot_token_id")
         if previous is None and len(suppressed) > 1:  # older checkpoints end the list with it and <|nospeech|>

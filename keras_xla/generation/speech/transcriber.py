@@ -269,8 +269,9 @@ class Transcriber:
             rejected = []
             for i in open_rows:
                 tokens = tuple(out["sequences"][i, : out["lengths"][i]].tolist())
-                score = float(out["scores"][i])
-                score = score / max(len(tokens), 1) if options.num_beams == 1 else score
+                # A beam's score is divided by its length already, to the power of `length_penalty`.
+                power = 1.0 if options.num_beams == 1 else 1.0 - options.length_penalty
+                score = float(out["scores"][i]) / max(len(tokens), 1) ** power
                 bad, silent = self._judge(tokens, score, float(silence[i]), plan.speech)
                 tokens = tokens[:-1] if tokens[-1:] == (self.tokens.eos,) else tokens
                 temperature: Any = options.temperature  # one for all

@@ -122,7 +122,7 @@ class Chat:
                 raise ValueError("Received return_prompt=True in a chat, whose messages have all turns. Leave it out.")
             options["return_prompt"] = False
             copies = options.get("num_return_sequences", self._layer.options.num_return_sequences)
-            if copies != 1:
+            if copies not in (None, 1):
                 raise ValueError(f"Received num_return_sequences={copies}; a chat goes on with one answer. Pass 1.")
             if options.get("output_logprobs") or options.get("top_logprobs"):
                 raise ValueError("Received output_logprobs in a chat, whose answers are plain texts. Use generate.")

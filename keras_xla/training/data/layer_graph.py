@@ -6,16 +6,9 @@ from typing import Any
 import keras
 
 from keras_xla import backend
+from keras_xla.backend.functional import is_graph
 from keras_xla.backend.steps import forward_blockers
-from keras_xla.private.keras import flat_layers, is_of_keras, nodes_of, takes_training
-
-
-def is_graph(model: Any) -> bool:
-    """Whether a model is what its graph says: functional or a built Sequential, without a `call` of its own."""
-    names = ("Functional", "Sequential")
-    kind: Any = type(model)
-    kinds = [k for k in kind.__mro__ if k.__name__ in names and is_of_keras(k)]
-    return bool(kinds) and kind.call is kinds[0].call and bool(getattr(model, "inputs", None))
+from keras_xla.private.keras import flat_layers, nodes_of, takes_training
 
 
 def ends_of(model: keras.Model) -> tuple[Any, Any]:

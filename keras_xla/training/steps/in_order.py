@@ -6,18 +6,20 @@ of a small model, and tens of milliseconds of a call with one batch. So what the
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 
 from keras_xla.backend.execution import Execution
-from keras_xla.private.keras import last_logs, logs_in_order
+from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
+from keras_xla.private.keras import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER, last_logs, logs_in_order
+from keras_xla.private.names import otherwise
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
-from keras_xla.training.steps.array_rows import ArrayRows
+from keras_xla.training.steps.array_rows import SIZES, ArrayRows, array_rows
 from keras_xla.training.steps.predict_groups import next_count
-from keras_xla.training.steps.run_ahead import run_batch
+from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction, run_batch
 
 
 class InOrder:
@@ -74,9 +76,53 @@ class InOrder:
         return made, seconds
 
 
+@otherwise(None)
+def batches_in_order(
+    model: keras.Model,
+    session: Session,
+    given: dict[str, Any],
+    extra: dict[str, Any],
+    arrays: Mapping[int, ArrayRows],
+    function_of: Callable[[str], Any],
+    journal: Journal,
+) -> InOrder | None:
+    """The batches of arrays for `evaluate` or `predict`; None where Keras has to read the data, or is watched.
+
+    Args:
+        model: The model.
+        session: The call.
+        given: All its arguments.
+        extra: Those that `fit` adds.
+        arrays: Those of the calls that go on, by the number that row numbers carry.
+        function_of: From a kind of step to its function, which Keras has not asked for yet.
+        journal: What ran is noted there.
+    """
+    if given["steps"] is not None or not session.ahead:
+        return None
+    size = given["batch_size"] or 32
+    if not isinstance(size, SIZES) or size < 0:  # Keras says what is wrong with it
+        return None
+    inside = CACHED_EVALUATION in extra  # of fit, which has made row numbers of its validation data
+    if extra and not inside:
+        return None
+    function = function_of(session.kind)
+    if not isinstance(function, (StepFunction, PredictFunction)) or getattr(function, "steps", 1) > 1:
+        return None
+    if inside and not are_numbers(given["x"]):
+        return None
+    rows = arrays[owner_of(given["x"][MARK][0])] if inside else array_rows(given)
+    if rows is None:
+        return None
+    rows.read()  # Keras reads its data before the callbacks begin
+    if session.kind == "test":
+        LAST_LOGS.of(model), LOGS_IN_ORDER.of(model)
+    return InOrder(session.kind, rows, int(size), model, session, journal)
+
+
 def predict_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> Any:
     """What `model.predict` returns for arrays; `given` are all its arguments, without callbacks that watch batches."""
     shown = _callbacks(model, batches, given)
+    model.make_predict_function()
     model.stop_predicting = False
     shown.on_predict_begin()
     made = batches.gathered()
@@ -91,6 +137,7 @@ def evaluate_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any
     shown = given["callbacks"]
     if not isinstance(shown, keras.callbacks.CallbackList):
         shown = _callbacks(model, batches, given)
+    model.make_test_function()
     model.stop_evaluating = False
     shown.on_test_begin()
     model.reset_metrics()

@@ -23,8 +23,8 @@ from keras_xla.private.keras import (
     metric_function,
     symbolic_build,
     users_losses,
-    with_logits,
 )
+from keras_xla.private.logits import with_logits
 from keras_xla.private.names import otherwise
 from keras_xla.training.steps.rowwise import is_keras_own, rowwise_in_inference
 
@@ -94,7 +94,10 @@ def _scale(model: keras.Model) -> str:
     for loss in losses:
         loss = keras.losses.get(loss) if isinstance(loss, str) and loss.lower() not in _BY_SHAPE else loss
         fn, reduction = getattr(loss, "fn", loss), getattr(loss, "reduction", "sum_over_batch_size")
-        known = is_of_keras(fn) and getattr(fn, "__name__", "") in _LOSSES
+        name = getattr(fn, "__name__", "")
+        known = name in _LOSSES and getattr(keras.losses, name, None) is fn
+        if isinstance(loss, keras.losses.Loss):  # whose function is not all of it, where a user has made it
+            known &= is_keras_own(loss, keras.losses) and "call" not in vars(loss)
         how = loss_options(loss)
         # A mean over what is not ignored is one over the added rows, too.
         known &= how.get("axis", -1) == -1 and how.get("ignore_class") is None
@@ -211,6 +214,15 @@ def filled_step(model: keras.Model, kind: str) -> Callable:
 
 def _symbolic(spec: Any) -> keras.KerasTensor | None:
     return None if spec is None else keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
+
+
+@otherwise(True)
+def counts_by_size(model: keras.Model) -> bool:
+    """Whether a step that has been traced counts by a size that only some traces know.
+
+    On TensorFlow Keras weighs the loss of each of several outputs by the rows of a batch, where a trace knows them.
+    """
+    return bool(getattr(compiled_losses(model), "metrics", []))
 
 
 def stop_filling(model: keras.Model) -> None:

@@ -45,6 +45,7 @@ def _known(layer: keras.layers.Layer) -> bool:
     return (
         (functional or kind is keras.Sequential or is_keras_own(layer, keras.layers))
         and kind.__name__ not in _OF_USERS
+        and getattr(layer, "target_shape", True) != ()  # behind it, the last axis is that of the rows
         and not getattr(layer, "stateful", False)  # one row is another's past
         and all(axis == -1 or axis > 0 for axis in _axes(layer))
         and (activation is None or is_of_keras(activation))

@@ -1,6 +1,7 @@
 """Whatever speech comes as gives the same clips; everything else gives an error that says what to do."""
 
 import sys
+import types
 import wave
 from pathlib import Path
 
@@ -34,6 +35,26 @@ def only(inputs, sampling_rate=None):
     (clip,) = audio.clips(inputs, sampling_rate)
     assert clip.dtype == np.float32 and clip.ndim == 1 and clip.flags.c_contiguous
     return clip
+
+
+class Decoder:
+    """As torchcodec's, which Hugging Face's datasets give."""
+
+    def __init__(self, samples):
+        self._samples = torch.tensor(samples.T)
+
+    def get_all_samples(self):
+        return types.SimpleNamespace(data=self._samples, sample_rate=RATE)
+
+
+@pytest.mark.parametrize("samples", [CLIP[:, None], STEREO], ids=["mono", "stereo"])
+def test_a_decoder_of_torchcodec_is_read(samples):
+    decoder = Decoder(samples)
+    for entry in (decoder, [decoder], {"audio": decoder}, [{"audio": decoder, "text": "hello"}]):
+        np.testing.assert_allclose(only(entry), CLIP, atol=1e-6)
+    assert len(audio.clips([decoder, CLIP], [None, RATE])) == 2
+    with pytest.raises(ValueError, match="with 3 channels"):
+        audio.clips(Decoder(np.zeros((400, 3), "float32")))
 
 
 @pytest.mark.parametrize(

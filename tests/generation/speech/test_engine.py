@@ -22,7 +22,7 @@ from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import speech_reference as reference
 from tests.speech_reference import EOS, FIRST, NO_TIMESTAMPS, POSITIONS, START, VOCAB, TorchSpeech, sound
 
-TOKENS = SpeechTokens.from_checkpoint(reference.GENERATION, {})
+TOKENS = SpeechTokens.from_checkpoint(reference.GENERATION)
 RNG = np.random.default_rng(1)
 EAR = RNG.normal(size=(80 * 100, 6)).astype("float32") / 40
 MOUTH = RNG.normal(size=(6, VOCAB)).astype("float32")

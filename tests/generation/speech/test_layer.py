@@ -151,7 +151,8 @@ def test_files_arrays_and_dicts_say_the_same(layer, tmp_path):
         *layer.generate(np.stack([clip, clip], 1), sampling_rate=RATE),
     ]
     assert len({str(transcript) for transcript in transcripts}) == 1 and str(transcripts[0])
-    assert layer.trace_count == 4  # the encoder, what the decoder keeps of it, its prompt, and the tokens
+    # The features, the encoder, what the decoder keeps of it, its prompt, and the tokens.
+    assert layer.trace_count == 5
 
 
 @tensorflow_only

@@ -1,7 +1,10 @@
 """The special tokens of real checkpoints, old and new, of one language and of many."""
 
+import types
+
 import pytest
 
+from keras_xla.generation.defaults import stored_options
 from keras_xla.generation.speech.tokens import SpeechTokens
 
 ENGLISH = dict(  # openai/whisper-tiny.en
@@ -26,7 +29,7 @@ MULTILINGUAL = dict(  # openai/whisper-tiny, some of its languages
 
 
 def test_an_english_only_checkpoint():
-    tokens = SpeechTokens.from_checkpoint(ENGLISH, {})
+    tokens = SpeechTokens.from_checkpoint(ENGLISH)
     assert (tokens.start, tokens.eos, tokens.previous) == (50257, 50256, 50360)
     assert (tokens.no_speech, tokens.no_timestamps, tokens.first_timestamp) == (50361, 50362, 50363)
     assert tokens.max_initial_timestamp_index == 50
@@ -35,7 +38,7 @@ def test_an_english_only_checkpoint():
 
 
 def test_a_multilingual_checkpoint():
-    tokens = SpeechTokens.from_checkpoint(MULTILINGUAL, {})
+    tokens = SpeechTokens.from_checkpoint(MULTILINGUAL)
     assert (tokens.language, tokens.task, tokens.languages["de"]) == (None, "transcribe", 50261)
     assert tokens.prompt("de", "translate", True) == [50258, 50261, 50358]
     assert tokens.prompt("en", "transcribe", False) == [50258, 50259, 50359, 50363]
@@ -43,7 +46,7 @@ def test_a_multilingual_checkpoint():
 
 def test_a_fine_tuned_checkpoint_keeps_its_language_and_task():
     forced = {**MULTILINGUAL, "forced_decoder_ids": [[1, 50261], [2, 50358], [3, 50363]]}
-    tokens = SpeechTokens.from_checkpoint(forced, {})
+    tokens = SpeechTokens.from_checkpoint(forced)
     assert (tokens.language, tokens.task) == ("de", "translate")
 
 
@@ -51,7 +54,7 @@ def test_an_old_checkpoint_without_tables_says_what_it_is_forced_to():
     old = {k: v for k, v in MULTILINGUAL.items() if k not in ("lang_to_id", "task_to_id", "is_multilingual")}
     old = {**old, "prev_sot_token_id": None, "suppress_tokens": [1, 2, 50361, 50362]}
     forced = [[1, 50261], [2, 50359], [3, 50363]]
-    tokens = SpeechTokens.from_checkpoint({**old, "forced_decoder_ids": None}, {"forced_decoder_ids": forced})
+    tokens = SpeechTokens.from_checkpoint({**old, "forced_decoder_ids": forced})
     assert tokens.previous == 50361
     assert tokens.prompt(None, "transcribe", False) == [50258, 50261, 50359, 50363]
     assert tokens.prompt(None, "transcribe", True) == [50258, 50261, 50359]
@@ -60,19 +63,34 @@ def test_an_old_checkpoint_without_tables_says_what_it_is_forced_to():
 def test_what_is_missing_is_named():
     broken = {k: v for k, v in ENGLISH.items() if k != "no_timestamps_token_id"}
     with pytest.raises(ValueError, match="lacks no_timestamps_token_id"):
-        SpeechTokens.from_checkpoint(broken, {})
-    fallback = {"decoder_start_token_id": 7, "eos_token_id": [8, 9]}
-    tokens = SpeechTokens.from_checkpoint({"no_timestamps_token_id": 10}, fallback)
+        SpeechTokens.from_checkpoint(broken)
+    tokens = SpeechTokens.from_checkpoint(dict(decoder_start_token_id=7, eos_token_id=[8, 9], no_timestamps_token_id=3))
     assert (tokens.start, tokens.eos) == (7, 8)
+
+
+def test_what_config_json_forces_is_the_default_where_generation_config_json_says_nothing():
+    forced = [[1, 50261], [2, 50358], [3, 50363]]
+    said = {**MULTILINGUAL, "forced_decoder_ids": None}
+
+    def defaults(stored, **model_config):
+        checkpoint = types.SimpleNamespace(generation_config=stored, config={"forced_decoder_ids": forced})
+        return stored_options(checkpoint, types.SimpleNamespace(**model_config))
+
+    tokens = SpeechTokens.from_checkpoint(defaults(said, num_mel_bins=80))
+    assert (tokens.language, tokens.task) == ("de", "translate")
+    tokens = SpeechTokens.from_checkpoint(defaults({**said, "language": "<|en|>"}, num_mel_bins=80))
+    assert (tokens.language, tokens.task) == (None, "transcribe")  # as Hugging Face: one of them is named
+    assert SpeechTokens.from_checkpoint(defaults(MULTILINGUAL, num_mel_bins=80)).language is None
+    assert "forced_decoder_ids" not in defaults({"max_length": 9})  # of text
 
 
 @pytest.mark.parametrize("language", ["de", "DE", "German", "german", "<|de|>"])
 def test_a_language_has_many_names(language):
-    assert SpeechTokens.from_checkpoint(MULTILINGUAL, {}).language_code(language) == "de"
+    assert SpeechTokens.from_checkpoint(MULTILINGUAL).language_code(language) == "de"
 
 
 def test_languages_that_a_model_does_not_know_are_refused():
-    many, one = SpeechTokens.from_checkpoint(MULTILINGUAL, {}), SpeechTokens.from_checkpoint(ENGLISH, {})
+    many, one = SpeechTokens.from_checkpoint(MULTILINGUAL), SpeechTokens.from_checkpoint(ENGLISH)
     assert many.language_code("Mandarin") == "zh" and one.language_code("English") == "en"
     for language in ("French", "xx", ""):
         with pytest.raises(ValueError, match="this model knows de, en, zh"):
@@ -84,7 +102,7 @@ def test_languages_that_a_model_does_not_know_are_refused():
 
 
 def test_tasks_that_a_model_does_not_have_are_refused():
-    many, one = SpeechTokens.from_checkpoint(MULTILINGUAL, {}), SpeechTokens.from_checkpoint(ENGLISH, {})
+    many, one = SpeechTokens.from_checkpoint(MULTILINGUAL), SpeechTokens.from_checkpoint(ENGLISH)
     many.check_task("translate")
     one.check_task("transcribe")
     with pytest.raises(ValueError, match="can only transcribe"):

@@ -17,7 +17,7 @@ from tests import speech_reference as reference
 from tests.speech_reference import EOS, FIRST, NO_SPEECH, NO_TIMESTAMPS, PREVIOUS, START, TorchSpeech, sound
 
 WEIGHTS = [(3, 0.2), (3, 0.35), (2, 0.2)]
-TOKENS = SpeechTokens.from_checkpoint(reference.GENERATION, {})
+TOKENS = SpeechTokens.from_checkpoint(reference.GENERATION)
 FEATURES = Features(LogMel(chunk_length=1))
 
 
@@ -251,12 +251,16 @@ class TestFallback:
         assert cool.asked[-1] == [[PREVIOUS, FIRST, 1, 2, FIRST + 25, *start]]
         assert warm.asked[-1] == [start]
 
-    def test_beams_are_for_the_cold_attempt_only_and_have_a_score_of_their_own(self):
-        model = Spy(script=timed(UNLIKELY, GOOD))
-        # -3 a token is -15 together: a beam's score is a mean already.
-        options = self.OPTIONS.replace(logprob_threshold=-14.0)
-        transcriber(model).transcribe([sound(1.0)], options, GenerationOptions(num_beams=3))
-        assert [options.num_beams for options, _ in model.decoded] == [3, 1]
+    @pytest.mark.parametrize("length_penalty", [1.0, 0.0, 2.0])
+    def test_beams_are_for_the_cold_attempt_only_and_judged_by_their_mean(self, length_penalty):
+        (tokens, score), decoding = UNLIKELY, GenerationOptions(num_beams=3, length_penalty=length_penalty)
+        # The script makes `score * len(tokens)` of it: a beam's score, whose mean for each token is `score`.
+        beam = (tokens, score * len(tokens) ** -length_penalty)
+        for threshold, attempts in ((score + 0.1, [3, 1]), (score - 0.1, [3])):
+            model = Spy(script=timed(beam, GOOD))
+            options = self.OPTIONS.replace(logprob_threshold=threshold, compression_ratio_threshold=None)
+            transcriber(model).transcribe([sound(1.0)], options, decoding)
+            assert [options.num_beams for options, _ in model.decoded] == attempts
 
 
 def test_a_window_that_leads_nowhere_ends_all_the_same():

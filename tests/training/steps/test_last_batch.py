@@ -1,5 +1,7 @@
 """Where XLA runs every batch the last is filled up: one executable, the losses, metrics and weights of plain Keras."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -64,6 +66,15 @@ def with_operation(operation):
     return keras.Model(inputs, keras.layers.Dense(3)(operation(inputs)))
 
 
+def root(y, p):
+    return keras.ops.sqrt(keras.ops.mean((y - p) ** 2))
+
+
+class RootOfSquares(keras.losses.MeanSquaredError):
+    def call(self, y_true, y_pred):
+        return keras.ops.sqrt(keras.ops.mean(super().call(y_true, y_pred)))
+
+
 def one_number():
     """For each row, without an axis for it: a loss takes the mean over the rows."""
     return keras.Sequential([keras.Input((20,)), keras.layers.Dense(1), keras.layers.Reshape(())])
@@ -78,6 +89,8 @@ def one_number():
         lambda: compiled(with_layer(OwnLayer())),
         lambda: compiled(OwnStep([keras.Input((20,)), keras.layers.Dense(3)])),
         lambda: compiled(classifier(), loss=lambda y, p: keras.ops.mean(p)),
+        lambda: compiled(classifier(), loss=RootOfSquares()),
+        lambda: compiled(classifier(), loss=functools.wraps(keras.losses.mean_squared_error)(root)),
         lambda: compiled(classifier(), metrics=[lambda y, p: keras.ops.mean(p)]),
         lambda: compiled(classifier(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True, axis=1)),
         lambda: compiled(
@@ -96,6 +109,8 @@ def one_number():
         "own layer",
         "own step",
         "own loss",
+        "own loss made of Keras' own",
+        "own loss with a name of Keras' own",
         "own metric",
         "axis",
         "ignored",

@@ -54,6 +54,9 @@ MIXED = {
     "axis of the rows": lambda: functional(keras.layers.Softmax(axis=0)),
     "axis of the rows from behind": lambda: functional(keras.layers.UnitNormalization(axis=-2)),
     "twice as many rows": lambda: functional(lambda x: keras.layers.Concatenate(axis=0)([x, x])),
+    "last axis that is of the rows": lambda: keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(1), keras.layers.Reshape(()), keras.layers.Softmax()]
+    ),
     "activation": lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, activation=centered)]),
 }
 

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.new_shapes import BlockingOp
+from keras_xla.private.keras import as_stored
 
 _ASSIGNS = threading.RLock()  # between reading variables and assigning what was made of them
 
@@ -19,13 +20,21 @@ class _Discovery(keras.StatelessScope):
     """Notes which variables are read and which are assigned inside it."""
 
     def __init__(self) -> None:
-        super().__init__(initialize_variables=False)
+        super().__init__(collect_losses=True, initialize_variables=False)
         self.used: dict[int, keras.Variable] = {}
         self.assigned: dict[int, keras.Variable] = {}
+        self._asked: set[int] = set()
 
     def get_current_value(self, variable):
         self.used[id(variable)] = variable
-        return super().get_current_value(variable)
+        value = super().get_current_value(variable)
+        if value is not None or id(variable) in self._asked:
+            return value
+        self._asked.add(id(variable))  # the variable asks here for its value, and takes its own if there is none
+        try:
+            return variable.value  # which a regularizer needs
+        finally:
+            self._asked.remove(id(variable))
 
     def add_update(self, update):
         self.used[id(update[0])] = self.assigned[id(update[0])] = update[0]
@@ -53,14 +62,16 @@ def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Calla
     @jax.jit
     def compiled(values, tensors):
         mapping = list(zip(variables, values, strict=True))
-        with keras.StatelessScope(state_mapping=mapping, initialize_variables=False) as scope:
+        with keras.StatelessScope(mapping, collect_losses=True, initialize_variables=False) as scope:
             outputs = call(tensors)
         return outputs, [scope.get_current_value(variable) for variable in assigned]
 
     def run(tensors):
         # Two functions may assign the same variable, such as the state of a seed generator.
         with _ASSIGNS if assigned else contextlib.nullcontext():
-            outputs, updates = compiled([_strong(variable.value) for variable in variables], list(tensors))
+            with as_stored():  # in the dtypes of their own, whatever a layer around the call reads them in
+                values = [_strong(variable.value) for variable in variables]
+            outputs, updates = compiled(values, list(tensors))
             for variable, value in zip(assigned, updates, strict=True):
                 variable.assign(value)
         return outputs
@@ -72,7 +83,7 @@ def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) ->
     """The shapes of the list that `call` makes of tensors of these shapes and dtypes; `()` of None in it."""
 
     def abstract(tensors):
-        with keras.StatelessScope(initialize_variables=False):
+        with _Discovery():
             return call(tensors)
 
     with keras.StatelessScope():  # as above, for layers that are built for these shapes alone

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_xla.backend.memory import lacks_memory
 from keras_xla.backend.new_shapes import Calls, TrialImpossible
 from keras_xla.backend.signature import Leaf
 from keras_xla.backend.tensorflow.checks.find import Checks
@@ -23,7 +24,7 @@ from keras_xla.backend.tensorflow.graphs.operations import operations
 from keras_xla.backend.tensorflow.partial.split import redrawn, runs_in_parts, split
 from keras_xla.backend.tensorflow.runner.executable import message_of
 from keras_xla.backend.tensorflow.runner.trace import Traced
-from keras_xla.backend.tensorflow.runner.trial import clocked, copies_of, lacks_memory
+from keras_xla.backend.tensorflow.runner.trial import clocked, copies_of
 from keras_xla.private.tensorflow import call_with, captures, flat_arguments
 
 Plain = type(tf.function(lambda: None))

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_xla.backend.memory import lacks_memory
 from keras_xla.backend.new_shapes import ShapesRefused, Timing, TrialImpossible, WayFailed
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes, filling
@@ -17,7 +18,7 @@ from keras_xla.backend.tensorflow.partial.split import NotSplittable
 from keras_xla.backend.tensorflow.runner.loops import loop, rows_loop
 from keras_xla.backend.tensorflow.runner.sources import Batches
 from keras_xla.backend.tensorflow.runner.trace import Trace
-from keras_xla.backend.tensorflow.runner.trial import copies_of, lacks_memory, timed_runs
+from keras_xla.backend.tensorflow.runner.trial import copies_of, timed_runs
 from keras_xla.backend.tensorflow.runner.ways import in_parts, make, redrawn_in
 from keras_xla.backend.tensorflow.stored_calls import in_another_folder, stored_calls
 from keras_xla.private.tensorflow import call_with, unrecorded

@@ -57,6 +57,8 @@ class Runner:
         filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
             takes a `FilledBatch`, so that smaller batches run in the executable of full ones, or None for the usual
             step. Only where XLA runs every batch; else None.
+        counts_by_size: `counts_by_size()` tells whether the step computes something else where its trace knows how many
+            rows a batch has, once it has been traced.
     """
 
     gathered = Gathered
@@ -74,9 +76,10 @@ class Runner:
         again: Callable,
         before: Callable | None = None,
         filled_step: Callable | None = None,
+        counts_by_size: Callable[[], bool] = lambda: False,
     ):
         self._step, self._arrays = step, arrays
-        self._before, self._filled_step = before, filled_step
+        self._before, self._filled_step, self._counts_by_size = before, filled_step, counts_by_size
         self._decide, self._compiled, self._failed, self._again = decide, compiled, failed, again
         self._specs: dict[str, Any] = {}
         self._opened: dict[str, str] = {}  # the specs but for the number of rows
@@ -311,6 +314,8 @@ class Runner:
         """What is compiled for these shapes, by a trace that knows more or less than this one of how many rows come."""
         for (other, given), chosen in list(self._chosen.items()):
             if given != shapes or chosen.way == "graph" or self._opened[other] != self._opened[key]:
+                continue
+            if other != key and self._counts_by_size():
                 continue
             if not self._may_fill(self._specs[key]) or chosen.trace.fills == self._traced(key).fills:
                 self._chosen[key, shapes] = chosen

@@ -56,9 +56,3 @@ def copies_of(variables: Sequence[tf.Variable]) -> dict[int, tf.Variable]:
 def _copy(variable: tf.Variable) -> tf.Variable:
     with tf.device(variable.device):
         return tf.Variable(variable.read_value(), trainable=False, shape=variable.shape)
-
-
-def lacks_memory(error: BaseException) -> bool:
-    """Whether an error says that memory was used up; XLA says so in words."""
-    told = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory")
-    return isinstance(error, (tf.errors.ResourceExhaustedError, MemoryError)) or any(x in str(error) for x in told)

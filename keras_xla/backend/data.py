@@ -1,0 +1,26 @@
+"""What data are, as `fit`, `evaluate` and `predict` take them."""
+
+from typing import Any
+
+import keras
+
+
+def is_dataset(data: Any) -> bool:
+    """Whether it is of `tf.data`, or distributed by TensorFlow."""
+    return type(data).__module__.partition(".")[0] == "tensorflow" and hasattr(data, "element_spec")
+
+
+def runs_python(data: Any) -> bool:
+    """Whether Python code makes the batches, as it does for a generator or a `PyDataset`.
+
+    That of a `tf.data` dataset does not count: TensorFlow makes a generator for each pass over one.
+    """
+    if is_dataset(data):
+        return False
+    return not all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(data) if leaf is not None)
+
+
+def known_batches(data: Any) -> int | None:
+    """How many batches a `tf.data` dataset has as it says; None if it does not, and for all other data."""
+    count = int(data.cardinality()) if is_dataset(data) and callable(getattr(data, "cardinality", None)) else -1
+    return count if count >= 0 else None

@@ -1,0 +1,24 @@
+"""What Keras knows in a thread while layers are called there."""
+
+import sys
+
+from keras_xla.private.names import Name, otherwise
+
+_SEEN = "Keras 3.12 to 3.15.1"
+_PLAIN = (bool, int, float, str)
+GLOBAL = Name(
+    "keras.src.backend.common.global_state",
+    "get_global_attribute",
+    "holds what the layers that are being called have been told",
+    "a function of keras_xla.jit that is called inside of layers computes as those were told in its first call",
+    _SEEN,
+)
+
+
+@otherwise(())
+def call_context() -> tuple:
+    """What layers that are being called around this have been told: `training`, say, and the dtype of variables."""
+    of = GLOBAL.of(sys.modules[GLOBAL.owner])
+    told = getattr(of("current_call_ctx"), "__dict__", {})
+    known = sorted((name, value) for name, value in told.items() if isinstance(value, _PLAIN))
+    return (*known, getattr(of("autocast_scope"), "dtype", None))
