@@ -62,7 +62,9 @@ def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Calla
     @jax.jit
     def compiled(values, tensors):
         mapping = list(zip(variables, values, strict=True))
-        with keras.StatelessScope(mapping, collect_losses=True, initialize_variables=False) as scope:
+        with as_stored():  # it would cast them
+            scope = keras.StatelessScope(mapping, collect_losses=True, initialize_variables=False)
+        with scope:
             outputs = call(tensors)
         return outputs, [scope.get_current_value(variable) for variable in assigned]
 
