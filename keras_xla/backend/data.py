@@ -11,10 +11,7 @@ def is_dataset(data: Any) -> bool:
 
 
 def runs_python(data: Any) -> bool:
-    """Whether Python code makes the batches, as it does for a generator or a `PyDataset`.
-
-    That of a `tf.data` dataset does not count: TensorFlow makes a generator for each pass over one.
-    """
+    """Whether Keras gets the batches from Python code, as it does for a generator or a `PyDataset`."""
     if is_dataset(data):
         return False
     return not all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(data) if leaf is not None)

@@ -8,6 +8,7 @@ _module = importlib.import_module(f"keras_xla.backend.{_name}.steps")
 _functions = importlib.import_module(f"keras_xla.backend.{_name}.functions.compile_function")
 make_runner = _module.make_runner
 TakingRows = _module.TakingRows
+calls_python = _module.calls_python
 make_state_runner = _module.make_state_runner
 predict_data = _module.predict_data
 is_distributed = _module.is_distributed

@@ -171,7 +171,8 @@ def _put(executables: Sequence[Executables], bundle: ExecutableCache) -> list[st
     if others := [str(key) for key in failed if not getattr(key, "assistant", 0)]:
         raise RuntimeError(
             f"These executables are not on disk, and cannot be saved: {'; '.join(others)}. The disk is full, or they "
-            "were let go of to make room: raise max_bytes of keras_xla.compile_cache."
+            "were let go of to make room: raise max_bytes of keras_xla.compile_cache. Or JAX has read them from a "
+            "cache of your own: leave JAX_COMPILATION_CACHE_DIR out of the process that saves."
         )
     if assistants:
         warn(f"keras_xla saves no executables of assistants: {'; '.join(assistants)}. They compile again.")

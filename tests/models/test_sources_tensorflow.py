@@ -61,12 +61,24 @@ def test_tensors_and_tokens_are_the_references(saved, variant):
     source, folder = saved(variant)
     checkpoint = open_checkpoint(folder)
     assert checkpoint.names() == {name for name in source.names() if not name.startswith("lm_head")}
+    assert checkpoint.dtype() == "float32"
     for name in checkpoint.names():
         assert checkpoint.shape(name) == source.shape(name)
         np.testing.assert_array_equal(checkpoint.read(name), source.read(name))
     layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=8, eos_token_id=None)
     expected = reference.generate(variant, [5, 6, 7], max_new_tokens=8)
     assert layer.generate([[5, 6, 7]])["sequences"][0].tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_the_dtype_of_most_numbers_is_found(dtype, tmp_path):
+    with h5py.File(tmp_path / "tf_model.h5", "w") as file:
+        file.attrs["layer_names"] = ["main"]
+        group = file.create_group("main")
+        group.attrs["weight_names"] = ["m/a/kernel:0", "m/b/bias:0"]
+        group["m/a/kernel:0"], group["m/b/bias:0"] = np.ones((2, 3), dtype), np.ones(3, "float64")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    assert open_checkpoint(tmp_path).dtype() == dtype
 
 
 def test_options_that_their_classes_ignore_are_ignored(saved):

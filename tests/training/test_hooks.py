@@ -256,7 +256,8 @@ def test_so_does_what_a_callback_sets_when_it_is_given_the_model(ours, validated
 
 
 @on_tensorflow
-def test_one_generator_serves_call_after_call():
+@pytest.mark.parametrize("dataset", [False, True], ids=["itself", "in a dataset"])
+def test_one_generator_serves_call_after_call(dataset):
     """The next call begins with it: no thread of the one before may still be inside of it."""
 
     def batches():
@@ -264,11 +265,20 @@ def test_one_generator_serves_call_after_call():
             time.sleep(0.05)  # longer than a step, so that a thread is inside of it most of the time
             yield X[:4], Y[:4]
 
-    model, data = tells(True), batches()
+    model, stream = tells(True), batches()
+    data = of_stream(stream) if dataset else stream
     for _ in range(3):
         model.fit(data, steps_per_epoch=3, verbose=0)
         model.evaluate(data, steps=3, verbose=0)
-    next(data)
+    next(stream)
+
+
+def of_stream(stream):
+    import tensorflow as tf
+
+    spec = tf.TensorSpec((4, 1), "float32")
+    data = tf.data.Dataset.from_generator(lambda: stream, output_signature=(spec, spec))
+    return data.map(lambda x, y: (x + 0, y)).prefetch(2)
 
 
 @on_tensorflow

@@ -13,14 +13,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from keras_xla.backend.requirements import require
-from keras_xla.models.sources.dtypes import dtype_of_most
+from keras_xla.models.sources.dtypes import SAFETENSORS, dtype_of_most
 from keras_xla.models.sources.tensorflow import folder as tensorflow_folder
 from keras_xla.models.sources.tensorflow.names import config_as_computed
 from keras_xla.private.triton import refuse_triton
 
 _WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _DEEPEST = 100  # lists and objects inside of each other; a real config has a few
 _LONGEST_HEADER = 100_000_000  # bytes, as in safetensors
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -88,8 +87,9 @@ class SafetensorsFolder:
 
     def dtype(self) -> str:
         """The float dtype of most of its numbers."""
-        stored = ((file.get_slice(name).get_dtype(), self.shape(name)) for name, file in self._file_of.items())
-        return dtype_of_most((_DTYPES.get(dtype, "float32"), shape) for dtype, shape in stored)
+        stored = [(file.get_slice(name).get_dtype(), self.shape(name)) for name, file in self._file_of.items()]
+        stored += [(tensor.dtype, tensor.shape) for tensor in self._from_tensorflow.values()]
+        return dtype_of_most((SAFETENSORS.get(dtype, "float32"), shape) for dtype, shape in stored)
 
     def read(self, name: str) -> np.ndarray:
         """One tensor, in the dtype it is stored in.
@@ -99,10 +99,10 @@ class SafetensorsFolder:
         """
         if name in self._from_tensorflow:
             return self._from_tensorflow[name].read()
-        if (dtype := self._file_of[name].get_slice(name).get_dtype()) not in _DTYPES:
+        if (dtype := self._file_of[name].get_slice(name).get_dtype()) not in SAFETENSORS:
             raise ValueError(
-                f"{self.path}: the tensor {name!r} is stored as {dtype}; expected one of {', '.join(_DTYPES)}. Pass "
-                "the checkpoint that this one was quantized from, with quantization=... to quantize it here."
+                f"{self.path}: the tensor {name!r} is stored as {dtype}; expected one of {', '.join(SAFETENSORS)}. "
+                "Pass the checkpoint that this one was quantized from, with quantization=... to quantize it here."
             )
         return self._file_of[name].get_tensor(name)
 

@@ -19,13 +19,14 @@ class Tensor:
 
     Args:
         read: Gives it as it is stored.
+        dtype: As safetensors names it, such as "F16".
         stored: Its stored shape.
         name: Its PyTorch name.
         axes: The axes that transpose it; None for as it is.
     """
 
-    def __init__(self, read: Callable[[], np.ndarray], stored: tuple[int, ...], name: str, axes: Any):
-        self._read, self._axes = read, axes
+    def __init__(self, read: Callable[[], np.ndarray], dtype: str, stored: tuple[int, ...], name: str, axes: Any):
+        self._read, self.dtype, self._axes = read, dtype, axes
         self.shape = flat(name, stored) if axes is None else tuple(stored[axis] for axis in axes)
 
     def read(self) -> np.ndarray:
@@ -37,10 +38,11 @@ class Tensor:
 def safetensors(file: Any) -> Iterator[tuple[str, Tensor]]:
     """The tensors of an open safetensors file with the metadata `{"format": "tf"}`, by PyTorch name."""
     for stored in file.keys():  # noqa: SIM118  (it is no mapping)
-        shape = tuple(file.get_slice(stored).get_shape())
+        there = file.get_slice(stored)
+        shape = tuple(there.get_shape())
         # The model's own scope was left out on saving, except where a name holds "model.".
         name, axes = as_pytorch(stored if "model." in stored or "/" not in stored else f"model/{stored}", shape)
-        yield name, Tensor(functools.partial(file.get_tensor, stored), shape, name, axes)
+        yield name, Tensor(functools.partial(file.get_tensor, stored), there.get_dtype(), shape, name, axes)
 
 
 def h5(path: Path) -> Iterator[tuple[str, Tensor]]:
@@ -63,7 +65,8 @@ def h5(path: Path) -> Iterator[tuple[str, Tensor]]:
         raise _unreadable(path, error) from error
     for stored, array in arrays.items():
         name, axes = as_pytorch(stored, array.shape)
-        yield name, Tensor(functools.partial(_read, path, stored, array), array.shape, name, axes)
+        dtype = f"{array.dtype.kind}{8 * array.dtype.itemsize}".upper()
+        yield name, Tensor(functools.partial(_read, path, stored, array), dtype, array.shape, name, axes)
 
 
 def _names(group: Any, attribute: str) -> list[str]:
