@@ -1,0 +1,43 @@
+"""Which datasets call Python for their elements."""
+
+import keras
+import numpy as np
+import pytest
+
+if keras.backend.backend() != "tensorflow":
+    pytest.skip("of the TensorFlow backend", allow_module_level=True)
+import tensorflow as tf
+
+from keras_xla.private import tensorflow_data as private
+from tests.private.helpers import names_of
+
+PLAIN = tf.data.Dataset.from_tensor_slices(np.arange(6.0)).map(lambda x: x + 1).shuffle(3).batch(2).prefetch(1)
+
+
+@pytest.mark.parametrize("name", names_of(private), ids=str)
+def test_name(name):
+    assert callable(name.of(PLAIN))
+
+
+def generated():
+    return tf.data.Dataset.from_generator(lambda: iter([1.0]), output_signature=tf.TensorSpec((), "float32"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        generated(),
+        generated().map(lambda x: x + 1).batch(2).prefetch(1),
+        tf.data.Dataset.zip((PLAIN, generated())),
+        PLAIN.interleave(lambda x: generated(), cycle_length=2),
+        PLAIN.map(lambda x: tf.py_function(np.sin, [x], "float64")),
+        PLAIN.map(lambda x: tf.numpy_function(np.sin, [x], "float64")),
+    ],
+    ids=["generator", "behind others", "beside another", "inside of another", "py_function", "numpy_function"],
+)
+def test_python_is_found(data):
+    assert private.calls_python(data)
+
+
+def test_others_have_none():
+    assert not private.calls_python(PLAIN) and not private.calls_python(np.ones(3))
