@@ -37,7 +37,9 @@ def describe_change(old: Signature, new: Signature) -> str:
 def _leaf_change(old: Leaf, new: Leaf) -> str:
     if None not in (old.shape, new.shape) and old.dtype == new.dtype:
         return f"{new.name}: {old.shape} -> {new.shape}"
-    return f"{new.name}: {_kind(old)} -> {_kind(new)}"
+    before, after = _kind(old), _kind(new)
+    # Such as a layer with other weights.
+    return f"{new.name}: {before} -> {after}" if before != after else f"{new.name}: {after} has changed"
 
 
 def _kind(leaf: Leaf) -> str:

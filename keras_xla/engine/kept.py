@@ -53,8 +53,7 @@ def is_of_known_layers(model: keras.Model) -> bool:
 
 def _is_known(called: Any) -> bool:
     """Whether a function, or the class of an object, is Keras' or ours."""
-    code = called if hasattr(called, "__qualname__") else type(called)
-    return str(code.__module__).partition(".")[0] in ("keras", "keras_xla")
+    return str(getattr(called, "__module__", "")).partition(".")[0] in ("keras", "keras_xla")
 
 
 def computed_with() -> dict[str, str]:

@@ -14,13 +14,14 @@ import keras
 from keras_xla.backend import compile_log as events
 from keras_xla.backend import is_traced
 from keras_xla.backend.compile_log import RecompileError
-from keras_xla.backend.signature import Leaf, Signature, describe, describe_change
+from keras_xla.backend.signature import Leaf, Signature, describe
 from keras_xla.backend.steps import compile_function
 from keras_xla.diagnosis.explain import refuse_ops
 from keras_xla.functions import hf_generate
 from keras_xla.functions.arrays import as_dense, is_array, is_variable
 from keras_xla.functions.buckets import Buckets, Padded
 from keras_xla.functions.cut_back import Followed, cut_back, followed
+from keras_xla.functions.key import Key
 from keras_xla.functions.methods import OfInstances
 from keras_xla.functions.parameters import Parameters
 from keras_xla.functions.static_values import Static, parts, structure_of
@@ -33,9 +34,6 @@ from keras_xla.troubleshooting import explained
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
 _AS_THEY_ARE = (str, bytes, bool, int, float, complex)  # of what a function returns
-# The leaves of the arguments, what `structure_of` tells of each argument and how they were given,
-# `CompiledFunction._layer_state`, and `call_context`.
-_Key = tuple[Signature, tuple, tuple, tuple]
 _layers = otherwise([])(flat_layers)
 
 
@@ -137,10 +135,9 @@ class CompiledFunction:
         self._name: str = name or getattr(fn, "__qualname__", "") or getattr(fn, "name", type(fn).__name__)
         self._parameters = Parameters(fn, by_name=bool(buckets))
         self._buckets = Buckets(buckets, list(self._parameters.signature.parameters), self._name)
-        self._executables: dict[_Key, tuple[Callable, Followed]] = {}
+        self._executables: dict[Key, tuple[Callable, Followed]] = {}
         self._follows: dict[tuple, Followed] = {}
-        self._last: Signature | None = None
-        self._last_around: tuple = ((), call_context())  # the layer's state, and the context
+        self._last: Key | None = None
         self._held: dict[tuple, list] = {}  # the variables whose ids are in keys, so that no other gets their ids
         self._lock = threading.RLock()
         self._owners: tuple[type, ...] = ()  # classes of which it is a method
@@ -214,12 +211,12 @@ class CompiledFunction:
         arguments, form = self._parameters.bind(args, kwargs)
         arguments, padded = self._buckets.pad(arguments, self._pad_value)
         leaves, tensors, owners = self._leaves(arguments)
-        key = leaves, (form, *map(structure_of, arguments.values())), self._layer_state(), call_context()
+        key = Key(leaves, tuple(map(structure_of, arguments.values())), form, self._layer_state(), call_context())
         compiled = self._executables.get(key)
         if compiled is None:
             key, outputs, follows = self._compile(key, arguments, tensors, owners, padded)
         else:
-            self._last = leaves
+            self._last = key
             executable, follows = compiled
             outputs = executable(tensors)
         varied = [entry for entry in padded if entry.size != entry.real]
@@ -230,7 +227,7 @@ class CompiledFunction:
         return cut_back(self._name, outputs, padded, follows)
 
     def _followed(
-        self, key: _Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded], outputs: Any
+        self, key: Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded], outputs: Any
     ) -> Followed:
         """See `followed`: of some of the axes that have buckets, where others are of a bucket's size already."""
         some = key, tuple(entry[:2] for entry in padded)
@@ -276,35 +273,29 @@ class CompiledFunction:
         return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
 
     def _compile(
-        self, key: _Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded]
-    ) -> tuple[_Key, Any, Followed]:
-        leaves, structures, _, context = key
+        self, key: Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded]
+    ) -> tuple[Key, Any, Followed]:
         with self._lock:
-            key = leaves, structures, self._layer_state(), context  # another thread may have built the layer
+            key = key._replace(layer=self._layer_state())  # another thread may have built the layer
             if key in self._executables:  # another thread was faster
                 executable, follows = self._executables[key]
                 return key, executable(tensors), follows
-            change = "first call" if self._last is None else describe_change(self._last, leaves)
-            last_layer, last_context = self._last_around
-            other_layer = last_layer != key[2] and "other weights, or others of them trainable"
-            other_context = last_context != context and "layers around the call were told otherwise, such as training"
-            cause = change or other_layer or other_context or "another structure of the arguments"
+            cause = key.cause(self._last)
             if self._last is not None and self._on_recompile == "raise":
                 raise RecompileError(
                     f'{self._name} would compile again: {cause}. It was made with on_recompile="raise"; '
                     "keep the "
-                    f"arguments as they were ({describe(self._last)}), or give it buckets."
+                    f"arguments as they were ({describe(self._last.leaves)}), or give it buckets."
                 )
             start = time.perf_counter()
             call = self._caller(key, arguments)
             executable = self._executable(call, tensors)
             outputs = executable(tensors)
             follows = followed(call, tensors, owners, self._buckets, padded, outputs) if padded else []
-            events.record(self._name, "function", describe(leaves), cause, time.perf_counter() - start)
-            layer = self._layer_state()  # by now it is built
-            self._last, self._last_around = leaves, (layer, context)
-            self._held[layer] = self._layer.weights if layer else []
-            key = leaves, structures, layer, context
+            events.record(self._name, "function", describe(key.leaves), cause, time.perf_counter() - start)
+            key = key._replace(leaves=self._leaves(arguments)[0], layer=self._layer_state())  # by now layers are built
+            self._held[key.layer] = self._layer.weights if key.layer else []
+            self._last = key
             self._executables[key] = executable, follows
         return key, outputs, follows
 
@@ -351,9 +342,8 @@ class CompiledFunction:
 
         return executable
 
-    def _caller(self, key: _Key, arguments: dict[str, Any]) -> Callable:
+    def _caller(self, key: Key, arguments: dict[str, Any]) -> Callable:
         """What calls `fn` with a list of tensors in the places of those in `arguments`."""
-        form = key[1][0]
         values = list(arguments.values())  # not the dict itself, whose keys a tree sorts
         flat = keras.tree.flatten(values)
         is_tensor = list(map(is_array, flat))
@@ -369,7 +359,7 @@ class CompiledFunction:
                 x = next(tensors) if dynamic else x
                 restored.append(put_mask(x, next(tensors)) if masked else x)
             restored = keras.tree.pack_sequence_as(structure, restored)
-            return self._parameters.call(dict(zip(names, restored, strict=True)), form)
+            return self._parameters.call(dict(zip(names, restored, strict=True)), key.form)
 
         return call
 

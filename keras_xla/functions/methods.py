@@ -8,13 +8,20 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from keras_xla.functions.parameters import own_signature
+
 
 class WeakMethod:
-    """A method of an instance that it does not keep alive; who calls it does."""
+    """A method of an instance that it does not keep alive; who calls it does.
+
+    Attributes:
+        own_signature: See `parameters.own_signature`.
+    """
 
     def __init__(self, fn: Callable, instance: Any):
         self._fn, self._instance = fn, weakref.ref(instance)
-        self.__signature__ = inspect.signature(types.MethodType(fn, instance))
+        method = types.MethodType(fn, instance)
+        self.__signature__, self.own_signature = inspect.signature(method), own_signature(method)
 
     @property
     def __self__(self) -> Any:

@@ -1,13 +1,20 @@
-"""What a function takes, and how it gets that: as it was given, or by keyword where the function is a Keras layer."""
+"""The parameters of a function, and how the function gets its arguments: as a caller gave them, if it may tell.
+
+A Keras layer gets them by keyword, as layers take static values in no other way.
+"""
 
 import inspect
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
+from keras_xla.private.call_context import call_context
+
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_OWN = ("its own",)
 _Form = tuple  # how arguments were given, where a function may tell: a part of the key of an executable
 
 
@@ -24,10 +31,12 @@ class Parameters:
 
     def __init__(self, fn: Any, by_name: bool):
         self._fn, self._is_layer, self._by_name = fn, isinstance(fn, keras.layers.Layer), by_name
-        self._own = _signature_of_layer(fn) if self._is_layer else _own_signature(fn)
+        self._own = _of_layer(fn) if self._is_layer else own_signature(fn)
+        self.signature = self._own if self._is_layer else inspect.signature(fn)
         # As of functools.wraps, or of jax.vmap: it may do one thing with what is positional, and another with the rest.
-        self._wraps = hasattr(fn, "__wrapped__") and all(x.kind in _VARIADIC for x in self._own.parameters.values())
-        self.signature = inspect.signature(fn) if self._wraps else self._own
+        self._wraps = any(x.kind in _VARIADIC for x in self._own.parameters.values()) and self._own != self.signature
+        if not self._wraps:
+            self.signature = self._own
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], _Form]:
         """The arguments by the names of the parameters, defaults among them; and how they were given.
@@ -40,53 +49,71 @@ class Parameters:
         except TypeError:
             if self._by_name or not self._wraps:
                 raise
-            bound = self._own.bind(*args, **kwargs)  # the wrapper takes others than what it wraps
-            return bound.arguments, ("its own",)
+            return self._own.bind(*args, **kwargs).arguments, _OWN  # the wrapper takes others than what it wraps
         given = tuple(bound.arguments)
         bound.apply_defaults()
         if self._is_layer:
-            return bound.arguments, ("training" in given,)
+            return bound.arguments, (self._says_training(given, bound.arguments),)
         by_name = tuple(name for name in given if name in kwargs)
         return bound.arguments, (given, by_name) if self._wraps else ()
 
     def call(self, arguments: Mapping[str, Any], form: _Form) -> Any:
-        """Call the function with arguments that `bind` has named, in the form that it has told."""
+        """Call the function with arguments that `bind` has named, in the form that it has found."""
         if self._is_layer:
             return self._call_layer(arguments, *form)
-        if form == ("its own",):
-            bound = inspect.BoundArguments(self._own, arguments)
-            return self._fn(*bound.args, **bound.kwargs)
-        if not form:
-            bound = inspect.BoundArguments(self.signature, arguments)
-            return self._fn(*bound.args, **bound.kwargs)
-        given, by_name = form
+        by_name: Sequence[str] = ()
+        if form and form != _OWN:
+            given, by_name = form
+            arguments = {name: arguments[name] for name in given}
         named = {name: arguments[name] for name in by_name}
-        bound = inspect.BoundArguments(self.signature, {x: arguments[x] for x in given if x not in by_name})
+        others = {name: value for name, value in arguments.items() if name not in by_name}
+        bound = inspect.BoundArguments(self._own if form == _OWN else self.signature, others)
         return self._fn(*bound.args, **bound.kwargs, **named)
 
-    def _call_layer(self, arguments: Mapping[str, Any], told: bool) -> Any:
-        """By keyword where its signature allows: Keras layers take static values in no other way."""
+    def _says_training(self, given: Sequence[str], arguments: Mapping[str, Any]) -> bool:
+        """Whether a call says more of `training` than the layers around it, and the layer's own default."""
+        said = arguments.get("training")
+        if "training" not in given or said is None:
+            return False
+        around = any(name == "training" for name, _ in call_context().told)
+        return around or said != self.signature.parameters["training"].default
+
+    def _call_layer(self, arguments: Mapping[str, Any], says_training: bool) -> Any:
         kinds = {key: self.signature.parameters[key].kind for key in arguments}
-        if any(kinds[key] is inspect.Parameter.VAR_POSITIONAL and arguments[key] for key in arguments):
+        several = any(kinds[key] is inspect.Parameter.VAR_POSITIONAL and arguments[key] for key in arguments)
+        if not says_training and not (several and kinds.get("training") is inspect.Parameter.POSITIONAL_OR_KEYWORD):
+            arguments = {key: value for key, value in arguments.items() if key != "training"}
+        if several:
             bound = inspect.BoundArguments(self.signature, arguments)
             return self._fn(*bound.args, **bound.kwargs)
         positional = [value for key, value in arguments.items() if kinds[key] is inspect.Parameter.POSITIONAL_ONLY]
         named = {key: value for key, value in arguments.items() if kinds[key] in _NAMED}
-        if not told or named.get("training", True) is None:  # it is what the layers around have been told
-            named.pop("training", None)
         extra = [value for key, value in arguments.items() if kinds[key] is inspect.Parameter.VAR_KEYWORD]
         return self._fn(*positional, **named, **(extra[0] if extra else {}))
 
 
-def _own_signature(fn: Any) -> inspect.Signature:
-    """Not that of what it wraps, if it has one."""
+def own_signature(fn: Any) -> inspect.Signature:
+    """Of a function itself: not of what it wraps, whose `__signature__` `functools.wraps` copies."""
+    if isinstance(known := getattr(fn, "own_signature", None), inspect.Signature):
+        return known
+    if isinstance(fn, types.MethodType) and isinstance(fn.__func__, types.FunctionType):
+        return inspect.signature(types.MethodType(_bare(fn.__func__), fn.__self__), follow_wrapped=False)
     try:
-        return inspect.signature(fn, follow_wrapped=False)
+        return inspect.signature(_bare(fn), follow_wrapped=False)
     except (ValueError, TypeError):  # a staticmethod, say
         return inspect.signature(fn)
 
 
-def _signature_of_layer(layer: keras.layers.Layer) -> inspect.Signature:
+def _bare(fn: Any) -> Any:
+    """A wrapper without what was copied from the function inside; anything else as it is."""
+    if not isinstance(fn, types.FunctionType) or not hasattr(fn, "__wrapped__"):
+        return fn
+    bare = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    bare.__kwdefaults__ = fn.__kwdefaults__
+    return bare
+
+
+def _of_layer(layer: keras.layers.Layer) -> inspect.Signature:
     """A layer takes `training` even if its `call` does not, for the layers inside of it."""
     signature = inspect.signature(layer.call)
     parameters = list(signature.parameters.values())

@@ -1,6 +1,7 @@
 """What Keras knows in a thread while layers are called there."""
 
 import sys
+from typing import NamedTuple
 
 from keras_xla.private.names import Name, otherwise
 
@@ -15,10 +16,22 @@ GLOBAL = Name(
 )
 
 
-@otherwise(())
-def call_context() -> tuple:
-    """What layers that are being called around this have been told: `training`, say, and the dtype of variables."""
-    of = GLOBAL.of(sys.modules[GLOBAL.owner])
+class CallContext(NamedTuple):
+    """What layers that are being called around a call have been told.
+
+    Attributes:
+        told: Pairs of a name and a value, such as `("training", True)`.
+        dtype: That in which they read variables of floats; None for that of each variable.
+    """
+
+    told: tuple = ()
+    dtype: str | None = None
+
+
+@otherwise(CallContext())
+def call_context() -> CallContext:
+    """That of now, in this thread."""
+    of = GLOBAL.of(sys.modules.get(GLOBAL.owner))
     told = getattr(of("current_call_ctx"), "__dict__", {})
     known = sorted((name, value) for name, value in told.items() if isinstance(value, _PLAIN))
-    return (*known, getattr(of("autocast_scope"), "dtype", None))
+    return CallContext(tuple(known), getattr(of("autocast_scope"), "dtype", None))

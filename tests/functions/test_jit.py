@@ -816,6 +816,45 @@ def test_a_wrapper_may_take_other_arguments_than_what_it_wraps():
     assert values(jit(named)(x=ONES)) == (7 * ONES).tolist()
 
 
+def noted(fn):
+    """Takes note of whether `training` came by its name."""
+
+    @functools.wraps(fn)
+    def wrapper(self, *args, **kwargs):
+        return fn(self, *args, **kwargs) + (100 if "training" in kwargs else 0)
+
+    return wrapper
+
+
+class Noted:
+    @jit(buckets={"x": {0: (4, 8)}})
+    @noted
+    def step(self, x, training=False):
+        return x + training
+
+
+def test_so_does_a_wrapper_of_a_method():
+    thing, x = Noted(), ONES[:3]
+    for args, kwargs in (((x,), {}), ((x, True), {}), ((x,), {"training": True})):
+        expected = x + bool(args[1:] or kwargs) + (100 if kwargs else 0)
+        assert values(thing.step(*args, **kwargs)) == expected.tolist()
+        assert values(thing.step(*args, **kwargs)) == expected.tolist()
+    assert thing.step.trace_count == 3
+
+
+def test_so_does_a_wrapper_of_what_has_a_signature_to_copy():
+    inner = jit(lambda x, factor: x * factor)
+    assert "__signature__" in vars(inner)
+    fast = jit(doubled(inner))
+    assert values(fast(ONES, factor=2.0)) == (4 * ONES + 110).tolist()
+
+
+def test_buckets_know_the_names_behind_a_partial():
+    fast = jit(functools.partial(doubled(lambda x, factor: x * factor), factor=2.0), buckets={"x": {0: (4,)}})
+    assert values(fast(ONES[:3])) == (4 * ONES[:3] + 110).tolist() and fast(ONES).shape == (4, 3)
+    assert fast.trace_count == 1
+
+
 class Block(keras.layers.Layer):
     def __init__(self):
         super().__init__()
@@ -837,6 +876,54 @@ def test_what_layers_around_a_call_were_told_counts(first, new_events):
     assert [event.cause for event in new_events("function")][1:] == [
         "layers around the call were told otherwise, such as training"
     ]
+
+
+def test_the_cause_is_told_after_other_calls_too(new_events):
+    block, one, two = Block(), np.ones((4, 8), "float32"), np.ones((2, 8), "float32")
+    for x, training in ((one, True), (two, False), (one, True), (one, False)):
+        block(x, training=training)
+    assert new_events("function")[-1].cause.startswith("layers around the call were told otherwise")
+
+
+def test_a_default_may_be_said():
+    dropout = keras.layers.Dropout(0.5, seed=1)
+    fast = jit(dropout, on_recompile="raise")
+    for options in ({}, {"training": False}):
+        assert values(fast(ONES, **options)) == ONES.tolist()
+    with pytest.raises(RecompileError, match="training"):
+        fast(ONES, training=True)
+
+
+class Several(keras.layers.Layer):
+    """Takes any number of tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = keras.layers.Dropout(0.5, seed=1)
+
+    def call(self, *tensors):
+        return self.dropout(sum(tensors))
+
+
+def test_a_layer_with_any_number_of_tensors_is_told_too():
+    several = jit(Several())
+
+    class Around(keras.layers.Layer):
+        def call(self, x, training=None):
+            return several(x, x)
+
+    around, x = Around(), np.ones((8, 8), "float32")
+    for training in (True, False, True):
+        assert (0.0 in np.asarray(around(x, training=training))) == training
+    assert 0.0 in np.asarray(several(x, x, training=True)) and 0.0 not in np.asarray(several(x, x))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "mixed_float16"])
+def test_weights_have_their_own_dtypes(dtype):
+    layer = keras.layers.Dense(4, dtype=dtype)
+    expected, made = layer(ONES), jit(layer)(ONES)
+    assert made.dtype == expected.dtype
+    np.testing.assert_allclose(np.asarray(made, "float32"), np.asarray(expected, "float32"), rtol=0.02)
 
 
 def test_what_a_layer_around_is_told_reaches_one_that_has_a_default():
@@ -862,6 +949,16 @@ def test_a_layer_among_the_arguments_compiles_again_once_it_is_frozen():
     layer.trainable = False
     np.testing.assert_allclose(np.asarray(step(layer, x)), np.asarray(layer(x, training=True)), rtol=1e-5)
     assert step.trace_count == 2
+
+
+def test_one_that_is_built_in_the_call_compiles_once(new_events):
+    layer, step = keras.layers.Dense(2), jit(lambda layer, x: layer(x))
+    for _ in range(2):
+        step(layer, ONES)
+    assert step.trace_count == 1
+    layer.trainable = False
+    step(layer, ONES)
+    assert new_events("function")[-1].cause.endswith("has changed")
 
 
 @jit

@@ -117,7 +117,7 @@ def relu(x):
 def test_an_activation_of_ones_own_is_not_taken_for_keras(tmp_path):
     file, model = tmp_path / "samples.jsonl", model_of()
     samples = GenerateSamples([[5, 6, 7]], file=file, verbose=0, max_new_tokens=4)
-    for model.layers[-1].activation in (keras.activations.relu, relu):
+    for model.layers[-1].activation in (keras.activations.relu, relu, keras_xla.jit(keras.ops.negative)):
         model.compile(optimizer="sgd", loss=model.loss)
         model.fit(*data(), batch_size=32, callbacks=[samples], verbose=0)
         made = XLAGenerationLayer(model).generate([[5, 6, 7]], max_new_tokens=4)["sequences"].tolist()

@@ -4,8 +4,9 @@ import sys
 
 import keras
 import numpy as np
+import pytest
 
-from keras_xla.private.call_context import GLOBAL, call_context
+from keras_xla.private.call_context import GLOBAL, CallContext, call_context
 
 
 class Told(keras.layers.Layer):
@@ -25,7 +26,13 @@ def test_name():
 
 
 def test_outside_of_layers_there_is_nothing():
-    assert call_context() == (None,)
+    assert call_context() == CallContext(told=(), dtype=None)
+
+
+@pytest.mark.filterwarnings("ignore:keras_xla")
+def test_where_keras_has_no_such_place_nothing_is_known(monkeypatch):
+    monkeypatch.delitem(sys.modules, GLOBAL.owner)
+    assert call_context() == CallContext()
 
 
 def test_training_and_the_dtype_of_variables_tell_calls_apart():

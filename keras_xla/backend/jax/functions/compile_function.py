@@ -61,10 +61,9 @@ def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Calla
 
     @jax.jit
     def compiled(values, tensors):
-        mapping = list(zip(variables, values, strict=True))
-        with as_stored():  # it would cast them
-            scope = keras.StatelessScope(mapping, collect_losses=True, initialize_variables=False)
-        with scope:
+        with keras.StatelessScope(collect_losses=True, initialize_variables=False) as scope:
+            for update in zip(variables, values, strict=True):  # a mapping that is given to the scope gets cast
+                scope.add_update(update)
             outputs = call(tensors)
         return outputs, [scope.get_current_value(variable) for variable in assigned]
 
