@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field
 
 from keras_xla.logger import logger
+from keras_xla.troubleshooting import explained
 
 _LOCK = threading.Lock()
 KINDS = ("train", "test", "predict", "generate", "function")
@@ -98,6 +99,7 @@ def record(name: str, kind: str, shapes: str, cause: str, seconds: float) -> Com
     return event
 
 
+@explained
 def compile_log(kind: str | None = None) -> CompileLog:
     """List every XLA compilation that keras_xla caused in this process, oldest first.
 
