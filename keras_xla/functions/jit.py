@@ -272,11 +272,19 @@ class CompiledFunction:
             return Static((x, weights, _trainable(x)), x)
         return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
 
+    def _as_built(self, key: Key) -> Key:
+        """The key with the weights that layers have by now."""
+        leaves = [
+            leaf._replace(value=self._static(leaf.name, leaf.value.value)) if leaf.shape is None else leaf
+            for leaf in key.leaves
+        ]
+        return key._replace(leaves=tuple(leaves), layer=self._layer_state())
+
     def _compile(
         self, key: Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded]
     ) -> tuple[Key, Any, Followed]:
         with self._lock:
-            key = key._replace(layer=self._layer_state())  # another thread may have built the layer
+            key = self._as_built(key)  # another thread may have built a layer
             if key in self._executables:  # another thread was faster
                 executable, follows = self._executables[key]
                 return key, executable(tensors), follows
@@ -293,7 +301,7 @@ class CompiledFunction:
             outputs = executable(tensors)
             follows = followed(call, tensors, owners, self._buckets, padded, outputs) if padded else []
             events.record(self._name, "function", describe(key.leaves), cause, time.perf_counter() - start)
-            key = key._replace(leaves=self._leaves(arguments)[0], layer=self._layer_state())  # by now layers are built
+            key = self._as_built(key)  # by now layers are built
             self._held[key.layer] = self._layer.weights if key.layer else []
             self._last = key
             self._executables[key] = executable, follows

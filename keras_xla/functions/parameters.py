@@ -31,12 +31,12 @@ class Parameters:
 
     def __init__(self, fn: Any, by_name: bool):
         self._fn, self._is_layer, self._by_name = fn, isinstance(fn, keras.layers.Layer), by_name
-        self._own = _of_layer(fn) if self._is_layer else own_signature(fn)
-        self.signature = self._own if self._is_layer else inspect.signature(fn)
+        self._own = self.signature = _of_layer(fn) if self._is_layer else own_signature(fn)
+        inside = None if self._is_layer else _signature_inside(fn, self._own)
         # As of functools.wraps, or of jax.vmap: it may do one thing with what is positional, and another with the rest.
-        self._wraps = any(x.kind in _VARIADIC for x in self._own.parameters.values()) and self._own != self.signature
-        if not self._wraps:
-            self.signature = self._own
+        self._wraps = inside is not None
+        if inside is not None:
+            self.signature = inside
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], _Form]:
         """The arguments by the names of the parameters, defaults among them; and how they were given.
@@ -76,7 +76,7 @@ class Parameters:
         if "training" not in given or said is None:
             return False
         around = any(name == "training" for name, _ in call_context().told)
-        return around or said != self.signature.parameters["training"].default
+        return around or hasattr(said, "shape") or said != self.signature.parameters["training"].default
 
     def _call_layer(self, arguments: Mapping[str, Any], says_training: bool) -> Any:
         kinds = {key: self.signature.parameters[key].kind for key in arguments}
@@ -102,6 +102,17 @@ def own_signature(fn: Any) -> inspect.Signature:
         return inspect.signature(_bare(fn), follow_wrapped=False)
     except (ValueError, TypeError):  # a staticmethod, say
         return inspect.signature(fn)
+
+
+def _signature_inside(fn: Any, own: inspect.Signature) -> inspect.Signature | None:
+    """Of what a wrapper wraps, if that names more of the arguments; None for a function that is no such wrapper."""
+    try:
+        inside = inspect.signature(fn)
+    except (ValueError, TypeError):  # a partial with an argument of the wrapper's own
+        return None
+    named = [name for name, x in own.parameters.items() if x.kind not in _VARIADIC]
+    passes_on = len(named) < len(own.parameters) and list(inside.parameters)[: len(named)] == named
+    return inside if passes_on and list(inside.parameters) != list(own.parameters) else None
 
 
 def _bare(fn: Any) -> Any:

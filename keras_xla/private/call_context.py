@@ -1,7 +1,8 @@
 """What Keras knows in a thread while layers are called there."""
 
+import contextlib
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_xla.private.names import Name, otherwise
 
@@ -33,5 +34,16 @@ def call_context() -> CallContext:
     """That of now, in this thread."""
     of = GLOBAL.of(sys.modules.get(GLOBAL.owner))
     told = getattr(of("current_call_ctx"), "__dict__", {})
-    known = sorted((name, value) for name, value in told.items() if isinstance(value, _PLAIN))
+    values = ((name, _plain(value)) for name, value in told.items())
+    known = sorted((name, value) for name, value in values if value is not None)
     return CallContext(tuple(known), getattr(of("autocast_scope"), "dtype", None))
+
+
+def _plain(value: Any) -> Any:
+    """A setting as Python has it; None for what is none, or has no value yet."""
+    if isinstance(value, _PLAIN):
+        return value
+    if getattr(value, "shape", None) == ():  # Keras makes tensors of NumPy's
+        with contextlib.suppress(Exception):  # of a tensor that is being traced
+            return bool(value)
+    return None

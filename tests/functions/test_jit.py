@@ -855,6 +855,42 @@ def test_buckets_know_the_names_behind_a_partial():
     assert fast.trace_count == 1
 
 
+@pytest.mark.parametrize("default", [np.ones(3, "float32"), float("nan")], ids=["array", "nan"])
+def test_defaults_that_do_not_compare_are_no_reason_to_take_a_function_for_a_wrapper(default):
+    def fn(x, w=default, **options):
+        return x * w
+
+    fast = jit(fn)
+    for made in (fast(ONES), fast(x=ONES)):
+        np.testing.assert_array_equal(np.asarray(made), ONES * default)
+    assert fast.trace_count == 1
+    assert values(jit(functools.partial(fn, w=ONES[0]))(ONES)) == ONES.tolist()
+
+
+def test_buckets_know_the_own_names_of_a_wrapper():
+    def giving(fn):
+        @functools.wraps(fn)
+        def wrapper(x, *args, **kwargs):
+            return fn(2.0, x, *args, **kwargs)
+
+        return wrapper
+
+    fast = jit(giving(lambda params, x, y=0.0: x * params + y), buckets={"x": {0: (8,)}})
+    assert values(fast(ONES)) == (2 * ONES).tolist() and values(fast(ONES[:2], 1.0)) == (2 * ONES[:2] + 1).tolist()
+    assert fast.trace_count == 2
+
+
+def test_a_partial_of_a_wrapper_with_an_argument_of_its_own():
+    def scaled(fn):
+        @functools.wraps(fn)
+        def wrapper(*args, scale=1.0, **kwargs):
+            return scale * fn(*args, **kwargs)
+
+        return wrapper
+
+    assert values(jit(functools.partial(scaled(lambda x: x), scale=3.0))(ONES)) == (3 * ONES).tolist()
+
+
 class Block(keras.layers.Layer):
     def __init__(self):
         super().__init__()
@@ -892,6 +928,20 @@ def test_a_default_may_be_said():
         assert values(fast(ONES, **options)) == ONES.tolist()
     with pytest.raises(RecompileError, match="training"):
         fast(ONES, training=True)
+
+
+def test_training_may_be_an_array():
+    class Told(keras.layers.Layer):
+        def call(self, x, training=False):
+            return keras.ops.where(training, x, -x)
+
+    fast = jit(Told())
+    for training in (True, False):
+        assert values(fast(ONES, training=np.array(training))) == (ONES if training else -ONES).tolist()
+    assert fast.trace_count == 1
+    block, x = Block(), np.ones((8, 8), "float32")
+    for training in (True, False):
+        assert (0.0 in np.asarray(block(x, training=np.bool_(training)))) == training
 
 
 class Several(keras.layers.Layer):
@@ -949,6 +999,17 @@ def test_a_layer_among_the_arguments_compiles_again_once_it_is_frozen():
     layer.trainable = False
     np.testing.assert_allclose(np.asarray(step(layer, x)), np.asarray(layer(x, training=True)), rtol=1e-5)
     assert step.trace_count == 2
+
+
+def test_two_threads_may_build_one_among_the_arguments():
+    layer, step = keras.layers.Dense(2), jit(lambda layer, x: layer(x), on_recompile="raise")
+    threads = [threading.Thread(target=lambda: made.append(step(layer, ONES))) for _ in range(4)]
+    made = []
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 4 and step.trace_count == 1
 
 
 def test_one_that_is_built_in_the_call_compiles_once(new_events):

@@ -32,12 +32,27 @@ def generated():
         PLAIN.interleave(lambda x: generated(), cycle_length=2),
         PLAIN.map(lambda x: tf.py_function(np.sin, [x], "float64")),
         PLAIN.map(lambda x: tf.numpy_function(np.sin, [x], "float64")),
+        PLAIN.map(tf.function(lambda x: tf.py_function(np.sin, [x], "float64"))),
+        PLAIN.map(lambda x: tf.cond(x[0] > 1, lambda: tf.numpy_function(np.sin, [x], "float64"), lambda: x)),
     ],
-    ids=["generator", "behind others", "beside another", "inside of another", "py_function", "numpy_function"],
+    ids=[
+        "generator",
+        "behind others",
+        "beside another",
+        "inside of another",
+        "py_function",
+        "numpy_function",
+        "in a function",
+        "in a branch",
+    ],
 )
 def test_python_is_found(data):
     assert private.calls_python(data)
 
 
 def test_others_have_none():
-    assert not private.calls_python(PLAIN) and not private.calls_python(np.ones(3))
+    many = PLAIN
+    for _ in range(30):
+        many = many.concatenate(many)  # a billion times
+    others = many, PLAIN.map(tf.function(lambda x: x + 1)), np.ones(3), None
+    assert not any(map(private.calls_python, others))
