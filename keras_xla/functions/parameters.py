@@ -57,7 +57,7 @@ class Parameters:
         by_name = tuple(name for name in given if name in kwargs)
         return bound.arguments, (given, by_name) if self._wraps else ()
 
-    def call(self, arguments: Mapping[str, Any], form: _Form) -> Any:
+    def call(self, arguments: dict[str, Any], form: _Form) -> Any:
         """Call the function with arguments that `bind` has named, in the form that it has found."""
         if self._is_layer:
             return self._call_layer(arguments, *form)
@@ -78,7 +78,7 @@ class Parameters:
         around = any(name == "training" for name, _ in call_context().told)
         return around or hasattr(said, "shape") or said != self.signature.parameters["training"].default
 
-    def _call_layer(self, arguments: Mapping[str, Any], says_training: bool) -> Any:
+    def _call_layer(self, arguments: dict[str, Any], says_training: bool) -> Any:
         kinds = {key: self.signature.parameters[key].kind for key in arguments}
         several = any(kinds[key] is inspect.Parameter.VAR_POSITIONAL and arguments[key] for key in arguments)
         if not says_training and not (several and kinds.get("training") is inspect.Parameter.POSITIONAL_OR_KEYWORD):

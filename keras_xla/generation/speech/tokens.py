@@ -44,25 +44,25 @@ class SpeechTokens:
         Raises:
             ValueError: without `decoder_start_token_id`, `eos_token_id` or `no_timestamps_token_id`.
         """
-        get = generation.get
         needed = ("decoder_start_token_id", "eos_token_id", "no_timestamps_token_id")
-        if missing := [name for name in needed if get(name) is None]:
+        if missing := [name for name in needed if generation.get(name) is None]:
             raise ValueError(
                 f"The checkpoint's generation_config.json lacks {', '.join(missing)}, without which speech cannot be "
                 "transcribed. Take it from the original checkpoint, such as openai/whisper-tiny."
             )
-        eos, no_timestamps = get("eos_token_id"), get("no_timestamps_token_id")
+        start, eos, no_timestamps = (generation[name] for name in needed)
         multilingual = generation.get("is_multilingual") is not False
         languages = {_bare(name): i for name, i in (generation.get("lang_to_id") or {}).items() if multilingual}
         tasks = dict(generation.get("task_to_id") or {}) if languages else {}
-        named = get("language") is not None or get("task") is not None  # then they are as of old, and count for nothing
-        forced = [] if named else [token for _, token in sorted(get("forced_decoder_ids") or [])]
+        # Where one of these is set, Hugging Face ignores the ids.
+        named = generation.get("language") is not None or generation.get("task") is not None
+        forced = [] if named else [token for _, token in sorted(generation.get("forced_decoder_ids") or [])]
         suppressed: Sequence[int] = generation.get("suppress_tokens") or ()
         previous = generation.get("prev_sot_token_id")
         if previous is None and len(suppressed) > 1:  # older checkpoints end the list with it and <|nospeech|>
             previous = suppressed[-2]
         return cls(
-            start=get("decoder_start_token_id"),
+            start=start,
             eos=eos[0] if isinstance(eos, (list, tuple)) else eos,
             no_timestamps=no_timestamps,
             previous=previous,
