@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_xla.backend.functional import is_graph
+from keras_xla.private.functional import is_graph
 from keras_xla.private.keras import flat_layers, is_of_keras, output_spec, symbolic_build
 from keras_xla.private.names import otherwise
 

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 
 from keras_xla import backend
-from keras_xla.backend.functional import is_graph
 from keras_xla.backend.steps import forward_blockers
+from keras_xla.private.functional import is_graph
 from keras_xla.private.keras import flat_layers, nodes_of, takes_training
 
 

@@ -1,4 +1,4 @@
-"""Models that are what their graph of layers says."""
+"""Models that are what their graph of layers says: Keras does not export their class."""
 
 from typing import Any
 
