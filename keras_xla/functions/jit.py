@@ -266,10 +266,10 @@ class CompiledFunction:
                 "hashable; it "
                 "expects tensors, numpy arrays, nested structures of them, or hashable static values."
             ) from None
-        known = parts(x)
         if isinstance(x, keras.layers.Layer):
             weights = tuple(Static(("itself", id(each)), each) for each in x.weights)
             return Static((x, weights, _trainable(x)), x)
+        known = parts(x)
         return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
 
     def _as_built(self, key: Key) -> Key:

@@ -315,8 +315,8 @@ class Runner:
         for (other, given), chosen in list(self._chosen.items()):
             if given != shapes or chosen.way == "graph" or self._opened[other] != self._opened[key]:
                 continue
-            if other != key and self._counts_by_size():
-                continue
+            if self._counts_by_size():
+                return None
             if not self._may_fill(self._specs[key]) or chosen.trace.fills == self._traced(key).fills:
                 self._chosen[key, shapes] = chosen
                 return chosen
