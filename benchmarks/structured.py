@@ -2,12 +2,14 @@
 
     cd benchmarks/results; python ../structured.py --checkpoints DIR > structured.md
 
-DIR holds `smollm2-135m-instruct` and `stories15m`. Every constraint answers seven prompts at once, greedy. An answer
-that `max_new_tokens` cuts off is counted apart; the others are checked with `jsonschema` and `re`. The same prompts run
-without a constraint for as many tokens, in turns.
+DIR holds `smollm2-135m-instruct` and `stories15m`. Every constraint answers seven prompts at once, greedy. Every
+schema has an end: a text has a `maxLength`, a number a `multipleOf`. An answer that `max_new_tokens` cuts off is
+counted apart; the others are checked with `jsonschema` and `re`. The same prompts run without a constraint for as many
+tokens, in turns.
 """
 
 import argparse
+import decimal
 import json
 import pathlib
 import re
@@ -52,7 +54,7 @@ SCHEMAS = [
     thing(tags=many(NAME, 1, 2), count={"type": "integer", "minimum": 0, "maximum": 9}),
     thing(value={"anyOf": [{"type": "integer", "minimum": 0, "maximum": 9}, {"type": "null"}]}),
     thing(date={"type": "string", "pattern": "^[12][0-9]{3}-[01][0-9]-[0-3][0-9]$"}),
-    thing(price={"type": "number", "minimum": 0, "maximum": 100}),
+    thing(price={"type": "number", "minimum": 0, "maximum": 100, "multipleOf": 0.01}),
     many(thing(x={"type": "integer", "minimum": 0, "maximum": 9}), 2, 2),
     thing(a=thing(b=thing(c={"type": "boolean"}))),
     thing(kind={"const": "note"}, text=TEXT),
@@ -79,7 +81,8 @@ def is_valid(answer: str, asked: dict) -> bool:
     if "regex" in asked:
         return re.fullmatch(asked["regex"], answer) is not None
     try:
-        jsonschema.validate(json.loads(answer), asked["json_schema"])
+        exact = json.loads(json.dumps(asked["json_schema"]), parse_float=decimal.Decimal)  # 20.20 / 0.01 has no rest
+        jsonschema.validate(json.loads(answer, parse_float=decimal.Decimal), exact)
     except (ValueError, jsonschema.ValidationError):
         return False
     return True
@@ -123,7 +126,8 @@ def main():
     print("# Answers under a schema or a regular expression\n")
     print(
         f"`python benchmarks/structured.py`, {said()}. {len(SCHEMAS)} schemas and {len(PATTERNS)} expressions, "
-        f"{len(PROMPTS)} prompts each in one batch, greedy, at most {args.new} new tokens. The cost is the median over "
+        f"{len(PROMPTS)} prompts each in one batch, greedy, at most {args.new} new tokens. Each has an "
+        "end: a text has a `maxLength`, a number a `multipleOf`. The cost is the median over "
         "the constraints of a call's seconds, divided by those of a call without a constraint that makes as many "
         "tokens; a constraint of short answers mostly pays for its own beginning.\n"
     )
