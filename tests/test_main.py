@@ -190,7 +190,8 @@ texts.compile("sgd", "mse")
 def test_nothing_is_compiled_where_it_is_off(python, tmp_path):
     (tmp_path / "script.py").write_text(ON_TENSORFLOW)
     done = python("-m", "keras_xla", "--jit-compile=off", "--report=r.json", "script.py")
-    assert done.returncode == 0 and "line: jit_compile=False on tensorflow" in done.stderr
+    assert done.returncode == 0
+    assert "line: enabled with jit_compile=False, and plain Keras does it" in done.stderr
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["jit_compile"] is False and report["compilations"] == []
 

@@ -36,7 +36,10 @@ class Rows(tfds.core.GeneratorBasedBuilder):
         return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict({"x": np.float32}))
 
     def _split_generators(self, dl_manager):
-        return {"train": ((i, {"x": i / 2}) for i in range(4))}
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        return ((i, {"x": i / 2}) for i in range(4))
 """
 BUILT = """
 from own.rows import Rows

@@ -52,6 +52,7 @@ def split(
     options: GenerationOptions,
     most: int,
     fit: Callable[[int, GenerationOptions], bool] = lambda longest, options: True,
+    room_for: int = 0,
 ) -> list[Part]:
     """All prompts in parts of at most `most` rows. Where there are several, prompts of like size run together.
 
@@ -60,6 +61,8 @@ def split(
         options: Of the call.
         most: Rows.
         fit: From the longest of a part and its options to whether they can run together.
+        room_for: Prompts of the whole call, of which some may have been left out: parts have room for as many, up to
+            `most` rows, so that a bad prompt makes no batch of a size that nothing was compiled for.
     """
     copies, order = copies_of(options), np.arange(len(lengths))
     size = max(most // copies, 1)
@@ -68,7 +71,7 @@ def split(
         new = most_new if isinstance(most_new, tuple) and len(most_new) == len(lengths) else [0] * len(lengths)
         order = np.lexsort((-np.asarray(lengths), -np.asarray(new)))  # the longest first: what is too large fails early
     parts = [order[first : first + size] for first in range(0, len(order), size)]
-    room = max(map(len, parts), default=0) * copies
+    room = max([min(room_for, size), *map(len, parts)]) * copies
     parts = [few for part in parts for few in _that_fit(part, lengths, options, fit)]
     return [Part(part, options.of_rows(part), copies, room) for part in parts]
 
@@ -101,6 +104,53 @@ def most_rows(buckets: Buckets, row_bytes: int, limit: int) -> int:
     """
     sizes = buckets.sizes or [1 << power for power in range(MOST_ROWS.bit_length())]
     return max([size for size in sizes if size * row_bytes <= limit], default=sizes[0])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What decides how many rows run at once.
+
+    Attributes:
+        batch: Buckets of the batch size.
+        cache: Buckets of the cache.
+        most_bytes: That all caches of a batch may hold.
+        slot_bytes: Tells the bytes of a row's cache for each slot; None for a model whose caches are not limited.
+    """
+
+    batch: Buckets
+    cache: Buckets
+    most_bytes: int
+    slot_bytes: Callable[[], int] | None
+
+    def rows(self, longest: int, options: GenerationOptions, beside: float = 0.0) -> int:
+        """How many rows may run at once.
+
+        Args:
+            longest: Tokens of the longest prompt.
+            options: What each is asked for.
+            beside: What else each row takes, in caches of a row.
+        """
+        if self.slot_bytes is None:
+            return most_rows(self.batch, 0, self.most_bytes)
+        # As many slots as the bucket has, which may be twice as many as are needed.
+        slots = self.cache.nearest(slots_of(longest, options.most_new_tokens, options.num_beams))
+        slots *= 2 if options.guided else 1
+        return most_rows(self.batch, int(self.slot_bytes() * slots * (1 + beside)), self.most_bytes)
+
+    def with_fewer_tokens(self, longest: int, options: GenerationOptions) -> Iterator[GenerationOptions]:
+        """The options, and those that ask for so few new tokens that more rows run at once."""
+        yield options
+        if self.slot_bytes is None:
+            return
+        beams, rows = options.num_beams, self.rows(longest, options)
+        least = slots_of(longest, max(options.min_new_tokens, 1), beams)
+        most = slots_of(longest, options.most_new_tokens, beams)
+        for slots in sorted(self.cache.between(least, self.cache.nearest(most)), reverse=True):
+            new = (slots - longest + (beams > 1)) // beams
+            if new < options.most_new_tokens and self.rows(longest, options.replace(max_new_tokens=new)) > rows:
+                options = options.replace(max_new_tokens=new)
+                rows = self.rows(longest, options)
+                yield options
 
 
 def copies_of(options: GenerationOptions) -> int:

@@ -54,6 +54,10 @@ class Buckets:
             "larger one, or pass less at once."
         )
 
+    def nearest(self, size: int) -> int:
+        """The bucket that holds `size`; the largest where none does."""
+        return self.fit(size) if self.sizes is None or self.holds(size) else self.sizes[-1]
+
     def between(self, first: int, last: int) -> Iterator[int]:
         """The buckets from the one that holds `first` to the one that holds `last`."""
         bucket = self.fit(first)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.batches import Part, copies_of, drawn_by, most_rows, most_slots, slots_of, split
+from keras_xla.engine.batches import Limits, Part, copies_of, drawn_by, most_slots, split
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check, check_negative, check_speech, decoder_prompts, negative_prompts
 from keras_xla.engine.executables import Executables
@@ -68,12 +68,14 @@ class Generator:
         self._programs = programs = Programs(model, self.processors, processed_scores)
         self.has_encoder, self.chunked = programs.has_encoder, programs.chunked
         self.batch_buckets, self.cache_buckets, self._cache_bytes = batch, cache, cache_bytes
+        sized = (lambda: programs.slot_bytes) if self.keeps_prompts else None
+        self.limits = Limits(batch, cache, cache_bytes, sized)
         more = programs.more_variables, programs.computes, programs.tracing
         self.executables = Executables(name, programs.function, model.variables, on_recompile, *more)
         self.pool = StatePool(programs.new_state, kept_bytes=cache_bytes)
         self.prompt_runner = PromptRunner(model, programs, self.executables, self.pool, batch, cache, source, refresh)
         made = programs, self.executables, self.pool, self.prompt_runner, cache
-        self._starter, self._refill = Starter(*made), Refill(*made, batch, cache_bytes)
+        self._starter, self._refill = Starter(*made), Refill(*made, self.limits)
         self._numbering, self._numbered = threading.Lock(), 0
 
     def __call__(
@@ -93,6 +95,7 @@ class Generator:
         assistant: "Generator | None" = None,
         negative: Rows | None = None,
         skip_broken: bool = False,
+        room_for: int = 0,
     ) -> dict[str, np.ndarray]:
         """Complete each row.
 
@@ -111,6 +114,7 @@ class Generator:
             assistant: Of a smaller model, which guesses tokens; a decoder with the same vocabulary.
             negative: For guidance, what completions are led away from; by default each row's last token.
             skip_broken: Whether rows whose logits are NaN have no tokens, and NaN as their score.
+            room_for: Prompts of the call with those that were left out; see `split`.
 
         Returns:
             `sequences (rows * num_return_sequences, max_new_tokens)` int32, new tokens only,
@@ -132,16 +136,19 @@ class Generator:
             self.prompt_runner.refresh()
             outputs = self._refill.outputs(asked, options, watch, report, skip_broken)
             again = np.unique(np.flatnonzero(np.isnan(outputs["scores"])) // options.num_return_sequences)
-            lengths = [len(rows[i]) for i in again]
-            for part in split(lengths, options.of_rows(again), asked.size, self._fit) if lengths else []:
+            broken = [rows[i] for i in again]
+            for part in self.parts(broken, options.of_rows(again), room_for=len(rows)) if broken else []:
                 part = dataclasses.replace(part, prompts=again[part.prompts])
-                more: dict[str, Any] = dict(numbers=part.rows, first_row=first_row, room=part.room)
-                run = self.start(part.of(rows), part.options, **more)
+                more: dict[str, Any] = dict(numbers=part.rows, first_row=first_row, room=part.room, watch=watch)
+                try:
+                    run = self.start(part.of(rows), part.options, **more)
+                except Ended:  # their scores stay NaN
+                    break
                 mended = self._outputs(run, watch, part.of_rows(stops), (), options, skip_broken)
                 for name, values in outputs.items():
                     values[part.answers] = mended[name]
             return outputs
-        for part in self.parts(rows, options, negative):
+        for part in self.parts(rows, options, negative, room_for):
             begun, unwanted = (None if x is None else part.of(x) for x in (prompts, negative))
             led = part.of_rows(guides)
             more = dict(numbers=part.rows, first_row=first_row, room=part.room, assistant=assistant)
@@ -158,16 +165,15 @@ class Generator:
         back = np.argsort(np.concatenate(order))
         return {name: np.concatenate([outputs[name] for outputs in made])[back] for name in made[0]}
 
-    def parts(self, rows: Rows, options: GenerationOptions, negative: Rows | None = None) -> list[Part]:
-        """Which prompts, or sources, run together."""
+    def parts(
+        self, rows: Rows, options: GenerationOptions, negative: Rows | None = None, room_for: int = 0
+    ) -> list[Part]:
+        """Which prompts, or sources, run together; `room_for` as for `split`."""
         lengths = [len(row) for row in rows]
-        most = most_rows(self.batch_buckets, 0, self._cache_bytes)
         if negative is not None:
             lengths = [max(pair) for pair in zip(lengths, map(len, negative), strict=True)]
-        if self.keeps_prompts and len(rows) * copies_of(options) > 1:
-            slots = slots_of(max(lengths), options.most_new_tokens, options.num_beams) * (2 if options.guided else 1)
-            most = most_rows(self.batch_buckets, self._programs.slot_bytes * slots, self._cache_bytes)
-        return split(lengths, options, most, self._fit)
+        alone = max(len(rows), room_for) * copies_of(options) == 1  # whatever its cache takes
+        return split(lengths, options, 1 if alone else self.limits.rows(max(lengths), options), self._fit, room_for)
 
     def _fit(self, longest: int, options: GenerationOptions) -> bool:
         """For `split`; of encoder-decoders only the lengths of sources are known, so theirs are not looked at."""
@@ -294,22 +300,17 @@ class Generator:
             return
         self.check(rows, options, prompts)
         stops: Any = options.stop_strings  # only whether there are any counts
-        if self.keeps_prompts and assistant is None:
-            with self.executables.warming():
-                asked = self._refill.worth_it(rows, options, stops=stops)
-            if asked is not None:
-                self.prompt_runner.refresh()
-                yield from self._refill.first_calls(asked)
-        for part in self.parts(rows, options):  # of a long list, too: streams and saved prompts run in batches
-            begun = None if prompts is None else part.of(prompts)
-            yield from self._starter.first_calls(
-                self._batch(part.of(rows), part.options, begun, None, assistant=assistant)
-            )
-
-    def first_scores(self, prompts: Rows, hidden: Any) -> Iterator[FirstCall]:
-        """Of what `score` needs."""
-        self._check_scored(prompts)
-        yield from self.prompt_runner.first_scores(prompts, hidden)
+        for fewer in self.limits.with_fewer_tokens(max(map(len, rows)), options):
+            if self.keeps_prompts and assistant is None:
+                with self.executables.warming():
+                    asked = self._refill.worth_it(rows, fewer, stops=stops)
+                if asked is not None:
+                    self.prompt_runner.refresh()
+                    yield from self._refill.first_calls(asked)
+            for part in self.parts(rows, fewer):  # of a long list, too: streams and saved prompts run in batches
+                begun = None if prompts is None else part.of(prompts)
+                batch = self._batch(part.of(rows), part.options, begun, None, assistant=assistant)
+                yield from self._starter.first_calls(batch)
 
     def warm_up(self, calls: Iterable[FirstCall], progress: Callable[[int], Report] = silent) -> None:
         """Compile side by side what `first_calls` need; their states hold at most `cache_bytes` at a time.
@@ -371,14 +372,6 @@ class Generator:
     def encode(self, features: np.ndarray) -> Any:
         """An encoder's hidden states `(batch bucket, length, hidden)` of speech `features (rows, mel, frames)`."""
         return self.prompt_runner.encode(features)
-
-    def score(self, prompts: Rows, hidden: Any) -> np.ndarray:
-        """Logits `(rows, vocab_size)` of the token after each decoder prompt; nothing is generated."""
-        self._check_scored(prompts)
-        return self.prompt_runner.logits(prompts, hidden)
-
-    def _check_scored(self, prompts: Rows) -> None:
-        check(self.model, [prompt for prompt in prompts if len(prompt)], GenerationOptions(max_new_tokens=1))
 
     def decoder_prompts(self, rows: Rows, options: GenerationOptions, prompts: Rows | None = None) -> Rows:
         """What the decoder begins with; arguments and errors as for `__call__`."""

@@ -97,6 +97,7 @@ class Scorer:
         reads: Rows | None = None,
         top: int = 0,
         numbers: Sequence[int] | None = None,
+        room_for: int = 0,
     ) -> list[Logprobs]:
         """Of the tokens of each row from its `first` on.
 
@@ -106,13 +107,14 @@ class Scorer:
             reads: What an encoder-decoder reads for each row.
             top: N, at most 20.
             numbers: By which errors call the rows; from 0 on by default.
+            room_for: Rows of the whole call, of which some may have been left out; see `batches.split`.
 
         Raises:
             ValueError: for ids outside of the vocabulary, rows that are too long, and models without chunks; before
                 anything compiles.
         """
         made: list[Logprobs | Any] = [None] * len(rows)  # `Any`: None until its part has run
-        for part in self._parts(rows, reads, top):
+        for part in self._parts(rows, reads, top, room_for):
             for i, each in zip(part.prompts, self._part(part, rows, first, reads, top), strict=True):
                 made[i] = each
         numbers = range(len(rows)) if numbers is None else numbers
@@ -129,8 +131,11 @@ class Scorer:
     ) -> Iterator[FirstCall]:
         """Of what such rows need, and those that end sooner; arguments and errors as for a call."""
         runner, executables = self._generator.prompt_runner, self._generator.executables
-        for part in self._parts(rows, reads, top):
-            laid = self._lay_out(part, rows, first, reads, top)
+        asked = GenerationOptions(max_new_tokens=max(len(row) - n for row, n in zip(rows, first, strict=True)))
+        sizes = [fewer.most_new_tokens for fewer in self._generator.limits.with_fewer_tokens(max(first), asked)]
+        cut = [[row[: n + new] for row, n in zip(rows, first, strict=True)] for new in sizes]
+        for shorter, part in [(each, part) for each in cut for part in self._parts(each, reads, top)]:
+            laid = self._lay_out(part, shorter, first, reads, top)
             if laid.sources:
                 yield runner.first_remember(laid.key, laid.sources)
             for name in self._names(laid):
@@ -159,7 +164,7 @@ class Scorer:
         arguments = map(backend.to_device, (ids, ids, np.int32(0), laid.starts))
         self._generator.executables(laid.name, state, *arguments)
 
-    def _parts(self, rows: Rows, reads: Rows | None, top: int) -> list[Part]:
+    def _parts(self, rows: Rows, reads: Rows | None, top: int, room_for: int = 0) -> list[Part]:
         """Which rows run together; raises what `__call__` does before anything compiles."""
         self.check()
         generator, options = self._generator, GenerationOptions(max_new_tokens=1)
@@ -169,7 +174,7 @@ class Scorer:
         runs = [row[:-1] if len(row) > 1 else row for row in rows]  # nothing is asked behind a last token
         check(generator.model, runs, options, reads)
         check(generator.model, [row[-1:] for row in rows], options)
-        return generator.parts(runs if reads is None else reads, options)
+        return generator.parts(runs if reads is None else reads, options, room_for=room_for)
 
     def _lay_out(self, part: Part, rows: Rows, first: Sequence[int], reads: Rows | None, top: int) -> _Laid:
         generator, runner = self._generator, self._generator.prompt_runner

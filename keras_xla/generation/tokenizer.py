@@ -10,12 +10,15 @@ class LazyTokenizer:
 
     Args:
         read: Reads it. An error is raised again for whoever needs it next.
+
+    Attributes:
+        encoding: Held by the thread that makes ids of texts.
     """
 
     def __init__(self, read: Callable[[], Any]):
         self._read: Callable[[], Any] | None = read
         self._tokenizer: Any = None
-        self._reading = threading.Lock()
+        self._reading, self.encoding = threading.Lock(), threading.Lock()
 
     def get(self) -> Any:
         """The tokenizer.

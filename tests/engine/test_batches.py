@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.batches import most_rows, split
+from keras_xla.engine.batches import Limits, most_rows, split
 from keras_xla.engine.buckets import Buckets
 
 lengths = st.lists(st.integers(1, 50), min_size=1, max_size=40)
@@ -68,3 +68,36 @@ def test_caches_hold_no_more_than_they_may():
     powers, given = Buckets("batch"), Buckets("batch", (2, 5, 9))
     assert [most_rows(powers, n, 100) for n in (0, 1, 2, 3, 30, 1000)] == [64, 64, 32, 32, 2, 1]
     assert [most_rows(given, n, 100) for n in (0, 20, 21, 1000)] == [9, 5, 2, 2]
+
+
+def limits(cache=(16, 64, 256), most_bytes=1000, slot_bytes=1):
+    return Limits(Buckets("batch"), Buckets("cache", cache), most_bytes, lambda: slot_bytes)
+
+
+def test_a_cache_counts_as_large_as_its_bucket_is():
+    options = GenerationOptions(max_new_tokens=10)
+    assert limits().rows(6, options) == 32  # of 16 slots, there is room for 62
+    assert limits().rows(7, options) == 8  # of 64 slots, for 15
+    assert limits().rows(7, options, beside=1.0) == 4
+    assert limits().rows(7, GenerationOptions(max_new_tokens=10, guidance_scale=2.0)) == 4
+    assert limits().rows(60, options) == 2 and limits().rows(1000, options) == 2  # no cache holds the last one
+
+
+def test_fewer_tokens_are_those_with_which_more_rows_run_at_once():
+    options = GenerationOptions(max_new_tokens=200)
+    found = list(limits().with_fewer_tokens(6, options))
+    assert [each.max_new_tokens for each in found] == [200, 58, 10]
+    assert [limits().rows(6, each) for each in found] == [2, 8, 32]
+    assert list(limits(most_bytes=10**9).with_fewer_tokens(6, options)) == [options]
+    assert [o.max_new_tokens for o in limits().with_fewer_tokens(6, options.replace(min_new_tokens=20))] == [200, 58]
+    beams = GenerationOptions(max_new_tokens=64, num_beams=3)
+    assert [each.max_new_tokens for each in limits().with_fewer_tokens(6, beams)] == [64, 19, 3]
+
+
+def test_there_is_room_for_prompts_that_were_left_out():
+    options = GenerationOptions()
+    assert [part.room for part in split([3, 3], options, 8, room_for=5)] == [5]
+    assert [part.room for part in split([3, 3], options, 4, room_for=50)] == [4]
+    assert [part.room for part in split([3] * 6, options, 4, room_for=5)] == [4, 4]
+    copies = GenerationOptions(do_sample=True, num_return_sequences=2)
+    assert [part.room for part in split([3], copies, 8, room_for=3)] == [6]

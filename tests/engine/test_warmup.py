@@ -14,7 +14,7 @@ from keras_xla.engine.executables import Executables
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.states.state_pool import StatePool
 from keras_xla.engine.warmup import FirstCall, warm_up
-from tests.engine.fake import EOS, Recall
+from tests.engine.fake import EOS, Follow, Recall
 
 LONG = 60  # seconds: nothing takes so long, unless calls wait for each other
 
@@ -162,6 +162,26 @@ def test_a_warmup_compiles_what_calls_of_so_many_tokens_or_fewer_need(case):
     for most in (options.max_new_tokens, 2, options.max_new_tokens // 2):
         gen(rows(count, length), options.replace(max_new_tokens=most))
     assert gen.executables.trace_count == before == len(names) * len(caches)
+
+
+def test_it_compiles_for_more_rows_where_fewer_tokens_leave_room_for_them():
+    gen = generator(on_recompile="raise", cache_bytes=4 * 16 * 8)  # four rows of 16 slots
+    options = options_of(max_new_tokens=40)
+    assert [len(part.rows) for part in gen.parts(rows(4, 8), options)] == [1] * 4
+    gen.warm_up(gen.first_calls(rows(4, 8), options))
+    before = gen.executables.trace_count
+    for most in (40, 8, 1):
+        gen(rows(4, 8), options.replace(max_new_tokens=most))
+    assert gen.executables.trace_count == before
+
+
+def test_a_cache_of_the_models_own_is_smaller_for_fewer_tokens():
+    gen, options = generator(Follow(max_positions=256), on_recompile="raise"), options_of(max_new_tokens=100)
+    gen.warm_up(gen.first_calls(rows(1, 8), options))
+    before = gen.executables.trace_count
+    for most in (100, 40, 2):
+        gen(rows(1, 8), options.replace(max_new_tokens=most))
+    assert gen.executables.trace_count == before
 
 
 @pytest.mark.slow

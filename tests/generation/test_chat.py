@@ -203,6 +203,12 @@ def test_a_chat_takes_a_list_of_messages_and_says_so(layer, messages):
     assert chat.send("Hi") == chat.messages[-1]["content"]
 
 
+def test_options_of_a_chat_that_say_nothing_of_a_stream(layer):
+    options = dict(verbose=0, on_error="raise", output_logprobs=False, top_logprobs=0)
+    chat, other = layer.chat(**options), layer.chat(**options)
+    assert "".join(chat.stream("Hi")) == other.send("Hi")
+
+
 @pytest.mark.parametrize("option", [dict(reuse_prompt=True), dict(return_prompt=True)], ids=str)
 def test_options_that_a_turn_cannot_have_are_refused(layer, option):
     with pytest.raises(ValueError, match=next(iter(option))):
@@ -420,6 +426,15 @@ class TestSavedPrompts:
             assert chunks[-1][0] == 0
         finally:
             weight.assign(before)
+
+    def test_once_it_is_of_no_use_it_holds_nothing(self, layer):
+        saved, weight = layer.save_prompt([self.BEGUN]), layer.model.variables[0]
+        kept = weakref.ref(saved._kept)
+        weight.assign(weight.numpy())
+        for _ in range(2):
+            layer.generate([[*self.BEGUN, 9]], reuse_prompt=saved)
+        gc.collect()
+        assert kept() is None
 
     def test_threads_share_it(self, layer, saved):
         rows = [[[*self.BEGUN, i, i + 1]] for i in range(50, 66)]

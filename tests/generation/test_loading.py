@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import pytest
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.generation import loading
+from keras_xla.generation.text import tokenizing
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.models.sources import safetensors_folder
 from tests.tokenizers import tiny
@@ -247,3 +249,20 @@ def test_tokens_that_no_model_makes_are_none(folder, where, pad):
     layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=2)
     assert layer.options.eos_token_id == (2,) and layer.options.pad_token_id is None
     layer.generate([[5, 6]])
+
+
+def test_texts_become_ids_in_one_thread_at_a_time():
+    """A translator's tokenizer switches to the words of the target, and back, for all threads."""
+    inside = threading.Lock()
+
+    def tokenizer(text=None, text_target=None, **how):
+        assert inside.acquire(blocking=False)
+        time.sleep(0.01)
+        inside.release()
+        return {"input_ids": [1] if text_target is None else [2]}
+
+    tokenizer.model_max_length = 9
+    lazy = LazyTokenizer(lambda: tokenizer)
+    with ThreadPoolExecutor(4) as pool:
+        made = pool.map(lambda i: tokenizing.encode(lazy, ["a"], target=bool(i % 2))[0].tolist(), range(12))
+        assert list(made) == [[1], [2]] * 6

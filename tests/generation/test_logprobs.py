@@ -200,6 +200,15 @@ def test_warmup_compiles_for_them(checkpoint):
     assert layer.trace_count == before
 
 
+def test_warmup_compiles_for_all_answers_of_a_prompt(checkpoint):
+    layer, options = layer_of(checkpoint, "llama-tied-gqa", on_recompile="raise"), dict(num_return_sequences=2)
+    for more in (dict(do_sample=True), dict(num_beams=2)):
+        layer.warmup(1, 8, output_logprobs=True, verbose=0, **options, **more)
+        before = layer.trace_count
+        layer.generate(ROWS[:1], output_logprobs=True, **options, **more)
+        assert layer.trace_count == before
+
+
 def test_a_cancelled_call_has_none(layer):
     cancel = threading.Event()
     cancel.set()

@@ -1,10 +1,13 @@
 """With `on_error="skip"`, a prompt that cannot be run costs no other its answer."""
 
+import threading
+
 import keras
 import numpy as np
 import pytest
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.engine.runs.refill import Refill
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.reference import VOCAB
@@ -24,8 +27,8 @@ def model(checkpoint):
     return model
 
 
-def made_layer(model, cache_buckets):
-    sizes = dict(batch_buckets=(1, 4), cache_buckets=cache_buckets)
+def made_layer(model, cache_buckets, **options):
+    sizes = dict(batch_buckets=(1, 4), cache_buckets=cache_buckets, **options)
     return XLAGenerationLayer(model, tiny(), max_new_tokens=6, generation_config={}, pad_token_id=0, **sizes)
 
 
@@ -106,6 +109,43 @@ def test_where_no_prompt_is_good_all_outputs_are_there(layer):
     with pytest.warns(UserWarning, match="2 of 2"):
         none = layer.generate([[VOCAB], [VOCAB]], **asked)
     assert {name: (x.shape, x.dtype) for name, x in none.items()} == {n: (x.shape, x.dtype) for n, x in some.items()}
+
+
+def test_a_negative_prompt_that_cannot_be_run_costs_its_prompt_alone(layer):
+    asked = dict(guidance_scale=2.0)
+    with pytest.warns(UserWarning, match="1 of 3 prompts have no answer. Negative prompt 1 is empty"):
+        made = layer.generate(["ab", "cd", "ef"], on_error="skip", negative_prompt=["b", "", "f"], **asked)
+    assert made[1] is None
+    assert [made[0], made[2]] == layer.generate(["ab", "ef"], negative_prompt=["b", "f"], **asked)
+    for bad, text in ((["b", "c"], "2 negative prompts for 3"), ([""], "Negative prompt 0 is empty")):
+        with pytest.raises(ValueError, match=text):
+            layer.generate(["ab", "cd", "ef"], on_error="skip", negative_prompt=bad, **asked)
+
+
+@pytest.mark.parametrize("bad", [[], [5, BROKEN]], ids=["before it runs", "NaN"])
+def test_what_is_left_of_a_batch_needs_no_executable_of_its_own(model, bad):
+    layer = made_layer(model, (32, 64), on_recompile="raise")
+    layer.warmup(4, 2, output_logprobs=True, verbose=0)
+    before = layer.trace_count
+    with pytest.warns(UserWarning, match="3 of 4"):
+        layer.generate([bad, [5, 6], bad, bad], output_logprobs=True, on_error="skip")
+    with pytest.warns(UserWarning, match="1 of 40"):  # whose NaN make it run again
+        layer.generate([[5, 6], *[[8, 9]] * 38, bad], eos_token_id=2, verbose=0, on_error="skip")
+    assert layer.trace_count == before
+
+
+def test_a_call_that_was_ended_does_not_begin_again_with_what_was_nan(layer, monkeypatch):
+    rows, cancel, outputs = [[5, BROKEN], *[[5 + i % 20, 6] for i in range(39)]], threading.Event(), Refill.outputs
+
+    def ended(*arguments):
+        made = outputs(*arguments)
+        cancel.set()
+        return made
+
+    monkeypatch.setattr(Refill, "outputs", ended)
+    with pytest.warns(UserWarning, match="logits are NaN"):
+        out = layer.generate(rows, eos_token_id=2, verbose=0, on_error="skip", cancel=cancel)
+    assert np.isnan(out["scores"][0]) and out["lengths"][0] == 0
 
 
 def test_where_only_the_guided_prompts_are_bad(layer):

@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.batches import copies_of, drawn_by, most_rows, slots_of
+from keras_xla.engine.batches import Limits, copies_of, drawn_by, slots_of
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import Executables, RefillKey
 from keras_xla.engine.programs import Programs
@@ -79,8 +79,7 @@ class Refill:
         pool: Of states.
         prompt_runner: Runs its prompts.
         cache: Buckets of the cache.
-        batch: Buckets of the batch size.
-        cache_bytes: That all caches may hold.
+        limits: On how many rows run at once.
     """
 
     def __init__(
@@ -90,11 +89,10 @@ class Refill:
         pool: StatePool,
         prompt_runner: PromptRunner,
         cache: Buckets,
-        batch: Buckets,
-        cache_bytes: int,
+        limits: Limits,
     ):
         self._programs, self._executables, self._pool = programs, executables, pool
-        self._prompt_runner, self._cache, self._batch, self._cache_bytes = prompt_runner, cache, batch, cache_bytes
+        self._prompt_runner, self._cache, self._limits = prompt_runner, cache, limits
         self._paces: dict[RefillKey, Pace] = {}
 
     def worth_it(
@@ -106,11 +104,10 @@ class Refill:
         if not (options.eos_token_id or stops or isinstance(options.max_new_tokens, tuple)):
             return None  # all end together
         copies = copies_of(options)
-        slots = slots_of(max(map(len, rows), default=0), options.most_new_tokens)
-        if not self._cache.holds(slots):  # the longest prompt may not be the one with the longest answer
-            return None
-        row_bytes = self._programs.slot_bytes * slots
-        size = most_rows(self._batch, row_bytes + row_bytes // FILLED_PART, self._cache_bytes)
+        longest = max(map(len, rows), default=0)
+        if not self._cache.holds(slots_of(longest, options.most_new_tokens)):
+            return None  # the longest prompt may not be the one with the longest answer
+        size = self._limits.rows(longest, options, beside=1 / FILLED_PART)
         if len(rows) * copies < 2 * size or size < FILLED_PART:  # so few rows would need a state as large beside them
             return None
         asked = LongList(

@@ -176,10 +176,11 @@ class Starter:
         for key in keys_on_the_way(*sizes):
             yield from self._first_calls_at(asked, key, smaller)
             smaller = (key,)
-        if chunked:  # what is to make fewer tokens begins with less
-            for size in self._cache.between(slots_of(asked.prompt_end, 1, asked.key.beams), asked.key.cache):
-                if size < asked.key.cache:
-                    yield from self._first_calls_at(asked, dataclasses.replace(asked.key, cache=size))
+        # What is to make fewer tokens begins with less.
+        for size in self._cache.between(slots_of(asked.prompt_end, 1, asked.key.beams), asked.key.cache):
+            if size < asked.key.cache:
+                key = dataclasses.replace(asked.key, cache=size)
+                yield from self._first_calls_at(dataclasses.replace(asked, key=key), key)
 
     def _first_calls_at(
         self, asked: _Prepared, key: StateKey, smaller: tuple[StateKey, ...] = ()

@@ -103,9 +103,9 @@ class SavedPrompt:
     """Prompts that were run once, for all calls whose prompts begin as one of them; `save_prompt` of a layer makes it.
 
     Pass it as `reuse_prompt` to `generate`, `stream` or `chat` of the layer that saved it. It holds the keys and values
-    of the prompts in memory for as long as it is kept. Threads may share it: it is read, never changed. It is of no
-    more use once a weight was assigned to, and an error once the layer was quantized. Its methods are for the engine;
-    nobody else needs to call them.
+    of the prompts in memory for as long as it is kept. Threads may share it. It is of no more use once a weight
+    was assigned to: the next call then lets go of what it holds. It is an error once the layer was quantized. Its
+    methods are for the engine; nobody else needs to call them.
 
     Args:
         kept: The state with the prompts in its cache.
@@ -114,7 +114,8 @@ class SavedPrompt:
     """
 
     def __init__(self, kept: Kept, pool: StatePool, variables: Sequence[keras.Variable]):
-        self._kept, self._pool, self._variables = kept, pool, variables
+        self._kept: Kept | None = kept
+        self._pool, self._variables = pool, variables
 
     def serve(self, pool: StatePool, variables: Sequence[keras.Variable]) -> None:
         """Check that a generator may use the prompts; the engine calls it.
@@ -144,9 +145,10 @@ class SavedPrompt:
         Returns:
             What of the saved state serves the new prompts; None where nothing does, or a weight has changed.
         """
-        if not backend.same_weights(self._variables, self._kept.weights):
-            return None
-        return self._kept.begins(key, chunk, ids, starts, free=False)
+        kept = self._kept
+        if kept is not None and not backend.same_weights(self._variables, kept.weights):
+            kept = self._kept = None  # of no use any more, and it holds all weights of then
+        return None if kept is None else kept.begins(key, chunk, ids, starts, free=False)
 
     def close(self, generation: Generation) -> None:
         """Let go of a generation that has ended, of which nothing is kept; the engine calls it.

@@ -10,7 +10,9 @@ from keras import ops
 
 from keras_xla import backend
 from keras_xla.backend import DeviceState
+from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.checks import check
 from keras_xla.engine.executables import EncodeKey, Executables, PrefillKey, RememberKey, ScoreKey
 from keras_xla.engine.padding import chunk_size, chunks, pad_left, pad_source
 from keras_xla.engine.programs import Programs
@@ -75,11 +77,15 @@ class PromptRunner:
         return ops.zeros(spec.shape, spec.dtype)
 
     def logits(self, prompts: Rows, hidden: Any) -> np.ndarray:
-        """Logits `(rows, vocab_size)` of the token after each decoder prompt; `hidden` is what `encode` returned."""
+        """Logits `(rows, vocab_size)` of the token after each decoder prompt; `hidden` is what `encode` returned.
+
+        Raises:
+            ValueError: for prompts that the model cannot run; before anything compiles.
+        """
+        ids, starts, key = self._scored(prompts, hidden)
         self.refresh()
-        ids, starts = pad_left(prompts, hidden.shape[0], 0)
         weights = self._executables.read_weights()
-        key, state, _ = self.state(self._scored(ids, hidden), [hidden], ids, starts, None, weights)
+        key, state, _ = self.state(key, [hidden], ids, starts, None, weights)
         self.prefill(key, state, ids, starts, weights=weights)
         scores = ops.convert_to_numpy(self._score(key, ids, starts, weights, state))[: len(prompts)]
         if not np.isnan(scores).any():
@@ -87,17 +93,19 @@ class PromptRunner:
         return scores
 
     def first_scores(self, prompts: Rows, hidden: Any) -> Iterator[FirstCall]:
-        """Of what `logits` needs."""
-        ids, starts = pad_left(prompts, hidden.shape[0], 0)
-        key = self._scored(ids, hidden)
+        """Of what `logits` needs; errors as it raises them."""
+        ids, starts, key = self._scored(prompts, hidden)
         yield self.first_remember(key, [hidden])
         if ids.shape[1] > 1:
             yield self.first_prefill(key)
         run = functools.partial(self._score, key, ids, starts, None)
         yield FirstCall(self._executables, _score_key(key), run, (key,))
 
-    def _scored(self, ids: np.ndarray, hidden: Any) -> StateKey:
-        return StateKey(hidden.shape[0], self._cache.fit(ids.shape[1] + 1), 1, hidden.shape[1])
+    def _scored(self, prompts: Rows, hidden: Any) -> tuple[np.ndarray, np.ndarray, StateKey]:
+        """The prompts `[B, L]`, padded, where each begins `[B]`, and the key of a state for them."""
+        check(self._model, [prompt for prompt in prompts if len(prompt)], GenerationOptions(max_new_tokens=1))
+        ids, starts = pad_left(prompts, hidden.shape[0], 0)
+        return ids, starts, StateKey(hidden.shape[0], self._cache.fit(ids.shape[1] + 1), 1, hidden.shape[1])
 
     def _score(self, key: StateKey, ids: np.ndarray, starts: np.ndarray, weights: list | None, state) -> Any:
         inputs = map(backend.to_device, (ids[:, -1], np.int32(ids.shape[1] - 1), starts))

@@ -28,7 +28,7 @@ class EngineSpeech:
         return self._generator.encode(features)
 
     def logits(self, prompts: Sequence[np.ndarray], hidden: Any) -> np.ndarray:
-        return self._generator.score(prompts, hidden)
+        return self._generator.prompt_runner.logits(prompts, hidden)
 
     def decode(
         self,

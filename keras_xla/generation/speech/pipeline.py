@@ -179,7 +179,8 @@ class SpeechPipeline:
         lengths, silence = self._prompt_lengths(len(prompt), speech), speech.no_speech_threshold is not None
         hidden = runner.blank_encoding(shape)
         for length in [1, *(lengths if silence else ())]:  # behind one token the language is asked for
-            yield from self.generator.first_scores([np.full((length,), self.tokens.start, np.int32)] * batch, hidden)
+            begun = [np.full((length,), self.tokens.start, np.int32)] * batch
+            yield from self.generator.prompt_runner.first_scores(begun, hidden)
         model: Any = self.generator.model
         for length in lengths:
             room = model.max_positions - length
@@ -204,7 +205,7 @@ class SpeechPipeline:
     def _detect(self, names, hidden) -> list[str]:
         codes, ids = zip(*self.tokens.languages.items(), strict=True)
         start = np.array([self.tokens.start], np.int32)
-        best = self.generator.score([start] * len(names), hidden)[:, list(ids)].argmax(axis=1)
+        best = self.generator.prompt_runner.logits([start] * len(names), hidden)[:, list(ids)].argmax(axis=1)
         return [codes[i] if name is None else name for name, i in zip(names, best, strict=True)]
 
     def _options(

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 
+# Arguments of `generate` that a turn may have, and of which a stream knows nothing.
+_OF_WHOLE_ANSWERS = ("verbose", "on_error", "output_logprobs", "top_logprobs")
+
 
 @explained
 class Chat:
@@ -154,6 +157,7 @@ class Chat:
         yield from answer
 
     def _pieces(self, messages, options) -> Iterator[str]:
+        options = {name: value for name, value in options.items() if name not in _OF_WHOLE_ANSWERS}
         return self._layer.stream(messages, reuse_prompt=self._reuse, **options)
 
 

@@ -55,6 +55,7 @@ class Completion:
         negative: Negative prompts, one for each row, or one for all; None for each row's last token.
         skip_broken: Whether a row whose logits are NaN costs no other its completion: its text is None, its score NaN.
         numbers: Of the prompts, by which a warning calls them; from 0 on by default.
+        room_for: Prompts of the call with those that were left out; see `keras_xla.engine.batches.split`.
 
     Raises:
         ValueError: for stop strings without a tokenizer, and negative prompts without guidance.
@@ -78,6 +79,7 @@ class Completion:
     negative: Rows | None = None
     skip_broken: bool = False
     numbers: Sequence[int] = ()
+    room_for: int = 0
 
     def __post_init__(self):
         check_lists(self.options, len(self.rows))
@@ -157,6 +159,7 @@ class Completion:
             assistant=self.assistant,
             negative=self.unwanted,
             skip_broken=self.skip_broken,
+            room_for=self.room_for,
         )
         named = numbers_of(np.array(self.numbers, int), copies_of(self.options)).tolist()
         whole = [
@@ -175,7 +178,9 @@ class Completion:
         if len(some):
             reads = [self.rows[each[i]] for i in some] if self.generator.has_encoder else None
             first, top = [len(begun[each[i]]) for i in some], self.top_logprobs
-            scored = Scorer(self.generator)([rows[i] for i in some], first, reads, top, numbers=some.tolist())
+            room_for = max(len(self.rows), self.room_for) * self.options.num_return_sequences
+            more: dict[str, Any] = dict(numbers=some.tolist(), room_for=room_for)
+            scored = Scorer(self.generator)([rows[i] for i in some], first, reads, top, **more)
             for i, one in zip(some, scored, strict=True):
                 made[i] = one
         return made

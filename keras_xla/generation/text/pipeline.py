@@ -26,15 +26,22 @@ class Asked:
 
     Attributes:
         inputs: Prompts as they came, those of a dataset in a list.
-        rows: From such inputs to rows of ids, and those that an encoder-decoder's completions begin with or None.
+        rows: From such inputs, and what errors call one, to rows of ids, and those that an encoder-decoder's
+            completions begin with or None.
         options: What to generate.
+        negative: Negative prompts as they came, or None.
         call: The other fields of the `Completion`.
     """
 
     inputs: Any
-    rows: Callable[[Any], tuple[Rows, Rows | None]]
+    rows: Callable[..., tuple[Rows, Rows | None]]
     options: GenerationOptions
+    negative: Any
     call: dict[str, Any]
+
+    def negative_rows(self) -> Rows | None:
+        """The ids of the negative prompts."""
+        return None if self.negative is None else self.rows(self.negative, "Negative prompt")[0]
 
 
 class TextPipeline:
@@ -62,7 +69,7 @@ class TextPipeline:
         """What a call with these inputs completes; arguments and errors as for `asked`."""
         asked = self.asked(inputs, tokenizer, options, overrides, **call)
         rows, decoder = asked.rows(asked.inputs)
-        return Completion(self.generator, asked.options, rows, decoder, **asked.call)
+        return Completion(self.generator, asked.options, rows, decoder, negative=asked.negative_rows(), **asked.call)
 
     def asked(
         self,
@@ -115,8 +122,7 @@ class TextPipeline:
 
         call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt), grammars=self._grammars_of(tokenizer))
         call |= dict(text=text if is_text else None)
-        call |= dict(negative=None if negative_prompt is None else rows(negative_prompt, "Negative prompt")[0])
-        return Asked(inputs, rows, options, call)
+        return Asked(inputs, rows, options, negative_prompt, call)
 
     def assisted_by(
         self, pipeline: "TextPipeline", tokenizer: LazyTokenizer | None, own: LazyTokenizer | None
@@ -168,6 +174,7 @@ class TextPipeline:
             check_assisted(self.generator, assistant, options)
         yield from self.generator.first_calls(rows, options, assistant=assistant)
         if output_logprobs:
+            rows = rows * options.num_return_sequences
             begun = self.generator.decoder_prompts(rows, options)
             whole = [np.pad(row, (0, options.most_new_tokens)) for row in begun]
             reads = rows if self.generator.has_encoder else None

@@ -51,9 +51,7 @@ class Sifted:
         self._count = len(singles)
         check_lists(asked.options, self._count)
         self._rows, self._decoder = self._read(singles)
-        self._negative = asked.call["negative"]
-        if self._negative is not None and len(self._negative) not in (1, self._count):
-            negative_prompts(self._rows, asked.options, self._negative)  # raises
+        self._negative = self._read_negative()
         self._check_all()
 
     def check(self) -> None:
@@ -96,6 +94,23 @@ class Sifted:
             rows += row
             begun += decoder or []
         return rows, begun if any(map(len, begun)) else None
+
+    def _read_negative(self) -> Rows | None:
+        """The ids of the negative prompts, one for all or one for each; what is wrong with one costs its prompt."""
+        singles = [] if self._asked.negative is None else prompts.one_by_one(self._asked.negative)
+        if len(singles) < 2 or len(singles) != self._count:
+            rows = self._asked.negative_rows()  # raises
+            if rows is not None and len(rows) not in (1, self._count):
+                negative_prompts(self._rows, self._asked.options, rows)  # raises
+            return rows
+        made: list[np.ndarray] = []
+        for i, single in enumerate(singles):
+            try:
+                made += self._asked.rows(single, "Negative prompt")[0]
+            except (TypeError, ValueError) as error:
+                made.append(np.zeros((0,), np.int32))
+                self.bad.setdefault(i, str(error))
+        return made
 
     def _check_all(self) -> None:
         """Find the prompts that the generator cannot run: halves are checked until a half is one prompt."""
@@ -153,7 +168,7 @@ class Sifted:
         rows, decoder, negative = (_taken(x, numbers) for x in (self._rows, self._decoder, self._negative))
         options = self._asked.options.of_rows(numbers)
         negative = negative if options.guided else None  # those that were guided may all be bad
-        call = {**self._asked.call, "negative": negative, "numbers": numbers.tolist()}
+        call = {**self._asked.call, "negative": negative, "numbers": numbers.tolist(), "room_for": self._count}
         return Completion(self._generator, options, rows, decoder, **call)
 
     def _nothing(self) -> dict[str, np.ndarray]:

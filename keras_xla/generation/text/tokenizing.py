@@ -27,7 +27,8 @@ def encode(
             "Received text, but the layer has no tokenizer. Pass tokenizer=..., or token ids of shape (batch, length)."
         )
     read = tokenizer.get()
-    return [np.asarray(_ids(read, i, prompt, text, target), np.int32) for i, prompt in enumerate(prompts)]
+    with tokenizer.encoding:  # a translator's switches to the words of the target and back, for all threads
+        return [np.asarray(_ids(read, i, prompt, text, target), np.int32) for i, prompt in enumerate(prompts)]
 
 
 def decoder(tokenizer: Any, prompt: np.ndarray, text: TextOptions = DEFAULTS) -> Callable[[np.ndarray], str]:
