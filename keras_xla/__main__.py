@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import pathlib
+import pkgutil
 import runpy
 import sys
 import threading
@@ -42,11 +43,11 @@ def main() -> None:
     if options.decisions or options.clear_decisions:
         if command:
             parser.error(f"--decisions and --clear-decisions run no script; they received {' '.join(command)!r}")
-        _tell_decisions(options.clear_decisions)
+        _tell_decisions(parser, options.clear_decisions)
         return
     if not command:
         parser.error("a script to run is missing: python -m keras_xla [options] script.py [arguments]")
-    if module is None and not os.path.exists(command[0]):
+    if module is None and command[0] != "-" and not os.path.exists(command[0]):
         parser.error(f"there is no file {command[0]!r}")
     report = pathlib.Path(options.report).absolute() if options.report else None
     if report and not report.parent.is_dir():
@@ -64,6 +65,8 @@ def main() -> None:
         _hide_frames(sys._getframe(1).f_code.co_filename)
         raise
     finally:
+        with contextlib.suppress(Exception):  # it may be closed, or None
+            sys.stdout.flush()  # before a traceback, and before the summary, as Python does at the end of a script
         if os.getpid() == process:  # not in what the script has forked
             _tell(switch, command, time.perf_counter() - begun, report, options.quiet)
 
@@ -180,19 +183,35 @@ def _is_imported(name: str) -> bool:
 def _run_script(command: list[str]) -> None:
     path = command[0]
     sys.argv[:] = command
+    if path == "-":
+        _set_first_path("")
+        code = compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True)
+        _run_code(code, __file__="<stdin>", __loader__=importlib.machinery.BuiltinImporter, __cached__=None)
+        return
     if os.path.isdir(path) or zipfile.is_zipfile(path):
         _set_first_path(None)
         runpy.run_path(os.path.abspath(path), run_name="__main__")
         return
     _set_first_path(os.path.dirname(os.path.realpath(path)))
-    script: Any = types.ModuleType("__main__")
-    script.__file__ = os.path.abspath(path)
-    script.__builtins__ = builtins
-    script.__loader__ = importlib.machinery.SourceFileLoader("__main__", script.__file__)
-    script.__spec__ = script.__cached__ = None
+    path = os.path.abspath(path)
+    with io.open_code(path) as file:
+        code = pkgutil.read_code(file)  # of a .pyc file
+    if code is None:
+        with io.open_code(path) as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+    _run_code(code, __file__=path, __loader__=_loader(path), __cached__=None)
+
+
+def _loader(path: str) -> Any:
+    kind = importlib.machinery.SourcelessFileLoader if path.endswith(".pyc") else importlib.machinery.SourceFileLoader
+    return kind("__main__", path)
+
+
+def _run_code(code: types.CodeType, **attributes: Any) -> None:
+    """Run it as the module `__main__`, which has these attributes."""
+    script = types.ModuleType("__main__")
+    vars(script).update(__builtins__=builtins, __spec__=None, **attributes)
     sys.modules["__main__"] = script  # pickle and multiprocessing look there
-    with io.open_code(script.__file__) as file:
-        code = compile(file.read(), script.__file__, "exec", dont_inherit=True)
     exec(code, script.__dict__)
 
 
@@ -224,13 +243,18 @@ def _hide_frames(caller: str) -> None:
     sys.excepthook = excepthook
 
 
-def _tell_decisions(clear: bool) -> None:
+def _tell_decisions(parser: argparse.ArgumentParser, clear: bool) -> None:
     from keras_xla.training.decide.decisions import decisions
     from keras_xla.training.reports.decision_list import listed
 
     memory = decisions()
-    print(listed(memory.all()))
-    print(f"removed {memory.clear()} from {memory.folder}" if clear else f"in {memory.folder}")
+    text, end = listed(memory.all()), f"in {memory.folder}"
+    if clear:
+        try:
+            end = f"removed {memory.clear()} from {memory.folder}"
+        except OSError as error:
+            parser.error(f"--clear-decisions could not remove what is in {memory.folder}: {error}")
+    _print(f"{text}\n{end}")
 
 
 def _tell_cause(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -243,8 +267,12 @@ def _tell_cause(parser: argparse.ArgumentParser, options: argparse.Namespace) ->
         parser.error(f"{OPTION} cannot read its page, which the wheel of keras_xla brings along: {error}")
     if told is None:
         parser.error(f"{OPTION} received {question!r}, of which docs/troubleshooting.md has nothing; try fewer words")
+    _print(told)
+
+
+def _print(text: str) -> None:
     try:
-        print(told, flush=True)
+        print(text, flush=True)
     except BrokenPipeError:  # whoever reads it has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import py_compile
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 import keras
 import pytest
 
+from keras_xla import __main__ as main
 from keras_xla.training.decide.decisions import Decisions, Key, Times
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -85,6 +87,34 @@ def test_output_traceback_and_exit_code_are_those_of_python(name, python, tmp_pa
     arguments = (script, "one", "--quiet", "-m", "two")  # the script's, though they look like ours
     expected, made = python(*arguments), python("-m", "keras_xla", "--quiet", *arguments)
     assert (made.stdout, made.stderr, made.returncode) == (expected.stdout, expected.stderr, expected.returncode)
+
+
+@pytest.mark.parametrize("end", ["", "1 / 0", "import sys; sys.exit('no data')"], ids=["end", "error", "message"])
+def test_in_one_file_the_scripts_own_output_comes_first(end, tmp_path):
+    """It is not written at once there. Python writes it before a traceback; the summary comes behind it, too."""
+    (tmp_path / "script.py").write_text(f"print('loss 0.1')\n{end}")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env.pop("PYTHONUNBUFFERED", None)
+    for command in (["-m", "keras_xla", "script.py"], ["-m", "keras_xla", "--quiet", "script.py"]):
+        with (tmp_path / "log").open("w+") as log:
+            subprocess.run(
+                [sys.executable, *command], stdout=log, stderr=subprocess.STDOUT, env=env, cwd=tmp_path, check=False
+            )
+        assert (tmp_path / "log").read_text().startswith("loss 0.1\n")
+
+
+def test_a_script_may_come_through_a_pipe_or_compiled(tmp_path):
+    told = "import sys; print(sys.argv, sys.path[0] == '', '__file__' in globals(), __name__); x = 1 / 0"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+    def done(*command, **more):
+        made = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, cwd=tmp_path, **more)
+        return made.returncode, made.stdout, made.stderr
+
+    assert done("-m", "keras_xla", "--quiet", "-", "a", input=told) == done("-", "a", input=told)
+    (tmp_path / "script.py").write_text(told)
+    compiled = py_compile.compile(tmp_path / "script.py", cfile=tmp_path / "script.pyc")
+    assert done("-m", "keras_xla", "--quiet", compiled, "a") == done(compiled, "a")
 
 
 def test_modules_and_folders_run_too(python, tmp_path):
@@ -366,3 +396,21 @@ def test_decisions_are_listed_and_removed(python, tmp_path):
         assert "no kernel for Tangle" in told and "2 cores of a CPU" in told
     assert "removed 2 from" in told and memory.all() == []
     assert python("-m", "keras_xla", "--decisions", "script.py").returncode == 2
+
+
+def test_a_list_that_nobody_reads_to_its_end_and_a_folder_that_cannot_be_emptied(monkeypatch, tmp_path, capsys):
+    def fails(self):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(Decisions, "clear", fails)
+    monkeypatch.setattr(sys, "argv", ["keras_xla", "--clear-decisions"])
+    with pytest.raises(SystemExit) as error:
+        main.main()
+    assert error.value.code == 2 and "could not remove what is in" in capsys.readouterr().err
+    script = "import os, sys; os.close(sys.stdin.fileno())"  # a reader that leaves
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as reader:
+        reader.wait()
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_XLA_CACHE": str(tmp_path)}
+        writes = [sys.executable, "-m", "keras_xla", "--decisions"]
+        done = subprocess.run(writes, stdout=reader.stdin, stderr=subprocess.PIPE, env=env, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

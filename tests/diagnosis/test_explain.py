@@ -190,3 +190,24 @@ def test_operations_inside_loops_and_branches_are_found():
 def test_ordinary_layers_raise_no_false_alarm(build):
     inputs = keras.Input((8, 8, 3))
     assert explain(keras.Model(inputs, build(inputs))), "XLA compiles this"
+
+
+class Backwards(keras.layers.Layer):
+    """Knows how many rows there are, or cannot run."""
+
+    def call(self, x):
+        import tensorflow as tf
+
+        return tf.stack(tf.unstack(x)[::-1])
+
+
+class Reversing(keras.Model):
+    def call(self, x):
+        return Backwards()(x)
+
+
+@tensorflow_only
+def test_a_model_that_needs_to_know_its_batch_size():
+    inputs = keras.Input(batch_shape=(8, 4))
+    assert explain(keras.Model(inputs, Backwards()(inputs)))
+    assert explain(Reversing(), sample_batch=X[:8])

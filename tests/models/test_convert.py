@@ -119,6 +119,26 @@ def test_names_with_or_without_the_prefix_and_with_masks_load(prefix, checkpoint
     assert other.generate([[5, 6]])["sequences"][0, : len(expected)].tolist() == expected
 
 
+def test_a_name_with_and_without_the_prefix_is_two_tensors(checkpoint, tmp_path):
+    def edit(weights):
+        weights["ln_f.weight"] = weights["transformer.ln_f.weight"] * 2
+
+    folder = edited(checkpoint, tmp_path, edit, "gpt2")
+    with pytest.raises(
+        ValueError, match=r"1 stored twice, with the prefix 'transformer\.' and without it: ln_f\.weight"
+    ):
+        XLAGenerationLayer.from_pretrained(folder)
+
+
+def test_the_positions_of_the_first_llamas_are_those_of_transformers(checkpoint, tmp_path):
+    folder = edited(checkpoint, tmp_path, lambda weights: None)
+    config = json.loads((folder / "config.json").read_text())
+    del config["max_position_embeddings"]
+    (folder / "config.json").write_text(json.dumps({**config, "max_sequence_length": 64}))
+    expected = transformers.AutoConfig.from_pretrained(folder).max_position_embeddings
+    assert load_model(open_checkpoint(folder)).max_positions == expected == 2048
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.quick("bfloat16")
 def test_half_precision_weights_are_computed_in_float32(dtype, checkpoint, tmp_path):

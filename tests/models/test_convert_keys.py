@@ -268,7 +268,7 @@ def test_defaults_are_those_of_transformers(kind):
         default = known.get(f"_{name}", known.get(name))
         if name in OURS:
             assert name not in known
-        elif name == "scale_decoder_outputs":  # follows from another key
+        elif name in ("scale_decoder_outputs", "is_gated_act", "dense_act_fn"):  # follow from other keys
             assert key.default is None
         elif VERSION_4 and (kind, name) == ("mt5", "tie_word_embeddings"):  # transformers 5 ties it
             assert key.default is True and default is False
@@ -410,3 +410,28 @@ def test_a_number_that_no_float_holds_is_named():
     from keras_xla.models.convert.keys import number
 
     assert not number(1.0).fits(10**400) and number(1.0).fits(10**300) and not number(1.0).fits(float("nan"))
+
+
+@pytest.mark.parametrize(
+    "values", [dict(dense_act_fn="silu"), dict(is_gated_act=False), dict(dense_act_fn="relu")], ids=str
+)
+def test_t5s_activation_may_have_been_changed_by_hand(values):
+    values = {"model_type": "t5", "feed_forward_proj": "gated-gelu", **values}
+    mlp, expected = spec(values).decoder.mlp, theirs(values)
+    assert (mlp.activation, mlp.gated) == (activation(expected.dense_act_fn), expected.is_gated_act)
+
+
+def test_null_is_what_it_is_in_transformers():
+    scales = [
+        spec({"model_type": "t5", "tie_word_embeddings": tied}).decoder.head_scale for tied in (None, True, False)
+    ]
+    assert scales[0] == scales[1] != scales[2]
+    assert spec({"model_type": "bart", "scale_embedding": None}) == spec({"model_type": "bart"})
+
+
+def test_yarn_makes_more_positions_than_the_training_had():
+    rope = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    made = spec({**_LLAMA, "model_type": "llama", "max_position_embeddings": 512, "rope_scaling": rope})
+    assert made.position.max_positions == 2048
+    given = spec({**_LLAMA, "model_type": "llama", "max_position_embeddings": 4096, "rope_scaling": rope})
+    assert given.position.max_positions == 4096

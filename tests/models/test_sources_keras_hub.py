@@ -1,5 +1,8 @@
 """KerasHub tasks: the tokens of their own `generate`, whatever the class, and their weights whenever they change."""
 
+import inspect
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ from keras_xla.models.recompute import Recompute
 from keras_xla.models.sources.keras_hub.cached import CachedTask
 from keras_xla.models.sources.keras_hub.layouts import LAYOUTS
 from keras_xla.models.sources.keras_hub.task import is_task, layout_of, open_task
-from keras_xla.models.sources.keras_hub.tokenizer import options_of_task, tokenizer_of_task
+from keras_xla.models.sources.keras_hub.tokenizer import _ENDS_OF_TURNS, options_of_task, tokenizer_of_task
 from keras_xla.models.transformer import Transformer
 
 keras_hub = pytest.importorskip(
@@ -320,3 +323,16 @@ def test_an_encoders_text_has_a_start_and_an_end_and_its_decoder_both_of_its_fir
 def test_a_task_without_a_preprocessor_has_neither_tokenizer_nor_options():
     task = make(CAUSAL, "gpt2")
     assert tokenizer_of_task(task) is None and options_of_task(task) == {}
+
+
+@pytest.mark.parametrize("name", _ENDS_OF_TURNS)
+def test_turns_end_where_keras_hubs_generate_ends_them(name):
+    turn = _ENDS_OF_TURNS[name]
+    assert f'"{turn}"' in inspect.getsource(getattr(keras_hub.models, name).generate).replace("'", '"')
+    ids = {turn: 7}
+    tokenizer = types.SimpleNamespace(end_token_id=1, pad_token_id=0, token_to_id=lambda token: ids.get(token, 0))
+    preprocessor = types.SimpleNamespace(tokenizer=tokenizer, built=True, packer=None)
+    task = type(name, (), dict(preprocessor=preprocessor))()
+    assert options_of_task(task)["eos_token_id"] == [1, 7]
+    ids.clear()
+    assert options_of_task(task)["eos_token_id"] == [1]

@@ -157,6 +157,13 @@ def test_configs_that_cannot_be_used(tmp_path, text, message):
     assert str(tmp_path) in str(error.value)
 
 
+def test_an_adapter_beside_a_model_is_not_left_out_in_silence(tmp_path):
+    save(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.warns(UserWarning, match="holds an adapter.*merge_and_unload"):
+        open_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/outside.safetensors", "a/b.safetensors", ".."])
 def test_an_index_that_names_files_elsewhere_is_refused(tmp_path, name):
     save(tmp_path, max_shard_size="10KB")

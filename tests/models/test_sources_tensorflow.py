@@ -34,11 +34,12 @@ def theirs(name, array):
 
 @pytest.fixture(params=["safetensors", "h5"])
 def saved(request, checkpoint, tmp_path):
-    """`saved(variant)`: the reference's folder as TensorFlow's class would have saved it."""
+    """`saved(variant)`: the reference's folder as TensorFlow's class would have saved it, `edit` its arrays by name."""
 
-    def make(variant):
+    def make(variant, edit=lambda arrays: None):
         source = open_checkpoint(checkpoint(variant))
         arrays = dict(theirs(name, source.read(name)) for name in source.names() if not name.startswith("lm_head"))
+        edit(arrays)
         shutil.copy(f"{source.path}/config.json", tmp_path)
         if request.param == "safetensors":
             save_file(arrays, tmp_path / "model.safetensors", metadata={"format": "tf"})
@@ -79,6 +80,16 @@ def test_the_dtype_of_most_numbers_is_found(dtype, tmp_path):
         group["m/a/kernel:0"], group["m/b/bias:0"] = np.ones((2, 3), dtype), np.ones(3, "float64")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     assert open_checkpoint(tmp_path).dtype() == dtype
+
+
+def test_tensors_of_whole_numbers_are_refused_by_name(saved):
+    def edit(arrays):
+        name = next(name for name in arrays if "c_fc/weight" in name)
+        arrays[name] = arrays[name].astype("int8")
+
+    _, folder = saved("gpt2", edit)
+    with pytest.raises(ValueError, match=r"the tensor '.*c_fc\.weight' is stored as I8; expected one of F64, F32"):
+        XLAGenerationLayer.from_pretrained(folder)
 
 
 def test_options_that_their_classes_ignore_are_ignored(saved):

@@ -214,6 +214,19 @@ def test_models_are_not_kept_alive_and_their_story_is(monkeypatch):
     assert "short_lived" in overview.overview_text()
 
 
+@tensorflow_only
+def test_a_model_that_plain_keras_ran_first_is_told_of_once_with_what_xla_did(monkeypatch):
+    monkeypatch.setattr(_STATE, "models", [])
+    model = classifier("compiled_twice")
+    model.compile(**OPTIONS, run_eagerly=True)
+    model.fit(X, Y, batch_size=SIZE, verbose=0)
+    model.compile(**OPTIONS)
+    model.fit(X, Y, batch_size=SIZE, verbose=0)
+    first, second = overview.overview()["models"]
+    assert first["note"] == "the script says run_eagerly=True, and plain Keras does it"
+    assert second["jit_compile"] == "auto" and "note" not in second
+
+
 def test_the_text_is_short_for_a_search_over_many_models():
     for _ in range(overview.LISTED + 5):
         classifier("one_of_many").compile(**OPTIONS)

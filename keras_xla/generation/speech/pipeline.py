@@ -24,7 +24,7 @@ from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.timestamp_rules import timestamps_processor
 from keras_xla.generation.speech.tokens import SpeechTokens
 from keras_xla.generation.speech.transcriber import Transcriber
-from keras_xla.generation.speech.transcription_plan import attempts_of, languages_of
+from keras_xla.generation.speech.transcription_plan import attempts_of, languages_of, task_of
 from keras_xla.generation.speech.transcripts import FRAMES_PER_SECOND, Transcript
 from keras_xla.models.layers.log_mel import LogMel
 from keras_xla.models.sources.live import refresh
@@ -146,7 +146,7 @@ class SpeechPipeline:
             )
         speech, options = self._options(options, overrides, self.defaults.replace(temperature=None))
         options = options.replace(eos_token_id=self.tokens.eos)
-        task = speech.task or self.tokens.task
+        task = task_of(speech, self.tokens)
         self.tokens.check_task(task)
         names = languages_of(speech, self.tokens, len(features))
         parts = self.generator.parts(features, options)  # in order: all features are of one length

@@ -66,7 +66,7 @@ def make_plan(
         )
     plan = TranscriptionPlan(
         speech=speech,
-        task=speech.task or tokens.task,
+        task=task_of(speech, tokens),
         languages=languages_of(speech, tokens, clips),
         timestamps=timestamps,
         prompt=_prompt(speech, tokens, encode),
@@ -119,12 +119,23 @@ def _prompt(speech, tokens, encode) -> tuple[int, ...]:
     return ids
 
 
+def _asks(speech: SpeechOptions) -> bool:
+    """Whether a language or a task is given: the checkpoint's forced tokens, of both, then do not count."""
+    return speech.language is not None or speech.task is not None
+
+
+def task_of(speech: SpeechOptions, tokens: SpeechTokens) -> str:
+    """What to do; by default what the checkpoint forces."""
+    return speech.task or ("transcribe" if _asks(speech) else tokens.task)
+
+
 def languages_of(speech: SpeechOptions, tokens: SpeechTokens, clips: int) -> tuple[str | None, ...]:
     """For each clip the code of its language; None to detect it, or in a model of one language."""
     given = speech.language if isinstance(speech.language, tuple) else (speech.language,) * clips
     if len(given) != clips:
         raise ValueError(f"Received {len(given)} languages for {clips} clips; expected one, or one a clip.")
-    codes = tuple(tokens.language if language is None else tokens.language_code(language) for language in given)
+    forced = None if _asks(speech) else tokens.language
+    codes = tuple(forced if language is None else tokens.language_code(language) for language in given)
     return codes if tokens.languages else (None,) * clips
 
 

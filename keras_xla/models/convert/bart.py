@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from keras_xla.models.convert.common import Family, activation
-from keras_xla.models.convert.keys import Key, flag, generation_keys, text, token_ids, whole
+from keras_xla.models.convert.keys import Key, flag, generation_keys, or_null, text, token_ids, whole
 from keras_xla.models.spec import (
     AttentionSpec,
     DecoderSpec,
@@ -39,7 +39,7 @@ _MBART = {
     **stack_keys(1024, layers=12, heads=16, ffn_dim=4096),
     **generation_keys(eos=2, pad=1, encoder=True),
 }
-_BART = {**_MBART, **generation_keys(eos=2, pad=1, start=2, encoder=True)}
+_BART = {**_MBART, "scale_embedding": or_null(flag(False)), **generation_keys(eos=2, pad=1, start=2, encoder=True)}
 
 
 def stack(config, side: Literal["encoder", "decoder"], norm: NormSpec) -> dict:

@@ -119,7 +119,10 @@ def rotary(config, head_dim: int) -> RotaryPositions:
         raise ValueError(f"rope_type={kind!r} needs {', '.join(missing)}, which the config does not have")
     rope["frequency_factors"] = config.rope_freq_factors
     frequencies, factor = inverse_frequencies(rope, head_dim)
-    return RotaryPositions(config.max_position_embeddings, frequencies, factor)
+    most = config.max_position_embeddings
+    if kind == "yarn":  # a config may name the positions of the training alone, and how many times as many there are
+        most = max(most, int(rope["original_max_position_embeddings"] * rope["factor"]))
+    return RotaryPositions(most, frequencies, factor)
 
 
 def sliding(config, window: int | None, first: int = 0) -> tuple[int | None, ...]:
@@ -230,7 +233,12 @@ def _plan(model: Model, family: Family, checkpoint) -> list[Filled]:
 
 def _present(family: Family, checkpoint) -> dict[str, str]:
     """The checkpoint's names, by themselves without the family's prefix."""
-    return {name.removeprefix(family.prefix): name for name in checkpoint.names()}
+    names = sorted(checkpoint.names(), key=lambda name: name.startswith(family.prefix))
+    present = {name.removeprefix(family.prefix): name for name in names}
+    if len(present) < len(names):
+        twice = [f"{name} and {family.prefix}{name}" for name in names if family.prefix + name in set(names)]
+        _raise_if_any(checkpoint, {f"stored twice, with the prefix {family.prefix!r} and without it": twice})
+    return present
 
 
 def _main(spec: ModelSpec) -> str:

@@ -133,7 +133,7 @@ _SIZES = (
     "vocab_size*hidden_size",
     "hidden_size*intermediate_size",
     "num_attention_heads",
-    "max_position_embeddings",
+    "?max_position_embeddings",
     "?num_key_value_heads",
     "?num_attention_heads*head_dim*hidden_size",
 )

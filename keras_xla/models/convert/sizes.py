@@ -30,7 +30,7 @@ def check_sizes(checkpoint: Any, config: Config, needed: Iterable[str]) -> None:
             raise ValueError(f"{checkpoint.path}: its config has no {', '.join(missing)}. Download it again.")
         sizes = [getattr(config, key) for key in keys]
         most = len(names) if "layer" in product else stored
-        most = math.inf if product == "max_position_embeddings" else most  # rotations need no table
+        most = math.inf if keys == ["max_position_embeddings"] else most  # rotations need no table
         if math.prod(sizes) > most:
             given = ", ".join(f"{key}={size}" for key, size in zip(keys, sizes, strict=True))
             raise ValueError(

@@ -1,7 +1,7 @@
 """T5 (v1.0), T5 v1.1, flan-T5 and mT5: relative positions, RMS norms, no biases and no scale on the scores."""
 
 from keras_xla.models.convert.common import Family, activation
-from keras_xla.models.convert.keys import MOST_COMPUTED, flag, generation_keys, number, text, whole
+from keras_xla.models.convert.keys import MOST_COMPUTED, flag, generation_keys, number, or_null, text, whole
 from keras_xla.models.spec import (
     AttentionSpec,
     DecoderSpec,
@@ -25,7 +25,9 @@ _T5 = {
     "relative_attention_max_distance": whole(128, most=MOST_COMPUTED),
     "layer_norm_epsilon": number(1e-6, zero=True),
     "feed_forward_proj": text("relu"),
-    "tie_word_embeddings": flag(True),
+    "is_gated_act": flag(None),
+    "dense_act_fn": text(None),
+    "tie_word_embeddings": or_null(flag(True)),
     "scale_decoder_outputs": flag(None),
     **generation_keys(eos=1, pad=0, encoder=True),
 }
@@ -79,12 +81,15 @@ def _mlp(config) -> MLPSpec:
             "activation, or gated- and such a name"
         )
     name = "gelu_new" if gate and name == "gelu" else name
-    return MLPSpec(config.d_ff, activation(name), gated=bool(gate), bias=False)
+    # Both follow from feed_forward_proj; a config that was changed by hand says them itself.
+    gated = bool(gate) if config.is_gated_act is None else config.is_gated_act
+    return MLPSpec(config.d_ff, activation(config.dense_act_fn or name), gated=gated, bias=False)
 
 
 def _t5(config) -> EncoderDecoderSpec:
     # Configs say by tie_word_embeddings whether T5 scales; those that transformers 5 wrote, by a key of its own.
-    scaled = config.tie_word_embeddings if config.scale_decoder_outputs is None else config.scale_decoder_outputs
+    tied = config.tie_word_embeddings is not False
+    scaled = tied if config.scale_decoder_outputs is None else config.scale_decoder_outputs
     return _spec(config, config.d_model**-0.5 if scaled else 1.0)
 
 

@@ -17,6 +17,7 @@ from keras_xla.models.sources.dtypes import SAFETENSORS, dtype_of_most
 from keras_xla.models.sources.tensorflow import folder as tensorflow_folder
 from keras_xla.models.sources.tensorflow.names import config_as_computed
 from keras_xla.private.triton import refuse_triton
+from keras_xla.troubleshooting import warn
 
 _WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -97,14 +98,14 @@ class SafetensorsFolder:
         Raises:
             ValueError: for another dtype than those of floats, such as float8: its scales stand elsewhere.
         """
-        if name in self._from_tensorflow:
-            return self._from_tensorflow[name].read()
-        if (dtype := self._file_of[name].get_slice(name).get_dtype()) not in SAFETENSORS:
+        given = self._from_tensorflow.get(name)
+        dtype = self._file_of[name].get_slice(name).get_dtype() if given is None else given.dtype
+        if dtype not in SAFETENSORS:
             raise ValueError(
                 f"{self.path}: the tensor {name!r} is stored as {dtype}; expected one of {', '.join(SAFETENSORS)}. "
                 "Pass the checkpoint that this one was quantized from, with quantization=... to quantize it here."
             )
-        return self._file_of[name].get_tensor(name)
+        return self._file_of[name].get_tensor(name) if given is None else given.read()
 
 
 def _is_of_bytes(file: Path) -> bool:
@@ -215,6 +216,11 @@ def _config(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"{folder}: its weights are quantized ({name}); expected float32, float16 or bfloat16. "
             "Give the unquantized checkpoint, or a GGUF file of it."
+        )
+    if (folder / "adapter_config.json").exists():
+        warn(
+            f"{folder} holds an adapter (LoRA) beside the model, which is not used: the model answers without it. "
+            "Merge the adapter first (peft's `merge_and_unload`), or remove adapter_config.json if that was done."
         )
     return config
 

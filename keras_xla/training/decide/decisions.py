@@ -77,16 +77,17 @@ class Known:
 
 
 class Decisions:
-    """Measurements by key, on disk, in a folder that need not exist."""
+    """Measurements by key, on disk, in a folder that need not exist; in memory where the disk takes none."""
 
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
+        self._unwritten: dict[Key, Times] = {}
 
     def get(self, key: Key) -> Times | None:
         """What is known for this key. A failure of some time ago does not count."""
         known = self._read(self._path(key))
         if known is None or known.key != key:
-            return None
+            return self._unwritten.get(key)
         expired = known.times.failed and time.time() - known.times.time > SECONDS_FAILURES_COUNT
         return None if expired else known.times
 
@@ -98,6 +99,7 @@ class Decisions:
             write_whole(self._path(key), json.dumps(entry, indent=1))
             let_go_of_the_oldest(self.folder, ".json", MOST_KEPT, lambda _: 1)
         except OSError as error:
+            self._unwritten[key] = times
             self._warn("write", f"keras_xla cannot remember in {self.folder} what it measures: {error}")
 
     def all(self) -> list[Known]:

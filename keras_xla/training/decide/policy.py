@@ -135,7 +135,7 @@ class Policy:
             lasting = error.lasting
         if times.way and lasting:
             self.memory.put(key, times, f"{self.model.name}.{self.kind}_step", faster_way(times))
-        return times, _NOW if known is None else _AGAIN
+        return times, _AGAIN if doubted or known is not None else _NOW
 
     def _faster(self, trials: Trials, times: Times, source: str) -> tuple[str, str, dict[str, float]]:
         """The way, the reason, and milliseconds a step."""

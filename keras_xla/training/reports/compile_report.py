@@ -70,7 +70,7 @@ class CompileReport(AnyKeras):
         self.periods: list[Period] = []
         self._console = console
         self._summaries = (
-            Summaries("CompileReport", pathlib.Path(log_dir) / "keras_xla") if log_dir is not None else None
+            Summaries("CompileReport", os.path.join(log_dir, "keras_xla")) if log_dir is not None else None
         )
         self._json_path = pathlib.Path(json_path) if json_path is not None else None
         self._reported: keras.Model | None = None

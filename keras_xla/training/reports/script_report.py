@@ -41,7 +41,7 @@ def _report(seen_model: SeenModel) -> ModelReport | None:
     model, journal = seen_model.model(), seen_model.journal
     if seen_model.note:
         attachment = attachment_of(model) if model is not None else None
-        if attachment is None:
+        if attachment is None or any(other.journal is attachment.journal for other in seen()[0]):
             return None
         journal = attachment.journal  # the script has called keras_xla.compile itself
     return ModelReport(

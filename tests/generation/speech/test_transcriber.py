@@ -12,6 +12,7 @@ from keras_xla.generation.speech import transcriber as speech
 from keras_xla.generation.speech.features import Features
 from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.tokens import SpeechTokens
+from keras_xla.generation.speech.transcription_plan import languages_of
 from keras_xla.models.layers.log_mel import LogMel
 from tests import speech_reference as reference
 from tests.speech_reference import EOS, FIRST, NO_SPEECH, NO_TIMESTAMPS, PREVIOUS, START, TorchSpeech, sound
@@ -296,6 +297,14 @@ class TestPrompts:
     def test_it_says_language_task_and_whether_there_are_timestamps(self):
         assert self.prompt(language="de") == [START, 43, 46, NO_TIMESTAMPS]
         assert self.prompt(language="de", task="translate", return_timestamps=True) == [START, 43, 45]
+
+    def test_what_a_call_says_takes_the_place_of_all_that_the_checkpoint_forces(self):
+        """As in Hugging Face's `generate`: a language or a task in the call leaves `forced_decoder_ids` out."""
+        forced = dataclasses.replace(TOKENS, language="de", task="translate")
+        assert self.prompt(tokens=forced) == [START, 43, 45, NO_TIMESTAMPS]
+        assert self.prompt(tokens=forced, language="de") == [START, 43, 46, NO_TIMESTAMPS]
+        assert languages_of(SpeechOptions(task="translate"), forced, 2) == (None, None)  # the model finds them out
+        assert languages_of(SpeechOptions(), forced, 2) == ("de", "de")
 
     def test_an_english_only_model_is_told_neither(self):
         english = SpeechTokens(START, EOS, NO_TIMESTAMPS)

@@ -141,8 +141,8 @@ def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path, memory):
         warnings.simplefilter("always")
         for _ in range(3):
             put(below)
-            assert below.get(KEY) is None
-            assert below.all() == []
+            assert below.get(KEY) == TIMES  # for as long as this run goes on
+            assert below.all() == [] and Decisions(below.folder).get(KEY) is None
     assert ["cannot remember" in str(each.message) for each in said].count(True) == 1 and len(said) <= 2
 
 

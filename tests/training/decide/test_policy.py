@@ -1,5 +1,6 @@
 """What "auto" decides, given what it knows and measures."""
 
+import contextlib
 import dataclasses
 import time
 
@@ -90,6 +91,23 @@ def test_a_small_loss_may_be_the_machines_and_is_measured_again_later_once(make)
         assert not policy.again(new_shapes.shapes)
         assert make().decide(Bench().new_shapes()) == way  # and remembered
         policy.memory.clear()
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["in memory", "nowhere"])
+def test_without_a_disk_it_is_measured_again_no_more_often(make, tmp_path, monkeypatch, reads):
+    (tmp_path / "memory").touch()  # a file, so that there is no such folder
+    policy, bench = make(steps=10_000), Bench(graph=0.01, xla=0.02)
+    if not reads:
+        monkeypatch.setattr(policy.memory, "get", lambda key: None)
+    new_shapes = bench.new_shapes()
+    with pytest.warns(UserWarning, match="cannot remember") if reads else contextlib.nullcontext():
+        policy.decide(new_shapes)
+    trials_made = []
+    for _ in range(10):
+        policy.journal.ran("train", "graph", 900, 9.0)
+        if policy.again(new_shapes.shapes):
+            trials_made.append(policy.decide(new_shapes))
+    assert trials_made == ["graph"]
 
 
 @pytest.mark.parametrize(("steps", "xla"), [(700, 0.02), (10_000, 0.03)], ids=["few steps", "a clear loss"])

@@ -10,6 +10,7 @@ import pytest
 
 import keras_xla
 from keras_xla.callbacks import CompileReport, XLACompile
+from keras_xla.training.reports import compile_report
 from keras_xla.training.reports.period import peak_memory
 from keras_xla.training.session import watched
 from tests.training.helpers import FORCED, OPTIONS, SIZE, X, Y, classifier, normalized
@@ -207,3 +208,11 @@ def test_the_unit_of_peak_memory_is_mebibytes():
     status = pathlib.Path("/proc/self/status").read_text()
     kibibytes = int(status.split("VmHWM:")[1].split()[0])
     assert np.isclose(peak_memory(), kibibytes / 1024, rtol=0.5)
+
+
+def test_tensorboards_folder_may_be_elsewhere(monkeypatch):
+    made = []
+    monkeypatch.setattr(compile_report, "Summaries", lambda who, folder: made.append(folder))
+    CompileReport(log_dir="gs://bucket/run")
+    CompileReport(log_dir=pathlib.Path("run"))
+    assert made == ["gs://bucket/run/keras_xla", "run/keras_xla"]

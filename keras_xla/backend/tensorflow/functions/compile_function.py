@@ -54,12 +54,18 @@ def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) ->
 
 def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:
     """The operations of `call(inputs)` that XLA cannot compile; `keras.KerasTensor`s may stand for tensors."""
-    specs = tf.nest.map_structure(_spec, inputs)
-    return _blockers(tf.function(call, autograph=False).get_concrete_function(specs))
 
+    def traced(batch: Callable):
+        specs = tf.nest.map_structure(lambda x: tf.TensorSpec([*batch(x.shape), *x.shape[1:]], x.dtype), inputs)
+        return tf.function(call, autograph=False).get_concrete_function(specs)
 
-def _spec(x):
-    return tf.TensorSpec([None, *x.shape[1:]] if len(x.shape) else [], x.dtype)
+    try:
+        trace = traced(lambda shape: [None] if len(shape) else [])
+    except (ValueError, TypeError):  # some models need to know their batch size
+        if {tuple(x.shape[:1]) for x in tf.nest.flatten(inputs)} <= {(), (None,)}:
+            raise
+        trace = traced(lambda shape: shape[:1])
+    return _blockers(trace)
 
 
 def with_autograph(call: Callable):

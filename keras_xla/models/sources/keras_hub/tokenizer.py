@@ -56,6 +56,10 @@ class TaskTokenizer:
         )
 
 
+# Where the `generate` of these tasks stops, too.
+_ENDS_OF_TURNS = {"Phi3CausalLM": "<|end|>", "Gemma3CausalLM": "<end_of_turn>"}
+
+
 def tokenizer_of_task(task: Any) -> TaskTokenizer | None:
     """A task's tokenizer; None for a task without a preprocessor."""
     return None if task.preprocessor is None else TaskTokenizer(task.preprocessor)
@@ -68,6 +72,8 @@ def options_of_task(task: Any) -> dict[str, Any]:
         return {}
     tokenizer, (_, encoder) = preprocessor.tokenizer, _packers(preprocessor)
     ends = [getattr(tokenizer, name, None) for name in ("end_token_id", "end_token2_id")]
+    if turn := _ENDS_OF_TURNS.get(type(task).__name__):
+        ends.append(tokenizer.token_to_id(turn) or None)  # 0 where a vocabulary has no such token
     options = {
         "eos_token_id": [end for end in ends if end is not None],
         "pad_token_id": tokenizer.pad_token_id,
