@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -373,7 +374,9 @@ def takes_single_batches(model: keras.Model) -> bool:
 
 def is_of_keras(thing: Any) -> bool:
     """Whether a class or function is Keras' own, so that what it does is known."""
-    return (getattr(thing, "__module__", "") or "").startswith("keras.")
+    of_function = isinstance(thing, types.FunctionType)  # whose `__module__` may be copied, by `functools.wraps`
+    where = thing.__globals__.get("__name__") if of_function else getattr(thing, "__module__", "")
+    return (where or "").startswith("keras.")
 
 
 def runs_in_tf_data(layer: Any) -> bool:

@@ -54,6 +54,13 @@ def compile(model: keras.Model, *args: Any, jit_compile: bool | str = "auto", **
     ```
     """
     require_model("keras_xla.compile", model)
+    compile_ = method_of(model, "compile")
+    parameters = inspect.signature(compile_).parameters
+    names, more = list(parameters), {}
+    if "jit_compile" in names[: len(args)]:  # by position
+        first = names.index("jit_compile")
+        args, (jit_compile, *others) = args[:first], args[first:]
+        more = dict(zip(names[first + 1 :], others, strict=False))
     check_switch("keras_xla.compile", jit_compile)
     if jit_compile is True:
         if kwargs.get("run_eagerly"):
@@ -63,15 +70,15 @@ def compile(model: keras.Model, *args: Any, jit_compile: bool | str = "auto", **
             )
         refuse_layers(model)
         refuse_replicas(model)  # before anything of the model has changed
-    compile_ = method_of(model, "compile")
-    parameters = inspect.signature(compile_).parameters
-    takes = "jit_compile" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    if not takes or (jit_compile == "auto" and is_keras2(model)):  # a compile of the user's own; Keras 2 has no "auto"
-        compile_(*args, **kwargs)
+    takes = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    # A compile of the user's own may not know it, or hand on what it does not name; "auto" is what Keras does without.
+    takes = "jit_compile" in parameters or (takes and jit_compile != "auto")
+    if not takes or (jit_compile == "auto" and is_keras2(model)):  # Keras 2 has no "auto"
+        compile_(*args, **more, **kwargs)
         if jit_compile != "auto":
             model.jit_compile = jit_compile
     else:
-        compile_(*args, jit_compile=jit_compile, **kwargs)
+        compile_(*args, **more, jit_compile=jit_compile, **kwargs)
     take_over(model, jit_compile)
     return model
 

@@ -17,7 +17,7 @@ class Methods:
 
     def __init__(self, model: Any, ours: dict[str, Callable]):
         self._model, self._given = model, {name: vars(model)[name] for name in ours if name in vars(model)}
-        self._ours = {name: in_place_of(method, getattr(model, name)) for name, method in ours.items()}
+        self._ours = {name: in_place_of(method, getattr(model, name), model) for name, method in ours.items()}
 
     def put_on(self) -> None:
         """Put ours on the instance."""
@@ -63,9 +63,19 @@ def _package(method: Any) -> str:
     return method.__globals__.get("__name__", "").partition(".")[0] if type(method) is types.FunctionType else ""
 
 
-def in_place_of(ours: Callable, plain: Callable) -> Callable:
-    """A method of ours, with the signature and the help of the model's own."""
-    call = functools.wraps(plain)(explained(ours))
-    vars(call)["__signature__"] = inspect.signature(plain)
-    call.__doc__ = inspect.getdoc(plain)  # of a base class, often
-    return call
+def in_place_of(ours: Callable, plain: Callable, model: Any) -> Callable:
+    """A method of ours, bound to the model, with the signature and the help of the model's own.
+
+    A copy is bound to the copy of the model, and one that was pickled to the model that comes of it, as Keras' are.
+    """
+
+    def call(self, *args, **kwargs):
+        method = ours if self is model else getattr(self, plain.__name__)
+        return method(*args, **kwargs)
+
+    method: Any = functools.wraps(plain)(explained(call))
+    signature = inspect.signature(plain)
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    vars(method)["__signature__"] = signature.replace(parameters=[itself, *signature.parameters.values()])
+    method.__doc__ = inspect.getdoc(plain)  # of a base class, often
+    return types.MethodType(method, model)

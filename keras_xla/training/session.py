@@ -1,5 +1,6 @@
 """One call of `fit`, `evaluate` or `predict`: how far it is, what is still to come, and what ends with it."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,9 +15,16 @@ _EPOCHS_ONLY = {  # callbacks that look at every batch only if told so
     "ModelCheckpoint": lambda callback: callback.save_freq == "epoch",
     "BackupAndRestore": lambda callback: callback.save_freq == "epoch",
     "TensorBoard": lambda callback: (
-        callback.update_freq == "epoch" and not (callback.write_steps_per_second or profiles_batches(callback))
+        callback.update_freq == "epoch"
+        and not (callback.write_steps_per_second or profiles_batches(callback) or _records())
     ),
 }
+
+
+def _records() -> bool:
+    """Whether a script has set TensorFlow's default summary writer: TensorBoard gives that one each batch's logs."""
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and bool(tensorflow.summary.should_record_summaries())
 
 
 class Sessions(threading.local):

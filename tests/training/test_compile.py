@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_xla.diagnosis.errors import XLAUnsupportedError
+from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
 from tests.training.helpers import FORCED, LOSS, OPTIONS, SIZE, Log, X, Y, classifier
 
@@ -34,6 +35,30 @@ def test_jit_compile_false_is_plain_keras():
     model.fit(X, Y, batch_size=SIZE, verbose=0)
     assert model.jit_compile is False
     assert log.new() == []
+
+
+@pytest.mark.parametrize("value", ["auto", False, True])
+def test_the_switch_may_be_given_by_its_position(value):
+    model, plain = classifier(), classifier()
+    compile(model, "sgd", "mse", None, None, None, False, 1, value, False)
+    plain.compile("sgd", "mse", jit_compile=value)
+    assert model.jit_compile == plain.jit_compile
+    assert (attachment_of(model) is None) == (value is False)
+
+
+def test_a_compile_of_the_users_own_gets_no_argument_that_nobody_passed():
+    class Sets(keras.Sequential):
+        def compile(self, **kwargs):
+            super().compile(jit_compile=False, **kwargs)
+
+    class Collects(keras.Sequential):
+        def compile(self, optimizer, **losses):
+            super().compile(optimizer)
+            self.losses_given = losses
+
+    layers = [keras.Input((20,)), keras.layers.Dense(3)]
+    assert attachment_of(compile(Sets(layers), **OPTIONS)).jit_compile == "auto"
+    assert compile(Collects(layers), "sgd", a="mse").losses_given == {"a": "mse"}
 
 
 @pytest.mark.parametrize("value", [None, 1, "yes"])

@@ -355,3 +355,23 @@ def test_a_loss_on_the_instance_is_the_models():
         assert model.compute_loss is own
         weights.append([np.abs(a - b).max() for a, b in zip(before, model.get_weights(), strict=True)])
     assert max(weights[0]) == max(weights[1]) == 0
+
+
+class Box:
+    """Holds a model, and a method of it."""
+
+    def __init__(self, model):
+        self.model, self.predict = model, model.predict
+
+
+@pytest.mark.parametrize("duplicate", [lambda m: pickle.loads(pickle.dumps(m)), copy.deepcopy])
+def test_a_method_goes_with_the_copy_of_its_model(model, duplicate):
+    model.fit(X, Y, verbose=0)
+    assert inspect.ismethod(model.predict) and model.predict.__self__ is model
+    box = duplicate(Box(model))
+    assert box.predict.__self__ is box.model is not model
+    box.model.set_weights([weight * 0 + 1 for weight in model.get_weights()])
+    made = box.predict(X, verbose=0)
+    np.testing.assert_array_equal(made, box.model.predict(X, verbose=0))
+    assert not np.allclose(made, model.predict(X, verbose=0))
+    np.testing.assert_array_equal(duplicate(model.predict)(X, verbose=0), model.predict(X, verbose=0))

@@ -120,7 +120,7 @@ class GroupCallbacks(keras.callbacks.CallbackList):
     """Callbacks that are told the numbers of batches where Keras counts groups; says when there are no more."""
 
     def __init__(self, groups: Groups, flag: StopFlag, *args, **kwargs):
-        self._groups, self._flag, self._told = groups, flag, 0
+        self._groups, self._flag, self._told, self._over = groups, flag, 0, False
         super().__init__(*args, **kwargs)
 
     def on_predict_begin(self, logs=None):
@@ -139,6 +139,16 @@ class GroupCallbacks(keras.callbacks.CallbackList):
             super().on_predict_batch_end(self._told - 1, logs)
         if self._groups.ended:
             self._flag.set(self.model, True)
+
+    def on_predict_end(self, logs=None):
+        self.go_on()
+        super().on_predict_end(logs)
+
+    def go_on(self) -> None:
+        """Take back that the loop was told to stop, which no callback of the user's has asked for."""
+        if not self._over and self._groups.ended:
+            self._flag.set(self.model, False)
+        self._over = True
 
 
 def predict_groups(
@@ -179,8 +189,7 @@ def predict_groups(
         session.group = None
         if isinstance(model.predict_function, OtherFunction):
             model.predict_function = model.predict_function.function
-        if groups.ended:
-            flag.set(model, False)
+        shown.go_on()
 
 
 def next_count(ran: int, seconds: float, outputs: Any) -> int:

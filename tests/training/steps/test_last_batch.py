@@ -47,6 +47,22 @@ def test_models_whose_rows_are_each_alone_are_filled():
     assert fills(compiled(classifier(), metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]), "train")
 
 
+@functools.wraps(keras.losses.mean_squared_error)
+def of_all_rows(y, outputs):
+    return keras.ops.sqrt(keras.ops.mean((keras.ops.cast(y, "float32") - outputs) ** 2))
+
+
+@functools.wraps(keras.activations.relu)
+def centred(x):
+    return x - keras.ops.mean(x, axis=0)
+
+
+def test_a_name_that_was_copied_from_keras_is_not_keras():
+    assert not fills(regression(of_all_rows), "train")
+    assert not fills(compiled(with_layer(keras.layers.Dense(4, activation=centred))), "train")
+    assert fills(compiled(with_layer(keras.layers.Dense(4, activation="relu"))), "train")
+
+
 class OwnStep(keras.Sequential):
     def train_step(self, *args):
         return super().train_step(*args)

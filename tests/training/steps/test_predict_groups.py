@@ -384,3 +384,37 @@ def test_with_steps_per_execution_every_batch_counts(steps):
     compile(model, "sgd", LOSS, steps_per_execution=4)
     for _ in range(2):
         np.testing.assert_allclose(model.predict(dataset, steps=steps, verbose=0), expected, rtol=1e-4, atol=1e-5)
+
+
+class Rows(keras.Model):
+    """Needs to know how many rows there are."""
+
+    def call(self, x):
+        return tf.stack(tf.unstack(x)[::-1])
+
+
+def test_a_model_that_needs_to_know_its_batch_size(groups):
+    plain, ours = both(Rows, "sgd", "mse")
+    data = tf.data.Dataset.from_tensor_slices(LONG[:64]).batch(8)
+    for _ in range(2):
+        np.testing.assert_array_equal(ours.predict(data, verbose=0), plain.predict(data, verbose=0))
+    assert groups == []  # plain Keras' step is traced by the tensors of a batch
+    ours.predict(tf.data.Dataset.from_tensor_slices(LONG[:64]).batch(8, drop_remainder=True), verbose=0)
+    assert groups
+    for model in (plain, ours):  # whose last batch is smaller
+        with pytest.raises(ValueError, match="Cannot infer argument"):
+            model.predict(tf.data.Dataset.from_tensor_slices(LONG[:20]).batch(8), verbose=0)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_end_of_the_loop_is_no_stop_to_the_callbacks(stops):
+    class Ends(keras.callbacks.Callback):
+        def on_predict_end(self, logs=None):
+            flags.append(self.model.stop_predicting)
+            self.model.stop_predicting = stops
+
+    flags = []
+    for model in both(classifier, "sgd", LOSS):
+        model.predict(tf.data.Dataset.from_tensor_slices(LONG).batch(8), callbacks=[Ends()], verbose=0)
+        flags.append(model.stop_predicting)
+    assert flags == [False, stops] * 2

@@ -171,3 +171,12 @@ def test_no_iterator_outlives_the_fit(monkeypatch):
         gc.collect()
         time.sleep(0.01)
     assert len(seen) == 18 and not any(ref() is not None for ref in seen)
+
+
+def test_tensorboard_looks_at_every_batch_where_a_script_has_set_the_default_writer(tmp_path):
+    tensorflow = pytest.importorskip("tensorflow")
+    callback = keras.callbacks.TensorBoard(tmp_path)
+    assert not watched([callback], "train")
+    with tensorflow.summary.create_file_writer(str(tmp_path)).as_default():
+        assert watched([callback], "train")
+    assert not watched([callback], "train")

@@ -38,6 +38,7 @@ class _Pass:
     pending: Any = None  # an element of the iterator that goes before what it gives next; None if there is none
     stale: bool = False  # whether to ask anew what the usual batches are run by
     refused: int = 0  # batches of the usual shapes with values not for the executable, which plain TensorFlow took
+    alone: bool = False  # whether each batch is traced by its own tensors
 
 
 class Runner:
@@ -101,6 +102,10 @@ class Runner:
             return self._run_batches(iterator, count)
         news = self._news
         this = self._pass_of(iterator, every)
+        if this.alone:
+            pending, this.pending = this.pending, None
+            batch = next(iterator) if pending is None else pending.get_value()
+            return self.run_batch(this.source.example(batch))
         if every and not collectable(this.executable.trace):
             every, count = False, 1
         outputs: Any = None
@@ -193,7 +198,7 @@ class Runner:
             if chosen.way == "graph":
                 self._chosen.pop(name, None)
         with self._lock:
-            passes = list(self._passes.values())
+            passes = [this for this in self._passes.values() if not this.alone]
         for this in passes:
             this.stale = this.executable.way == "graph"
 
@@ -217,6 +222,8 @@ class Runner:
         Raises `StopIteration` if there is no batch left.
         """
         this = self._passes.get(iterator)
+        if this is not None and this.alone:
+            return this
         if this is not None and not this.stale and not (this.executable.way == "graph" and self._again(this.usual)):
             return this
         pending = this.pending if this and this.pending is not None else iterator.get_next_as_optional()
@@ -231,20 +238,26 @@ class Runner:
         else:
             self._chosen.pop((this.key, this.usual), None)
         this.pending, this.stale = pending, False
-        if every:
-            self._refuse(this)
-        this.executable, this.usual = self._choose(this, iterator)
+        this.alone = every and not self._can_trace(this)
+        if not this.alone:
+            this.executable, this.usual = self._choose(this, iterator)
         with self._lock:
             self._passes[iterator] = this
         return this
 
-    def _refuse(self, this: _Pass) -> None:
-        """Raise what plain Keras raises for batches of `predict`, which it traces by the tensors of a batch."""
+    def _can_trace(self, this: _Pass) -> bool:
+        """Whether the step can be traced for all batches of `predict` at once.
+
+        Plain Keras traces it by the tensors of a batch, whose sizes are known; this raises what that raises.
+        """
         try:
             self._traced(this.key)
         except Exception:
+            with self._lock:
+                self._specs.pop(this.key, None)
             Trace(self._step, keras.tree.map_structure(spec_of, this.source.example(this.pending.get_value())))
-            raise
+            return False
+        return True
 
     def _run_other(self, this: _Pass, iterator) -> tuple[list, int, str]:
         """Run the pending batch, which is not for the usual executable; or see that it becomes the usual one."""
