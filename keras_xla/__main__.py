@@ -195,10 +195,10 @@ def _run_script(command: list[str]) -> None:
     _set_first_path(os.path.dirname(os.path.realpath(path)))
     path = os.path.abspath(path)
     with io.open_code(path) as file:
-        code = pkgutil.read_code(file)  # of a .pyc file
+        content = file.read()  # once: it may be a pipe
+    code = pkgutil.read_code(io.BytesIO(content))  # of a .pyc file
     if code is None:
-        with io.open_code(path) as file:
-            code = compile(file.read(), path, "exec", dont_inherit=True)
+        code = compile(content, path, "exec", dont_inherit=True)
     _run_code(code, __file__=path, __loader__=_loader(path), __cached__=None)
 
 

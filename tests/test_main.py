@@ -112,6 +112,8 @@ def test_a_script_may_come_through_a_pipe_or_compiled(tmp_path):
         return made.returncode, made.stdout, made.stderr
 
     assert done("-m", "keras_xla", "--quiet", "-", "a", input=told) == done("-", "a", input=told)
+    if os.path.exists("/dev/stdin"):
+        assert done("-m", "keras_xla", "--quiet", "/dev/stdin", "a", input="print(7)")[:2] == (0, "7\n")
     (tmp_path / "script.py").write_text(told)
     compiled = py_compile.compile(tmp_path / "script.py", cfile=tmp_path / "script.pyc")
     assert done("-m", "keras_xla", "--quiet", compiled, "a") == done(compiled, "a")

@@ -309,7 +309,7 @@ class Generator:
                     yield from self._refill.first_calls(asked)
             for part in self.parts(rows, fewer):  # of a long list, too: streams and saved prompts run in batches
                 begun = None if prompts is None else part.of(prompts)
-                batch = self._batch(part.of(rows), part.options, begun, None, assistant=assistant)
+                batch = self._batch(part.of(rows), part.options, begun, None, room=part.room, assistant=assistant)
                 yield from self._starter.first_calls(batch)
 
     def warm_up(self, calls: Iterable[FirstCall], progress: Callable[[int], Report] = silent) -> None:

@@ -175,6 +175,19 @@ def test_it_compiles_for_more_rows_where_fewer_tokens_leave_room_for_them():
     assert gen.executables.trace_count == before
 
 
+def test_a_cache_of_the_models_own_is_as_large_for_beams():
+    gen = Generator(Follow(), Buckets("batch", (1,)), Buckets("cache", (34,)), on_recompile="raise")
+    options = GenerationOptions(max_new_tokens=2, num_beams=4, pad_token_id=0)
+    gen.warm_up(gen.first_calls(rows(1, 8), options))
+    gen(rows(1, 8), options)
+
+
+def test_what_is_left_of_a_list_takes_the_batch_size_of_all():
+    gen, options = generator(), options_of(eos_token_id=None, max_new_tokens=2)
+    gen.warm_up(gen.first_calls(rows(5, 8), options))
+    assert {key.batch for key in gen.executables.keys} == {4}
+
+
 def test_a_cache_of_the_models_own_is_smaller_for_fewer_tokens():
     gen, options = generator(Follow(max_positions=256), on_recompile="raise"), options_of(max_new_tokens=100)
     gen.warm_up(gen.first_calls(rows(1, 8), options))

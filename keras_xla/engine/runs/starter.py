@@ -177,7 +177,8 @@ class Starter:
             yield from self._first_calls_at(asked, key, smaller)
             smaller = (key,)
         # What is to make fewer tokens begins with less.
-        for size in self._cache.between(slots_of(asked.prompt_end, 1, asked.key.beams), asked.key.cache):
+        least = slots_of(asked.prompt_end, 1, asked.key.beams if chunked else 1)
+        for size in self._cache.between(least, asked.key.cache):
             if size < asked.key.cache:
                 key = dataclasses.replace(asked.key, cache=size)
                 yield from self._first_calls_at(dataclasses.replace(asked, key=key), key)

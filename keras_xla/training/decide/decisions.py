@@ -85,9 +85,11 @@ class Decisions:
 
     def get(self, key: Key) -> Times | None:
         """What is known for this key. A failure of some time ago does not count."""
+        if key in self._unwritten:
+            return self._unwritten[key]
         known = self._read(self._path(key))
         if known is None or known.key != key:
-            return self._unwritten.get(key)
+            return None
         expired = known.times.failed and time.time() - known.times.time > SECONDS_FAILURES_COUNT
         return None if expired else known.times
 
@@ -97,6 +99,7 @@ class Decisions:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self._path(key), json.dumps(entry, indent=1))
+            self._unwritten.pop(key, None)
             let_go_of_the_oldest(self.folder, ".json", MOST_KEPT, lambda _: 1)
         except OSError as error:
             self._unwritten[key] = times
@@ -109,6 +112,7 @@ class Decisions:
 
     def clear(self) -> int:
         """Remove everything; how many decisions that were."""
+        self._unwritten.clear()
         files = list(self.folder.glob("*.json"))
         for path in [*files, *self.folder.glob("*.new")]:
             path.unlink(missing_ok=True)

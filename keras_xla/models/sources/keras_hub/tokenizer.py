@@ -57,7 +57,11 @@ class TaskTokenizer:
 
 
 # Where the `generate` of these tasks stops, too.
-_ENDS_OF_TURNS = {"Phi3CausalLM": "<|end|>", "Gemma3CausalLM": "<end_of_turn>"}
+_ENDS_OF_TURNS = {
+    "Gemma3CausalLM": "<end_of_turn>",
+    "Gemma3nCausalLM": "<end_of_turn>",
+    "Phi3CausalLM": "<|end|>",
+}
 
 
 def tokenizer_of_task(task: Any) -> TaskTokenizer | None:
