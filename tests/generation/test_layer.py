@@ -326,7 +326,8 @@ def test_tensorflow_never_warns_of_retracing(model):
         list(tf.data.Dataset.from_tensor_slices(texts).batch(5).map(layer))
     finally:
         tf.get_logger().removeHandler(handler)
-    assert layer.trace_count > 20 and not [text for text in told if "retracing" in text]
+    # Those of Keras' own count through all models of the process, those of other tests among them.
+    assert layer.trace_count > 20 and not [t for t in told if "retracing" in t and "TensorFlowTrainer." not in t]
 
 
 def test_run_eagerly_gives_the_same_without_compiling(new_layer, expected, new_events):
