@@ -10,30 +10,44 @@ _SEEN = "TensorFlow 2.20 and 2.21"
 _WAITS = "the end of each pass over a dataset waits for the threads of that pass"
 INPUTS = Name("tensorflow.data.Dataset", "_inputs", "the datasets that a dataset is made of", _WAITS, _SEEN)
 FUNCTIONS = Name("tensorflow.data.Dataset", "_functions", "the functions that a dataset calls", _WAITS, _SEEN)
+FILENAME = Name("tensorflow.data.Dataset", "_filename", "the file of a dataset's cache, empty in memory", _WAITS, _SEEN)
 _OF_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"}
+_OF_FILES = {"CacheDataset", "CacheDatasetV2", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2"}
 
 
 @otherwise(True)
-def calls_python(data: Any) -> bool:
-    """Whether elements of a dataset come from Python, as those of `from_generator` and `py_function` do."""
+def holds_something(data: Any) -> bool:
+    """Whether an iterator of a dataset has to be gone before the next one begins.
+
+    Its elements come from Python, as those of `from_generator` and `py_function` do. Or it writes files, as `cache`
+    with a file name does: it locks them until it is freed.
+    """
     left, seen = [data] if isinstance(data, tf.data.Dataset) else [], set()
     while left:
         each = left.pop()
         if id(each) not in seen:  # one may be in it many times
             seen.add(id(each))
-            if any(_calls_python(function.function.graph) for function in FUNCTIONS.of(each)()):
+            if _writes_files(each) or any(
+                _holds_something(function.function.graph) for function in FUNCTIONS.of(each)()
+            ):
                 return True
             left += INPUTS.of(each)()
     return False
 
 
-def _calls_python(graph: tf.Graph) -> bool:
+def _writes_files(data: tf.data.Dataset) -> bool:
+    kind = type(data).__name__.strip("_")
+    return kind in ("SnapshotDataset", "SaveDataset") or (kind == "CacheDataset" and FILENAME.of(data) != b"")
+
+
+def _holds_something(graph: tf.Graph) -> bool:
+    found = _OF_PYTHON | _OF_FILES
     operations = graph.get_operations()
-    if any(operation.type in _OF_PYTHON for operation in operations):
+    if any(operation.type in found for operation in operations):
         return True
     # A constant may be large, and its operation calls nothing.
     attributes = (x for each in operations if each.type != "Const" for x in each.node_def.attr.values())
     if not any(x.HasField("func") or x.list.func for x in attributes):
         return False
     library = graph.as_graph_def().library.function
-    return any(node.op in _OF_PYTHON for function in library for node in function.node_def)
+    return any(node.op in found for function in library for node in function.node_def)

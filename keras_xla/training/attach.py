@@ -14,7 +14,7 @@ from keras_xla.backend.data import known_batches, runs_python
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
 from keras_xla.backend.steps import (
     TakingRows,
-    calls_python,
+    holds_something,
     is_distributed,
     make_runner,
     predict_data,
@@ -165,7 +165,7 @@ class Attachment:
         if steps is None and kind == "test":  # within `fit`, Keras does not tell the session
             steps = known_batches(given.get("x"))
         session = Session(kind, self._sessions, ahead, steps, epochs, given.get("callbacks"))
-        session.python = runs_python(given.get("x")) or calls_python(given.get("x"))
+        session.holds_something = runs_python(given.get("x")) or holds_something(given.get("x"))
         session.stopped = lambda: getattr(model, _STOPS[kind], False)
         session.wrapped = lambda function: getattr(model, attribute, None) is not function
         if kind != "predict":  # whose batches are never row numbers

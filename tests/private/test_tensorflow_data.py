@@ -1,4 +1,4 @@
-"""Which datasets call Python for their elements."""
+"""Which datasets call Python for their elements, or lock files."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ PLAIN = tf.data.Dataset.from_tensor_slices(np.arange(6.0)).map(lambda x: x + 1).
 
 @pytest.mark.parametrize("name", names_of(private), ids=str)
 def test_name(name):
-    assert callable(name.of(PLAIN))
+    assert name.of(PLAIN.cache("file")) is not None
 
 
 def generated():
@@ -33,6 +33,9 @@ def generated():
         PLAIN.map(lambda x: tf.py_function(np.sin, [x], "float64")),
         PLAIN.map(lambda x: tf.numpy_function(np.sin, [x], "float64")),
         PLAIN.map(tf.function(lambda x: tf.py_function(np.sin, [x], "float64"))),
+        PLAIN.cache("file").prefetch(1),
+        PLAIN.snapshot("folder"),
+        PLAIN.interleave(lambda x: PLAIN.cache("file")),
         PLAIN.map(lambda x: tf.cond(x[0] > 1, lambda: tf.numpy_function(np.sin, [x], "float64"), lambda: x)),
     ],
     ids=[
@@ -43,16 +46,19 @@ def generated():
         "py_function",
         "numpy_function",
         "in a function",
+        "a cache",
+        "a snapshot",
+        "a cache inside of another",
         "in a branch",
     ],
 )
-def test_python_is_found(data):
-    assert private.calls_python(data)
+def test_what_an_iterator_holds_is_found(data):
+    assert private.holds_something(data)
 
 
-def test_others_have_none():
+def test_others_hold_nothing():
     many = PLAIN
     for _ in range(30):
         many = many.concatenate(many)  # a billion times
-    others = many, PLAIN.map(tf.function(lambda x: x + 1)), np.ones(3), None
-    assert not any(map(private.calls_python, others))
+    others = many, PLAIN.cache(), PLAIN.map(tf.function(lambda x: x + 1)), np.ones(3), None
+    assert not any(map(private.holds_something, others))

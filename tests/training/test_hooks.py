@@ -273,6 +273,19 @@ def test_one_generator_serves_call_after_call(dataset):
     next(stream)
 
 
+@on_tensorflow
+def test_a_cache_on_disk_serves_call_after_call(tmp_path):
+    """A cache that was not filled is locked for as long as an iterator of it lives."""
+    import tensorflow as tf
+
+    x = np.ones((4000, 1), "float32")
+    data = tf.data.Dataset.from_tensor_slices((x, x)).batch(8).cache(str(tmp_path / "cache"))
+    model = tells(True)
+    for _ in range(15):
+        model.fit(data, steps_per_epoch=3, verbose=0)
+        model.evaluate(data, steps=2, verbose=0)
+
+
 def of_stream(stream):
     import tensorflow as tf
 
