@@ -9,7 +9,7 @@ from keras_xla.registration import register as _register
 if TYPE_CHECKING:
     from keras_xla import callbacks
     from keras_xla.backend.compile_log import CompileEvent, CompileLog, RecompileError, compile_log
-    from keras_xla.backend.executable_cache import compile_cache
+    from keras_xla.backend.executable_cache.cache import compile_cache
     from keras_xla.diagnosis.errors import XLAUnsupportedError
     from keras_xla.diagnosis.explain import explain
     from keras_xla.functions.jit import jit
@@ -30,7 +30,7 @@ _WHERE = {
     "bucket_lengths": "training.data.bucket_lengths",
     "callbacks": "callbacks",
     "compile": "training.compile",
-    "compile_cache": "backend.executable_cache",
+    "compile_cache": "backend.executable_cache.cache",
     "compile_log": "backend.compile_log",
     "disable": "training.enable",
     "enable": "training.enable",

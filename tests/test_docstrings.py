@@ -16,7 +16,7 @@ import pytest
 
 import keras_xla
 from keras_xla import XLAGenerationLayer, callbacks
-from keras_xla.backend.executable_cache import CacheSettings
+from keras_xla.backend.executable_cache.cache import CacheSettings
 from keras_xla.config import GenerationOptions
 from keras_xla.diagnosis.explain import Blocker, Explanation
 from keras_xla.engine.scorer import Logprobs

@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_xla import backend
 from keras_xla.backend.compile_log import RecompileError, record
-from keras_xla.backend.executable_cache import ExecutableCache
+from keras_xla.backend.executable_cache.cache import ExecutableCache
 from keras_xla.backend.memory import lacks_memory
 from keras_xla.engine.kept import KeptExecutables
 

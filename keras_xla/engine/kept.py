@@ -8,8 +8,8 @@ from typing import Any
 import keras
 
 from keras_xla import backend
-from keras_xla.backend.executable_cache import ExecutableCache, executable_cache
-from keras_xla.backend.source import SOURCE_DIGEST
+from keras_xla.backend.executable_cache.cache import ExecutableCache, executable_cache
+from keras_xla.backend.executable_cache.source import SOURCE_DIGEST
 from keras_xla.engine.search.own_processors import OwnProcessor
 from keras_xla.engine.search.processors import Processor
 from keras_xla.models.encoder_decoder import EncoderDecoder

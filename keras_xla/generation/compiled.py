@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from keras_xla import backend
-from keras_xla.backend.executable_cache import ExecutableCache
+from keras_xla.backend.executable_cache.cache import ExecutableCache
 from keras_xla.cache_folder import write_whole
 from keras_xla.engine.executables import Executables
 from keras_xla.engine.kept import computed_with

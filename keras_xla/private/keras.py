@@ -374,9 +374,14 @@ def takes_single_batches(model: keras.Model) -> bool:
 
 def is_of_keras(thing: Any) -> bool:
     """Whether a class or function is Keras' own, so that what it does is known."""
-    of_function = isinstance(thing, types.FunctionType)  # whose `__module__` may be copied, by `functools.wraps`
+    return package_of(thing) == "keras"
+
+
+def package_of(thing: Any) -> str:
+    """The package in which a class or function was written: `functools.wraps` copies the name of its module only."""
+    of_function = isinstance(thing, types.FunctionType)
     where = thing.__globals__.get("__name__") if of_function else getattr(thing, "__module__", "")
-    return (where or "").startswith("keras.")
+    return (where or "").partition(".")[0]
 
 
 def runs_in_tf_data(layer: Any) -> bool:

@@ -16,7 +16,7 @@ _OF_FILES = {"CacheDataset", "CacheDatasetV2", "SnapshotDatasetV2", "SaveDataset
 
 
 @otherwise(True)
-def holds_something(data: Any) -> bool:
+def must_be_freed(data: Any) -> bool:
     """Whether an iterator of a dataset has to be gone before the next one begins.
 
     Its elements come from Python, as those of `from_generator` and `py_function` do. Or it writes files, as `cache`
@@ -27,9 +27,7 @@ def holds_something(data: Any) -> bool:
         each = left.pop()
         if id(each) not in seen:  # one may be in it many times
             seen.add(id(each))
-            if _writes_files(each) or any(
-                _holds_something(function.function.graph) for function in FUNCTIONS.of(each)()
-            ):
+            if _writes_files(each) or any(_must_be_freed(function.function.graph) for function in FUNCTIONS.of(each)()):
                 return True
             left += INPUTS.of(each)()
     return False
@@ -40,7 +38,7 @@ def _writes_files(data: tf.data.Dataset) -> bool:
     return kind in ("SnapshotDataset", "SaveDataset") or (kind == "CacheDataset" and FILENAME.of(data) != b"")
 
 
-def _holds_something(graph: tf.Graph) -> bool:
+def _must_be_freed(graph: tf.Graph) -> bool:
     found = _OF_PYTHON | _OF_FILES
     operations = graph.get_operations()
     if any(operation.type in found for operation in operations):

@@ -14,9 +14,9 @@ from keras_xla.backend.data import known_batches, runs_python
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
 from keras_xla.backend.steps import (
     TakingRows,
-    holds_something,
     is_distributed,
     make_runner,
+    must_be_freed,
     predict_data,
     reads_ahead,
     require_private,
@@ -165,7 +165,7 @@ class Attachment:
         if steps is None and kind == "test":  # within `fit`, Keras does not tell the session
             steps = known_batches(given.get("x"))
         session = Session(kind, self._sessions, ahead, steps, epochs, given.get("callbacks"))
-        session.holds_something = runs_python(given.get("x")) or holds_something(given.get("x"))
+        session.must_be_freed = runs_python(given.get("x")) or must_be_freed(given.get("x"))
         session.stopped = lambda: getattr(model, _STOPS[kind], False)
         session.wrapped = lambda function: getattr(model, attribute, None) is not function
         if kind != "predict":  # whose batches are never row numbers

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_xla.backend.keras2 import model_class
+from keras_xla.private.keras import package_of
 from keras_xla.private.keras_tracebacks import hide_frames
 from keras_xla.tracebacks import FOLDER
 from keras_xla.troubleshooting import explained
@@ -52,15 +53,11 @@ class Methods:
         method = getattr(type(self._model), name)
         if name in self._given or method is not getattr(keras_model, name):
             return False
-        package, layers = keras_model.__module__.partition(".")[0], [method]
+        package, layers = package_of(keras_model), [method]
         while hasattr(layers[-1], "__wrapped__"):
             layers.append(layers[-1].__wrapped__)
-        return all(_package(each) == package for each in layers)
-
-
-def _package(method: Any) -> str:
-    """Where a function was written; empty for anything else, which may pretend to be one."""
-    return method.__globals__.get("__name__", "").partition(".")[0] if type(method) is types.FunctionType else ""
+        # What is no function may pretend to be one.
+        return all(type(each) is types.FunctionType and package_of(each) == package for each in layers)
 
 
 def in_place_of(ours: Callable, plain: Callable, model: Any) -> Callable:

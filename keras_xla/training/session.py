@@ -79,7 +79,7 @@ class Session(AnyKeras):
         ahead_steps: How many of the steps that have run the loop has not asked for yet.
         logs: What the last of those returned.
         iterator: That the loop takes batches from.
-        holds_something: Whether that runs code of the user's, as it does for a generator, or locks a file.
+        must_be_freed: Whether that runs code of the user's, as it does for a generator, or locks a file.
         group: What runs groups of batches of `predict` in place of single ones; None if nothing does.
         owners: Numbers of the arrays that are kept in memory for it.
         stopped: Whether a callback has told Keras' loop to end behind the next step.
@@ -103,7 +103,7 @@ class Session(AnyKeras):
         self._steps, self._epoch, self.done = steps, 0, 0
         self.begin_epoch()
         self.iterator: Any = None
-        self.holds_something = False
+        self.must_be_freed = False
         self.group: Any = None
         self.owners: list[int] = []
         self.stopped: Callable[[], bool] = lambda: False
@@ -148,10 +148,10 @@ class Session(AnyKeras):
 
         Freeing a `tf.data` iterator now and then waits for its autotuner to wake up, for up to about as long as the
         iterator has lived. Keras does that between the epochs; here a thread waits. Not so where it
-        `holds_something`, a generator say: that shall have ended by then, as the next call begins with it.
+        `must_be_freed`, a generator say: that shall have ended by then, as the next call begins with it.
         """
         held, self.iterator = [self.iterator], None
-        if held[0] is not None and not self.holds_something:
+        if held[0] is not None and not self.must_be_freed:
             threading.Thread(target=held.clear, daemon=True).start()
 
     def on_train_begin(self, logs=None):

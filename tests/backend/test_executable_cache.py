@@ -12,8 +12,8 @@ import warnings
 
 import pytest
 
-from keras_xla.backend import executable_cache as module
-from keras_xla.backend.executable_cache import ExecutableCache, compile_cache, executable_cache
+from keras_xla.backend.executable_cache import cache as module
+from keras_xla.backend.executable_cache.cache import ExecutableCache, compile_cache, executable_cache
 from keras_xla.cache_folder import cache_folder, write_whole
 
 

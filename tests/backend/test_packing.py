@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_xla.backend.packing import pack, structure_from_json, structure_to_json, unpack
+from keras_xla.backend.executable_cache.packing import pack, structure_from_json, structure_to_json, unpack
 from keras_xla.engine.search.sampling import Progress
 
 leaves = st.none() | st.integers()

@@ -3,8 +3,8 @@
 import keras
 import pytest
 
-from keras_xla.backend import executable_cache as module
-from keras_xla.backend.executable_cache import ExecutableCache
+from keras_xla.backend.executable_cache import cache as module
+from keras_xla.backend.executable_cache.cache import ExecutableCache
 from keras_xla.engine.executables import AdvanceKey, PrefillKey, SpeculateKey
 from keras_xla.engine.kept import KeptExecutables, computed_with, what_is_computed
 from keras_xla.engine.search.own_processors import own_processors

@@ -9,8 +9,8 @@ import sys
 import keras
 import pytest
 
-from keras_xla.backend.executable_cache import ExecutableCache
-from keras_xla.backend.packing import pack, unpack
+from keras_xla.backend.executable_cache.cache import ExecutableCache
+from keras_xla.backend.executable_cache.packing import pack, unpack
 
 ROOT = pathlib.Path(__file__).parents[2]
 on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="of TensorFlow's executables")

@@ -53,7 +53,7 @@ def generated():
     ],
 )
 def test_what_an_iterator_holds_is_found(data):
-    assert private.holds_something(data)
+    assert private.must_be_freed(data)
 
 
 def test_others_hold_nothing():
@@ -61,4 +61,4 @@ def test_others_hold_nothing():
     for _ in range(30):
         many = many.concatenate(many)  # a billion times
     others = many, PLAIN.cache(), PLAIN.map(tf.function(lambda x: x + 1)), np.ones(3), None
-    assert not any(map(private.holds_something, others))
+    assert not any(map(private.must_be_freed, others))

@@ -8,7 +8,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_xla.backend.executable_cache import ExecutableCache
+from keras_xla.backend.executable_cache.cache import ExecutableCache
 from keras_xla.backend.jax.core import read_weights, to_device
 from keras_xla.backend.jax.stored import get_executable, put_executable
 from keras_xla.private.jax import reading

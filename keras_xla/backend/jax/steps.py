@@ -28,7 +28,7 @@ make_runner = require_private = _nothing  # Keras' own functions run, which comp
 is_distributed = _never  # how JAX distributes is in the arrays, and the functions are the same
 state_maker = _nothing  # Keras makes all state before it traces
 runs_eagerly = _never  # not all functions
-holds_something = _never  # which counts for iterators that are freed slowly
+must_be_freed = _never  # which counts for iterators that are freed slowly
 replace_functions = restore_functions = _nothing  # `jax.jit`, which scripts write themselves, is XLA
 
 

@@ -18,9 +18,9 @@ import keras
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
-from keras_xla.backend.executable_cache import ExecutableCache
-from keras_xla.backend.packing import pack, structure_from_json, structure_to_json, unpack
-from keras_xla.backend.xla_flags import flags_file
+from keras_xla.backend.executable_cache.cache import ExecutableCache
+from keras_xla.backend.executable_cache.packing import pack, structure_from_json, structure_to_json, unpack
+from keras_xla.backend.executable_cache.xla_flags import flags_file
 from keras_xla.private.jax import (
     compiles_anew,
     compiling_anew,

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_xla.backend.executable_cache import ExecutableCache
+from keras_xla.backend.executable_cache.cache import ExecutableCache
 from keras_xla.backend.tensorflow.core import read_weights
 from keras_xla.backend.tensorflow.stored import StoredFunction, read_function, stored
 from keras_xla.private.names import Gone

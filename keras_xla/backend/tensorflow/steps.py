@@ -18,7 +18,7 @@ from keras_xla.backend.tensorflow.runner.runner import Runner
 from keras_xla.backend.tensorflow.runner.sources import gathered
 from keras_xla.backend.tensorflow.state import state_maker as state_maker
 from keras_xla.private.tensorflow import require_graphs
-from keras_xla.private.tensorflow_data import holds_something as holds_something
+from keras_xla.private.tensorflow_data import must_be_freed as must_be_freed
 
 make_runner = Runner
 runs_eagerly = tf.config.functions_run_eagerly

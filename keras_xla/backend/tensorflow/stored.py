@@ -17,12 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_xla.backend.executable_cache import ExecutableCache, executable_cache
-from keras_xla.backend.packing import pack, structure_from_json, structure_to_json, unpack
+from keras_xla.backend.executable_cache.cache import ExecutableCache, executable_cache
+from keras_xla.backend.executable_cache.packing import pack, structure_from_json, structure_to_json, unpack
+from keras_xla.backend.executable_cache.xla_flags import flags_file
 from keras_xla.backend.tensorflow.graphs.definitions import under, with_called
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.machine import cpu_features, machine, on_gpu
-from keras_xla.backend.xla_flags import flags_file
 from keras_xla.private.names import Gone
 from keras_xla.private.tensorflow import definition, flat_call, named_function
 from keras_xla.private.xla_folder import ask_for_it, folder_of_xla, move_folder

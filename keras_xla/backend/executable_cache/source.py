@@ -5,7 +5,7 @@ import pathlib
 
 
 def _digest() -> str:
-    root = pathlib.Path(__file__).parents[1]
+    root = pathlib.Path(__file__).parents[2]
     digest, paths = hashlib.sha256(), sorted(root.rglob("*.py"))
     for path in paths:
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")

@@ -1,0 +1,1 @@
+"""Executables on disk: where they are, what is in a file, and what a file was made from."""
