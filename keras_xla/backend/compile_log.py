@@ -8,7 +8,7 @@ from keras_xla.logger import logger
 from keras_xla.troubleshooting import explained
 
 _LOCK = threading.Lock()
-KINDS = ("train", "test", "predict", "generate", "function")
+EVENT_KINDS = ("train", "test", "predict", "generate", "function")
 _EVENTS: list["CompileEvent"] = []
 
 
@@ -123,7 +123,7 @@ def compile_log(kind: str | None = None) -> CompileLog:
     print(keras_xla.compile_log())
     ```
     """
-    if kind is not None and kind not in KINDS:
-        raise ValueError(f"Received kind={kind!r}; expected one of {', '.join(KINDS)}, or None for all.")
+    if kind is not None and kind not in EVENT_KINDS:
+        raise ValueError(f"Received kind={kind!r}; expected one of {', '.join(EVENT_KINDS)}, or None for all.")
     with _LOCK:
         return CompileLog(event for event in _EVENTS if kind in (None, event.kind))

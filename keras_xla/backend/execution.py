@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+ONE_STEP, SEVERAL_STEPS = "one step", "several steps"  # what was traced on JAX, for the log
+
 
 @dataclass(frozen=True)
 class Execution:

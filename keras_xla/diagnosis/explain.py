@@ -12,11 +12,8 @@ from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.steps import forward_blockers
 from keras_xla.diagnosis.advice import fix_for_layer, fix_for_op, reason_for_layer
 from keras_xla.diagnosis.errors import XLAUnsupportedError
-from keras_xla.private.keras import flat_layers
-from keras_xla.private.names import otherwise
+from keras_xla.private.keras import layers_if_known
 from keras_xla.troubleshooting import explained
-
-_layers = otherwise([])(flat_layers)  # then XLA says what it cannot compile, without the layers
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ def layer_blockers(model: keras.Model) -> list[Blocker]:
     """One blocker for each nested layer that says `supports_jit = False`."""
     return [
         Blocker(layer.name, type(layer).__name__, reason_for_layer(layer), "", fix_for_layer(layer))
-        for layer in _layers(model)
+        for layer in layers_if_known(model)
         if not getattr(layer, "supports_jit", True)  # Keras 2's layers do not say
     ]
 
@@ -167,7 +164,7 @@ def _from_op(model: keras.Model | None, op: BlockingOp) -> Blocker:
 
 def layer_of(model: keras.Model, op_name: str) -> keras.layers.Layer | None:
     """The innermost layer in the name scopes of an operation: `gradient_tape/sequential_1/lambda_1/StringUpper`."""
-    layers = {layer.name: layer for layer in _layers(model)}
+    layers = {layer.name: layer for layer in layers_if_known(model)}
     for scope in reversed(op_name.split("/")[:-1]):
         for name in (scope, re.sub(r"_\d+$", "", scope)):  # TensorFlow numbers a scope that is entered again
             if name in layers:

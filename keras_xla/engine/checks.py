@@ -1,13 +1,11 @@
 """What a generation cannot run is refused here, before anything compiles."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_xla.config import CONSTRAINTS, GenerationOptions
-
-Rows = Sequence[np.ndarray]
+from keras_xla.engine.padding import Rows
 
 
 def check(model: Any, prompts: Rows, options: GenerationOptions, source: Rows | None = None) -> None:

@@ -13,6 +13,7 @@ from keras_xla.engine.batches import Limits, Part, copies_of, drawn_by, most_slo
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check, check_negative, check_speech, decoder_prompts, negative_prompts
 from keras_xla.engine.executables import Executables
+from keras_xla.engine.padding import Rows
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.runs.refill import Refill
 from keras_xla.engine.runs.run import Guide, Run, Stop, nothing, refuse_broken
@@ -25,8 +26,6 @@ from keras_xla.engine.states.prompt_runner import PromptRunner
 from keras_xla.engine.states.state_pool import StatePool
 from keras_xla.engine.warmup import FirstCall, Report, silent, warm_up
 from keras_xla.models.interface import Decoder, EncoderDecoder
-
-Rows = Sequence[np.ndarray]
 
 CACHE_BYTES = 2**31  # of all caches of a batch
 OUR_DECODER = "a decoder-only model of keras_xla's"
@@ -67,15 +66,14 @@ class Generator:
         self.model, self.processors = model, dict(processors)
         self._programs = programs = Programs(model, self.processors, processed_scores)
         self.has_encoder, self.chunked = programs.has_encoder, programs.chunked
-        self.batch_buckets, self.cache_buckets, self._cache_bytes = batch, cache, cache_bytes
         sized = (lambda: programs.slot_bytes) if self.keeps_prompts else None
         self.limits = Limits(batch, cache, cache_bytes, sized)
         more = programs.more_variables, programs.computes, programs.tracing
         self.executables = Executables(name, programs.function, model.variables, on_recompile, *more)
         self.pool = StatePool(programs.new_state, kept_bytes=cache_bytes)
         self.prompt_runner = PromptRunner(model, programs, self.executables, self.pool, batch, cache, source, refresh)
-        made = programs, self.executables, self.pool, self.prompt_runner, cache
-        self._starter, self._refill = Starter(*made), Refill(*made, self.limits)
+        made = programs, self.executables, self.pool, self.prompt_runner
+        self._starter, self._refill = Starter(*made, cache), Refill(*made, self.limits)
         self._numbering, self._numbered = threading.Lock(), 0
 
     def __call__(
@@ -177,7 +175,7 @@ class Generator:
 
     def _fit(self, longest: int, options: GenerationOptions) -> bool:
         """For `split`; of encoder-decoders only the lengths of sources are known, so theirs are not looked at."""
-        return self.has_encoder or self.cache_buckets.holds(most_slots(longest, options, self.chunked))
+        return self.has_encoder or self.limits.cache.holds(most_slots(longest, options, self.chunked))
 
     def check(
         self,
@@ -209,12 +207,12 @@ class Generator:
         parts = self.parts(rows, options, negative) if hidden is None else whole
         for part in parts:  # rows of one batch end together, and go on until the last one is done
             longest = max(map(len, [*part.of(prompts), *(part.of(negative) if negative else [])]))
-            self.cache_buckets.fit(most_slots(longest, part.options, self.chunked))
+            self.limits.cache.fit(most_slots(longest, part.options, self.chunked))
         if reads is None and self.has_encoder:
             check_speech(options)
         self.prompt_runner.source_length(reads, hidden)
         if hidden is None:
-            self.batch_buckets.fit(max(len(part.rows) for part in parts))
+            self.limits.batch.fit(max(len(part.rows) for part in parts))
         return prompts, reads
 
     def start(
@@ -266,7 +264,7 @@ class Generator:
         copies, each = copies_of(options), np.arange(len(prompts))
         options = options.of_rows(np.repeat(each, copies))
         numbers = np.arange(len(prompts) * copies) if numbers is None else numbers
-        batch = self.batch_buckets.fit(max(len(prompts) * copies, room))
+        batch = self.limits.batch.fit(max(len(prompts) * copies, room))
         self.prompt_runner.refresh()
         return Batch(
             prompts=[row for row in prompts for _ in range(copies)],
@@ -317,7 +315,7 @@ class Generator:
 
         `progress` and errors as for `warmup.warm_up`.
         """
-        warm_up(calls, self.pool, self._programs.state_bytes, self._cache_bytes, progress)
+        warm_up(calls, self.pool, self._programs.state_bytes, self.limits.most_bytes, progress)
 
     def number_rows(self, count: int) -> int:
         """A number for the first of `count` rows, different from those of all rows numbered before."""

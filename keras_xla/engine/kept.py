@@ -14,7 +14,7 @@ from keras_xla.engine.search.own_processors import OwnProcessor
 from keras_xla.engine.search.processors import Processor
 from keras_xla.models.encoder_decoder import EncoderDecoder
 from keras_xla.models.transformer import Transformer
-from keras_xla.private.keras import flat_layers
+from keras_xla.private.keras import flat_layers, package_of
 
 
 def what_is_computed(model: Any, processors: Mapping[str, Processor], processed_scores: bool) -> str | None:
@@ -53,7 +53,7 @@ def is_of_known_layers(model: keras.Model) -> bool:
 
 def _is_known(called: Any) -> bool:
     """Whether a function, or the class of an object, is Keras' or ours."""
-    return str(getattr(called, "__module__", "")).partition(".")[0] in ("keras", "keras_xla")
+    return package_of(called) in ("keras", "keras_xla")
 
 
 def computed_with() -> dict[str, str]:

@@ -8,6 +8,7 @@ from keras_xla import backend
 
 # B batch, L length of the longest row, M length of what an encoder reads
 
+Rows = Sequence[np.ndarray]  # of ids, each `(length,)` int32
 CHUNK_PART, LEAST_CHUNK = 8, 32  # of a cache, and in tokens
 # A CPU computes no faster with more at once. A GPU does, until it no longer waits for weights.
 MOST_ON_CPU, MOST_ELSEWHERE = 256, 512

@@ -14,15 +14,15 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part
 from keras_xla.engine.checks import check
 from keras_xla.engine.executables import LogprobKey
-from keras_xla.engine.generator import Generator, Rows
-from keras_xla.engine.padding import chunk_size, chunks, pad_left
+from keras_xla.engine.generator import Generator
+from keras_xla.engine.padding import Rows, chunk_size, chunks, pad_left
 from keras_xla.engine.runs.generation import StateKey
 from keras_xla.engine.warmup import FirstCall
 
 # B batch, C chunk, L length of the rows, N likeliest tokens, V vocabulary
 
-LOGITS = 2**24  # of a chunk at most: 64 MB in float32
-FEW = 8  # tokens that are worth a chunk size of their own
+MOST_LOGITS = 2**24  # of a chunk at most: 64 MB in float32
+SHORT_ANSWER = 8  # tokens that are worth a chunk size of their own
 MOST_TOP = 20  # likeliest tokens
 
 
@@ -148,15 +148,15 @@ class Scorer:
     def _names(self, laid: _Laid) -> list[LogprobKey]:
         """Of the executables of rows that end anywhere behind their beginnings, the smallest first."""
         made = []
-        for cache in self._generator.cache_buckets.between(laid.begin + 2, laid.key.cache):
+        for cache in self._generator.limits.cache.between(laid.begin + 2, laid.key.cache):
             most = min(self._chunk(laid.key.batch, cache), laid.name.chunk)
-            sizes = sorted({min(most, FEW), most})
+            sizes = sorted({min(most, SHORT_ANSWER), most})
             made += [dataclasses.replace(laid.name, cache=cache, chunk=chunk) for chunk in sizes]
         return made
 
     def _chunk(self, batch: int, cache: int) -> int:
         """How many tokens' logits are made at once."""
-        room = max(LOGITS // (batch * self._generator.model.vocab_size), 1)
+        room = max(MOST_LOGITS // (batch * self._generator.model.vocab_size), 1)
         return min(1 << (room.bit_length() - 1), chunk_size(cache))
 
     def _run_nothing(self, laid: _Laid, state) -> None:
@@ -179,14 +179,14 @@ class Scorer:
     def _lay_out(self, part: Part, rows: Rows, first: Sequence[int], reads: Rows | None, top: int) -> _Laid:
         generator, runner = self._generator, self._generator.prompt_runner
         reads = None if reads is None else part.of(reads)
-        vocab, batch = generator.model.vocab_size, generator.batch_buckets.fit(part.room)
+        vocab, batch = generator.model.vocab_size, generator.limits.batch.fit(part.room)
         ids, starts = pad_left(part.of(rows), batch, 0)
         length = ids.shape[1]
-        key = StateKey(batch, generator.cache_buckets.fit(length), 1, runner.source_length(reads, None))
+        key = StateKey(batch, generator.limits.cache.fit(length), 1, runner.source_length(reads, None))
         begin = max(int(min(start + n for start, n in zip(starts, part.of(first), strict=False))) - 1, 0)
         chunk = self._chunk(batch, key.cache)
-        if length - 1 - begin <= FEW:  # short answers to long prompts
-            chunk = min(chunk, FEW)
+        if length - 1 - begin <= SHORT_ANSWER:  # short answers to long prompts
+            chunk = min(chunk, SHORT_ANSWER)
         name = LogprobKey(batch, key.cache, chunk, key.source, min(MOST_TOP, vocab) if top else 0)
         return _Laid(ids, starts, key, runner.sources(reads, None, 1, batch), begin, name)
 

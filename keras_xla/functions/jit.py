@@ -26,15 +26,13 @@ from keras_xla.functions.methods import OfInstances
 from keras_xla.functions.parameters import Parameters
 from keras_xla.functions.static_values import Static, parts, structure_of
 from keras_xla.private.call_context import call_context
-from keras_xla.private.keras import flat_layers, mask_if_known, put_mask
+from keras_xla.private.keras import layers_if_known, mask_if_known, put_mask
 from keras_xla.private.logits import logits_of, put_logits
-from keras_xla.private.names import otherwise
 from keras_xla.troubleshooting import explained
 
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
 _AS_THEY_ARE = (str, bytes, bool, int, float, complex)  # of what a function returns
-_layers = otherwise([])(flat_layers)
 
 
 @explained
@@ -385,7 +383,7 @@ class CompiledFunction:
 
 def _trainable(layer: keras.layers.Layer) -> tuple[bool, ...]:
     """Whether the layer, and each one inside of it, may be trained."""
-    return tuple(each.trainable for each in _layers(layer))
+    return tuple(each.trainable for each in layers_if_known(layer))
 
 
 def _as_it_is(x: Any) -> Any:

@@ -264,6 +264,7 @@ def mask_of(x: Any) -> Any:
 
 
 mask_if_known = otherwise(None)(mask_of)
+layers_if_known = otherwise(())(flat_layers)
 
 
 def put_mask(x: Any, mask: Any) -> Any:

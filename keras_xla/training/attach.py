@@ -29,7 +29,7 @@ from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
 from keras_xla.training.methods import Methods
-from keras_xla.training.reports.journal import KINDS, Decision, Journal
+from keras_xla.training.reports.journal import STEP_KINDS, Decision, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, capped, flat, is_list
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, with_validation_cut_off
@@ -197,7 +197,7 @@ class Attachment:
                 current[kind] = before
             for owner in session.owners:
                 self._arrays.pop(owner, None)
-            for attribute in (f"{kind}_function" for kind in KINDS):
+            for attribute in (f"{kind}_function" for kind in STEP_KINDS):
                 if isinstance(function := getattr(self._model, attribute, None), TakingRows):
                     setattr(self._model, attribute, function.function)
             if self.jit_compile is False and attachment_of(self._model) is self:
@@ -377,7 +377,7 @@ def detach(model: keras.Model) -> None:
 
 def reset(model: keras.Model) -> None:
     """Build the step functions that there are anew; a call that goes on asks the model for its one at every step."""
-    for kind in KINDS:
+    for kind in STEP_KINDS:
         if getattr(model, f"{kind}_function", None) is not None:
             setattr(model, f"{kind}_function", None)
             getattr(model, f"make_{kind}_function")()

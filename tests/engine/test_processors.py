@@ -11,7 +11,7 @@ from transformers.generation import logits_process as reference
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.search.processors import PROCESSORS, Context, eos_mask, process
-from keras_xla.engine.search.samplers import OFF
+from keras_xla.engine.search.samplers import FORBIDDEN
 from tests import examples
 
 VOCAB, PROMPT, NEW, EOS = 12, 6, 5, (2, 3)
@@ -78,7 +78,7 @@ def theirs(scores, prompts, made, options, source=None):
             chain.append(reference.SuppressTokensAtBeginLogitsProcessor(o.begin_suppress_tokens, first))
         ids = torch.tensor([[*prompt, *tokens]])
         rows.append(chain(ids, torch.tensor(row[None]))[0].numpy())
-    return np.maximum(np.stack(rows), OFF)
+    return np.maximum(np.stack(rows), FORBIDDEN)
 
 
 token = st.integers(0, 5)  # few, so that they repeat
@@ -152,7 +152,7 @@ def test_only_what_a_grammar_allows_is_left():
 def test_no_ngram_occurs_twice(size, forbidden):
     scores = np.zeros((1, VOCAB), "float32")
     out = ours(scores, [[4, 5, 4, 6]], [[5, 4]], GenerationOptions(no_repeat_ngram_size=size, max_new_tokens=NEW))
-    assert set(np.flatnonzero(out[0] == OFF)) == forbidden
+    assert set(np.flatnonzero(out[0] == FORBIDDEN)) == forbidden
 
 
 def test_a_word_longer_than_the_text_so_far_forbids_nothing():

@@ -97,7 +97,7 @@ def test_every_filter_keeps_as_many_as_it_must(seed, name, least):
     filters = OFF._replace(temperature=0.7, **{name: {"top_k": 1, "min_p": 0.9, "eta_cutoff": 0.9}.get(name, 0.01)})
     least_tensor = ops.convert_to_tensor(np.int32(least))
     x = ops.convert_to_numpy(filter_logits(ops.convert_to_tensor(logits), tensors(filters), least_tensor))
-    assert ((x > samplers.OFF / 2) == (kept(logits, filters, least) > 0)).all()
+    assert ((x > samplers.FORBIDDEN / 2) == (kept(logits, filters, least) > 0)).all()
 
 
 @examples(40)
@@ -119,7 +119,10 @@ LOGITS = st.floats(-1e5, 1e5, width=32, allow_subnormal=False)
 @given(values=st.lists(LOGITS, min_size=8, max_size=8), k=st.integers(1, 9))
 def test_top_k_keeps_the_k_largest_and_ties_with_the_last_however_close_they_are(values, k):
     x = np.array([values], "float32")
-    kept = ops.convert_to_numpy(top_k(ops.convert_to_tensor(x), ops.convert_to_tensor(np.int32(k))))[0] != samplers.OFF
+    kept = (
+        ops.convert_to_numpy(top_k(ops.convert_to_tensor(x), ops.convert_to_tensor(np.int32(k))))[0]
+        != samplers.FORBIDDEN
+    )
     assert (kept == (x[0] >= np.sort(x[0])[::-1][min(k, 8) - 1])).all()
 
 
@@ -145,7 +148,7 @@ def test_greedy_takes_the_first_of_equals():
 
 
 def test_tokens_that_are_off_are_never_drawn_at_any_temperature():
-    logits = np.array([[0.0, samplers.OFF, 1.0]], "float32")
+    logits = np.array([[0.0, samplers.FORBIDDEN, 1.0]], "float32")
     for temperature in (0.01, 1.0, 1e6):
         for filters in (
             {},

@@ -15,7 +15,7 @@ from keras_xla.engine.generator import Generator
 from keras_xla.engine.runs import speculation
 from keras_xla.engine.runs.speculation import (
     FREE_READINGS,
-    MARGIN,
+    GAIN_OVER_PRICE,
     MOST_READINGS,
     PATIENCE,
     PATIENCE_OF_READER,
@@ -258,7 +258,7 @@ def test_a_check_has_to_be_worth_it_once_its_price_is_known():
     times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     times.took(2.0, 0, 1)
-    assert times.least == pytest.approx(MARGIN * times.price) and times.price < PRICE
+    assert times.least == pytest.approx(GAIN_OVER_PRICE * times.price) and times.price < PRICE
     before = times.price
     for _ in range(60):
         times.took(10.0, 10, 0)
@@ -538,7 +538,7 @@ def test_the_first_run_of_a_size_tells_nothing_of_its_price():
     assert times.price.tolist() == [0.5, PRICE] and times.tried == 1
     times.took(8.0, 0, 0, 2)
     assert times.price.tolist() == [0.5, 3.0] and times.tried is None and times.unmixed == 0
-    np.testing.assert_allclose(times.least, MARGIN * times.price)
+    np.testing.assert_allclose(times.least, GAIN_OVER_PRICE * times.price)
 
 
 def test_a_call_of_several_sizes_tells_something_of_each():
@@ -554,10 +554,10 @@ def test_a_call_of_several_sizes_tells_something_of_each():
 
 def test_where_few_guesses_are_too_dear_nobody_tries_more():
     times = a_second_a_run(sizes=2)
-    assert times.tried == 0 and times.least.tolist() == [0, MARGIN * PRICE]
+    assert times.tried == 0 and times.least.tolist() == [0, GAIN_OVER_PRICE * PRICE]
     times.took(20.0, 0, 2, 0)
     assert times.tried is None and times.price.tolist() == [9.0, 9.0]
-    np.testing.assert_allclose(times.least, 9.0 * MARGIN)
+    np.testing.assert_allclose(times.least, 9.0 * GAIN_OVER_PRICE)
 
 
 def test_a_size_that_is_too_dear_is_tried_again_though_the_other_is_in_use():

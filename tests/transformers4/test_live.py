@@ -8,8 +8,9 @@ import transformers
 from keras_xla import XLAGenerationLayer
 from keras_xla.models.build import parameters
 from keras_xla.models.registry import FAMILIES, load_model
-from keras_xla.models.sources.live import Follower, open_live, refresh
-from keras_xla.models.sources.transformers_tf import CLASSES
+from keras_xla.models.sources.live import Follower, refresh
+from keras_xla.models.sources.live_models import as_decoder
+from keras_xla.models.sources.transformers_tf import CLASSES, TransformersTF
 from tests.transformers4.models import PROMPTS, VARIANTS, live, shake, speech, theirs
 
 tensorflow_only = pytest.mark.skipif(
@@ -49,7 +50,7 @@ def test_tokens_are_those_of_its_own_generate_and_stay_so_when_weights_change(va
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_logits(variant):
     model, ids = live(variant), np.array([[5, 6, 7, 8]], "int32")
-    ours = load_model(open_live(model))
+    ours = load_model(TransformersTF(model))
     if not model.config.is_encoder_decoder:
         np.testing.assert_allclose(ours(ids), model(ids).logits, atol=1e-4)
     else:
@@ -61,7 +62,7 @@ def test_logits(variant):
 @tensorflow_only
 def test_all_of_gpt2_but_its_biases_is_shared():
     model = live("gpt2")
-    ours, wte = load_model(open_live(model)), model.transformer.wte.embeddings
+    ours, wte = load_model(TransformersTF(model)), model.transformer.wte.embeddings
     assert ours.embedding.values.value is wte
     assert {step.target.name for step in ours.follower._copied} == {"bias"}  # of shape (1, n) there
     wte.assign(wte * 2)
@@ -72,7 +73,7 @@ def test_all_of_gpt2_but_its_biases_is_shared():
 @pytest.mark.parametrize("variant", ["opt", "mistral", "t5", "bart"])
 def test_elsewhere_only_queries_keys_and_values_and_gates_are_copied(variant):
     model = live(variant)
-    ours = load_model(open_live(model))
+    ours = load_model(TransformersTF(model))
     names = {id(target): name for name, target in parameters(ours).items()}
     copied = {names[id(step.target)].split(".")[-2] for step in ours.follower._copied}
     assert copied <= {"qkv", "kv", "up"}
@@ -81,7 +82,7 @@ def test_elsewhere_only_queries_keys_and_values_and_gates_are_copied(variant):
 @tensorflow_only
 def test_another_dtype_is_copied():
     model = live("gpt2")
-    ours = load_model(open_live(model), dtype="bfloat16")
+    ours = load_model(TransformersTF(model), dtype="bfloat16")
     model.transformer.wte.embeddings.assign(np.full((97, 32), 0.5))
     refresh(ours)
     assert ours.embedding.values.dtype == "bfloat16"
@@ -89,7 +90,7 @@ def test_another_dtype_is_copied():
 
 
 def test_auto_is_the_dtype_of_the_live_model():
-    checkpoint = open_live(live("gpt2"))
+    checkpoint = TransformersTF(live("gpt2"))
     assert checkpoint.dtype() == "float32"
     assert load_model(checkpoint, dtype="auto").compute_dtype == "float32"
 
@@ -128,7 +129,7 @@ def changes():
 @pytest.mark.parametrize("change", changes())
 def test_every_way_to_change_a_weight_is_seen(change):
     model, apply = live("opt", num_hidden_layers=1), changes()[change]
-    ours, kernel = load_model(open_live(model)), named(model, "q_proj/kernel")
+    ours, kernel = load_model(TransformersTF(model)), named(model, "q_proj/kernel")
     for _ in range(2):  # the second time nothing else holds the old value
         before = kernel.numpy()
         apply(model, kernel)
@@ -150,7 +151,7 @@ def test_variables_that_take_the_place_of_others_are_an_error():
 
 def test_only_what_changed_is_copied_again():
     model = live("opt")
-    follower = load_model(open_live(model)).follower
+    follower = load_model(TransformersTF(model)).follower
     assert isinstance(follower, Follower) and follower.refresh() == 0
     for name in (
         "layers.0/self_attn/k_proj/kernel",
@@ -164,7 +165,7 @@ def test_only_what_changed_is_copied_again():
 def test_a_model_that_was_not_built_yet_is_built():
     model = transformers.TFGPT2LMHeadModel(live("gpt2").config)
     assert not model.built
-    ours = load_model(open_live(model))
+    ours = load_model(TransformersTF(model))
     np.testing.assert_array_equal(ours.embedding.values, model.transformer.wte.embeddings)
 
 
@@ -174,7 +175,7 @@ def test_a_model_built_inside_another_is_found_by_its_own_names():
     inner = transformers.TFGPT2LMHeadModel(live("gpt2").config, name="inner")
     ids = tf_keras.Input((None,), dtype="int32")
     tf_keras.Model(ids, inner(ids).logits, name="outer")
-    ours = load_model(open_live(inner))
+    ours = load_model(TransformersTF(inner))
     np.testing.assert_array_equal(ours.embedding.values, inner.transformer.wte.embeddings)
 
 
@@ -183,7 +184,7 @@ def test_a_model_without_a_language_model_head_is_refused():
 
     trunk = transformers.TFGPT2Model(live("gpt2").config)
     with pytest.raises(TypeError, match=r"transformers\..*TFGPT2Model.*expected.*TFGPT2LMHeadModel.*TFOPTForCausalLM"):
-        open_live(trunk)
+        as_decoder(trunk)
     dense = tf_keras.Sequential([tf_keras.layers.Dense(2, input_shape=(3,))])
     with pytest.raises(TypeError, match=r"Sequential.*TFGPT2LMHeadModel"):
-        open_live(dense)
+        as_decoder(dense)

@@ -12,14 +12,13 @@ import jax
 import keras
 import numpy as np
 
-from keras_xla.backend.execution import Execution
+from keras_xla.backend.execution import SEVERAL_STEPS, Execution
 from keras_xla.backend.jax.batches import leaves_of
 from keras_xla.backend.jax.step_loop import CannotLoop, StepLoop
 from keras_xla.backend.jax.untracked import as_lists, is_untracked, untracked
 
 GROUP_STEPS, GROUP_BYTES = 64, 2**23  # steps in one call, and the batches for them: longer steps need no loop
 READ_SECONDS = 0.1  # for which batches are read before the steps of the first of them run
-MANY = "several steps"  # what was traced, for the log
 _OFF = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs", "jax_check_tracer_leaks")  # each wants single steps
 
 
@@ -93,7 +92,7 @@ class Runner:
                 self._loops[kind] = None
             return made
         if traced := loop.traces > traces:
-            self._compiled(leaves_of(first), time.perf_counter() - start, MANY)
+            self._compiled(leaves_of(first), time.perf_counter() - start, SEVERAL_STEPS)
         wait = functools.partial(jax.block_until_ready, outputs[0])
         return Execution(outputs, len(batches), "xla", not traced, wait)
 

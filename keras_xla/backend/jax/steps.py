@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_xla.backend.data import runs_python
+from keras_xla.backend.execution import ONE_STEP
 from keras_xla.backend.jax.batches import leaves_of
 from keras_xla.backend.jax.runner import Runner
 from keras_xla.private.jax import listening
 from keras_xla.private.keras import SCANNED_STEPS
 
-ONE = "one step"  # what was traced, for the log
 predict_data = None  # Keras' own functions read the data
 
 
@@ -59,7 +59,7 @@ def watched_step(kind: str, keras_make: Callable, own: bool, saw: Callable) -> C
         with listening(lambda name: batches.compiled(name, wanted)):
             result = function(state, batches)
         if batches.compilers:
-            seen = [(ONE, leaves_of(data)) for data in batches.compilers]
+            seen = [(ONE_STEP, leaves_of(data)) for data in batches.compilers]
             saw(seen, time.perf_counter() - start, compiled=True)
         return result
 

@@ -16,8 +16,8 @@ import numpy as np
 from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Limits, copies_of, drawn_by, slots_of
-from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import Executables, RefillKey
+from keras_xla.engine.padding import Rows
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.runs.generation import Pace, StateKey, keys_on_the_way
 from keras_xla.engine.runs.refilled_generation import FILLED_PART, Completed, RefilledGeneration, filled_at_once
@@ -29,8 +29,6 @@ from keras_xla.engine.states.state_pool import StatePool
 from keras_xla.engine.warmup import FirstCall
 
 # B batch, N rows that are filled at once
-
-Rows = Sequence[np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,6 @@ class Refill:
         executables: Of these programs.
         pool: Of states.
         prompt_runner: Runs its prompts.
-        cache: Buckets of the cache.
         limits: On how many rows run at once.
     """
 
@@ -88,11 +85,10 @@ class Refill:
         executables: Executables,
         pool: StatePool,
         prompt_runner: PromptRunner,
-        cache: Buckets,
         limits: Limits,
     ):
         self._programs, self._executables, self._pool = programs, executables, pool
-        self._prompt_runner, self._cache, self._limits = prompt_runner, cache, limits
+        self._prompt_runner, self._limits = prompt_runner, limits
         self._paces: dict[RefillKey, Pace] = {}
 
     def worth_it(
@@ -105,7 +101,7 @@ class Refill:
             return None  # all end together
         copies = copies_of(options)
         longest = max(map(len, rows), default=0)
-        if not self._cache.holds(slots_of(longest, options.most_new_tokens)):
+        if not self._limits.cache.holds(slots_of(longest, options.most_new_tokens)):
             return None  # the longest prompt may not be the one with the longest answer
         size = self._limits.rows(longest, options, beside=1 / FILLED_PART)
         if len(rows) * copies < 2 * size or size < FILLED_PART:  # so few rows would need a state as large beside them
@@ -163,7 +159,7 @@ class Refill:
     def first_calls(self, asked: LongList) -> Iterator[FirstCall]:
         """Of what a list of this size needs for all its tokens, at each size of the cache on the way."""
         executable, many = self._executable(asked), filled_at_once(asked.size)
-        sizes = self._state_key(asked), self._cache, asked.longest, asked.options.most_new_tokens
+        sizes = self._state_key(asked), self._limits.cache, asked.longest, asked.options.most_new_tokens
         smaller: tuple[StateKey, ...] = ()
         for key in keys_on_the_way(*sizes):
             small = StateKey(many, key.cache)
@@ -188,7 +184,7 @@ class Refill:
 
     def _state_key(self, asked: LongList) -> StateKey:
         slots = asked.longest + min(asked.options.most_new_tokens, AHEAD)
-        return StateKey(asked.size, self._cache.fit(slots))
+        return StateKey(asked.size, self._limits.cache.fit(slots))
 
     def _executable(self, asked: LongList) -> Callable[[StateKey], RefillKey]:
         _, rooms = self._request(asked, np.zeros((asked.size,), int))
@@ -207,7 +203,7 @@ class Refill:
             slot_axes=self._programs.slot_axes,
             executables=self._executables,
             pool=self._pool,
-            caches=self._cache,
+            caches=self._limits.cache,
             key=key,
             state=state,
             request=None,

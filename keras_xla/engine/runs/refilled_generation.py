@@ -4,7 +4,7 @@ All rows write to one slot of the cache; a prompt is put before it, wherever it 
 rows move to its beginning, and it grows only if the longest of them needs that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import keras
@@ -14,12 +14,11 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.backend import DeviceState
 from keras_xla.engine.executables import RefillKey
+from keras_xla.engine.padding import Rows
 from keras_xla.engine.runs.generation import Generation
 from keras_xla.engine.search.request import Request
 
 # B batch, N rows that are filled at once, P slots of the longest prompt, T cache slots
-
-Rows = Sequence[np.ndarray]
 
 FILLED_PART = 4  # of a batch: a prompt that runs alone takes nearly as long as several
 

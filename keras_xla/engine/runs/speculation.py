@@ -23,7 +23,7 @@ PATIENCE_OF_READER = 4 * PLAIN_EVERY  # the same with an assistant, which has to
 MOST_PATIENCE = 64 * PLAIN_EVERY  # runs: what does not pay each time is tried less and less often, up to that
 LEARN_PLAIN, LEARN_CHECK = 0.5, 0.25  # how much of what a call took longer than thought is believed
 QUICKER = 0.8  # times what it should have taken is too quick to be true
-MARGIN = 1.5  # times the price: what good guesses have to bring, for a check that is just worth it brings nothing
+GAIN_OVER_PRICE = 1.5  # times the price: what good guesses have to bring, as a check just worth it brings nothing
 NEVER = -1e9  # steps saved: too few for any check
 FREE_READINGS = 1  # measured ones, of an assistant, that need not be paid for
 MOST_READINGS = 4.0  # that can be paid for at most with what earlier answers have saved
@@ -174,7 +174,7 @@ class RunTimes:
         """Tokens that good guesses have to bring a row, `[N]`; 0 for the size that is tried."""
         with self._lock:
             tried = np.arange(self.sizes) == self.tried
-            return np.where(tried, 0, MARGIN * self.price) if self._called else np.zeros(self.sizes)
+            return np.where(tried, 0, GAIN_OVER_PRICE * self.price) if self._called else np.zeros(self.sizes)
 
     def took(self, seconds: float | None, plain: int, *checked: int) -> None:
         """Learn from a call of so many runs of each kind; `seconds` are None where it compiled."""

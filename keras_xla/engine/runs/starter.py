@@ -15,7 +15,7 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import slots_of
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.executables import AdvanceKey, Executables, SpeculateKey, WholeKey
-from keras_xla.engine.padding import pad_left, pad_more
+from keras_xla.engine.padding import Rows, pad_left, pad_more
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.runs.generation import Generation, Pace, StateKey, keys_on_the_way
 from keras_xla.engine.runs.run import Guide, Run, allowed
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from keras_xla.engine.generator import Generator
 
 # B batch, L length of the prompts
-
-Rows = Sequence[np.ndarray]
 
 AHEAD = 32  # new tokens that a cache has room for from the start
 

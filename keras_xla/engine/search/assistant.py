@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_xla.engine.search.prompt_lookup import LONGEST
-from keras_xla.engine.search.samplers import OFF
+from keras_xla.engine.search.samplers import FORBIDDEN
 from keras_xla.engine.search.sampling import Sampling, SamplingState
 from keras_xla.engine.search.while_loop import run_if, while_loop
 from keras_xla.models.interface import Cache, ChunkDecoder, View
@@ -125,4 +125,4 @@ class Assistant:
         logits, cache = self._model.extend(ops.minimum(tokens, self._model.vocab_size - 1), first, view, cache)
         logits = logits[..., : self._vocab_size]
         missing = self._vocab_size - logits.shape[-1]
-        return ops.pad(logits, ((0, 0), (0, 0), (0, missing)), constant_values=OFF), cache
+        return ops.pad(logits, ((0, 0), (0, 0), (0, missing)), constant_values=FORBIDDEN), cache

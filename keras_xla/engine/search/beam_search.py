@@ -115,7 +115,7 @@ class BeamSearch:
 
         def normal(flat):
             def again():  # what is off stays off: a beam that may make no token is not to come back
-                return ops.where(flat > samplers.OFF / 2, _normalized(flat), flat)
+                return ops.where(flat > samplers.FORBIDDEN / 2, _normalized(flat), flat)
 
             return ops.cond(r.renormalize_logits, again, lambda: flat)
 
@@ -133,7 +133,7 @@ class BeamSearch:
             uniform = random.uniform_each(r.seeds, r.rows, sums.shape[1], step)
             index = ops.cast(ops.top_k(sums - ops.log(-ops.log(uniform)), self._candidates)[1], "int32")
             wanted = ops.arange(self._candidates, dtype="int32")[None] < least * self.width  # there is room for more
-            return ops.where(wanted, ops.take_along_axis(sums, index, axis=1), samplers.OFF), index
+            return ops.where(wanted, ops.take_along_axis(sums, index, axis=1), samplers.FORBIDDEN), index
 
         def best():
             logprobs, index = ops.top_k(total(normal(flat)), self._candidates)

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.search.processors import PROCESSORS, Context, Processor, is_real
-from keras_xla.engine.search.samplers import OFF
+from keras_xla.engine.search.samplers import FORBIDDEN
 
 # R rows (batch times beams), T slots, V vocabulary
 
@@ -74,7 +74,7 @@ def _processor(name: str, function: Callable) -> Processor:
                 f"logits, {tuple(scores.shape)}."
             )
         broken = ops.any(ops.isnan(processed), axis=-1, keepdims=True)
-        return ops.where(broken, np.nan, ops.maximum(processed, OFF))  # -inf is off; a NaN is all its row's
+        return ops.where(broken, np.nan, ops.maximum(processed, FORBIDDEN))  # -inf is off; a NaN is all its row's
 
     def wanted(options: GenerationOptions) -> bool:
         return options.processor_options.get(name, {}) is not None

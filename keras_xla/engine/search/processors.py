@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.search.samplers import OFF
+from keras_xla.engine.search.samplers import FORBIDDEN
 
 # R rows (batch times beams), T slots, L other places for tokens, M tokens of a source, V vocabulary, W words, S their
 # longest
@@ -137,13 +137,13 @@ def _penalize_presence(scores, context, extras):
 def _forbid_repeated_ngrams(scores, context, extras):
     """Forbid what would complete an n-gram that is there already."""
     matches = _followers(context.tokens, is_real(context), context, extras["ngram_size"])
-    return ops.where(marked(context.tokens, matches, scores.shape[-1]), OFF, scores)
+    return ops.where(marked(context.tokens, matches, scores.shape[-1]), FORBIDDEN, scores)
 
 
 def _forbid_ngrams_that_are_read(scores, context, extras):
     tokens, real = is_read(context)
     matches = _followers(tokens, real, context, extras["encoder_ngram_size"])
-    return ops.where(marked(tokens, matches, scores.shape[-1]), OFF, scores)
+    return ops.where(marked(tokens, matches, scores.shape[-1]), FORBIDDEN, scores)
 
 
 def _followers(sequence, real, context, size):
@@ -168,7 +168,7 @@ def _forbid_words(scores, context, extras):
     """Forbid the last token of each word whose others have just been made."""
     complete = _completed(context, extras["words"], extras["word_lengths"])
     last = ops.broadcast_to(extras["words"][None, :, -1], complete.shape)
-    return ops.where(marked(last, complete, scores.shape[-1]), OFF, scores)
+    return ops.where(marked(last, complete, scores.shape[-1]), FORBIDDEN, scores)
 
 
 def _completed(context, words, lengths):
@@ -186,7 +186,7 @@ def _forbid_early_end(scores, context, extras):
     prompt = context.prompt_end - context.starts  # tokens of each row
     least = ops.maximum(context.min_new_tokens, context.min_length - prompt)  # [R]
     early = context.step < least[:, None]
-    return ops.where(ops.logical_and(context.is_eos[None], early), OFF, scores)
+    return ops.where(ops.logical_and(context.is_eos[None], early), FORBIDDEN, scores)
 
 
 def _force_first(scores, context, extras):
@@ -204,7 +204,7 @@ def _force(tokens, when, scores, extras):
     may = _may_follow(scores, extras)
     if may is not None:
         when = ops.logical_and(when, ops.any(ops.logical_and(may, tokens[None]), axis=-1, keepdims=True))
-    return ops.where(when, ops.where(tokens[None], 0.0, OFF), scores)
+    return ops.where(when, ops.where(tokens[None], 0.0, FORBIDDEN), scores)
 
 
 def _favor_end(scores, context, extras):
@@ -212,23 +212,23 @@ def _favor_end(scores, context, extras):
     late = ops.cast(ops.maximum(context.step - extras["decay_start"], 0), "float32")
     grown = ops.minimum(extras["decay_factor"] ** late, 1e20)  # not infinity: sampling would find NaN behind it
     raised = scores + ops.abs(scores) * (grown - 1)
-    return ops.where(ops.logical_and(context.is_eos[None], scores > OFF / 2), raised, scores)
+    return ops.where(ops.logical_and(context.is_eos[None], scores > FORBIDDEN / 2), raised, scores)
 
 
 def _suppress(scores, context, extras):
-    return ops.where(extras["suppressed"][None], OFF, scores)
+    return ops.where(extras["suppressed"][None], FORBIDDEN, scores)
 
 
 def _suppress_first(scores, context, extras):
     """At the first step; at the second where the first is forced."""
     alone = context.starts == context.prompt_end - 1
     first = ops.cast(ops.logical_and(alone, extras["after_forced"]), "int32")[:, None]
-    return ops.where(ops.logical_and(extras["suppressed_first"][None], context.step == first), OFF, scores)
+    return ops.where(ops.logical_and(extras["suppressed_first"][None], context.step == first), FORBIDDEN, scores)
 
 
 def _allow(scores, context, extras):
     may = _may_follow(scores, extras)
-    return scores if may is None else ops.where(may, scores, OFF)
+    return scores if may is None else ops.where(may, scores, FORBIDDEN)
 
 
 def _may_follow(scores, extras):

@@ -13,7 +13,7 @@ from keras_xla.backend import float_bits
 
 # B batch, V vocabulary, C columns of a V that is folded in two
 
-OFF = np.float32(-1e30)  # a logit that is out of the question; finite, so that no NaN can come of it
+FORBIDDEN = np.float32(-1e30)  # a logit that is out of the question; finite, so that no NaN can come of it
 _COLUMNS = 256
 
 
@@ -57,7 +57,7 @@ def filter_logits(logits, filters: Filters, least=1, room: int = 1):
         return ops.cond(ops.any(wanted), lambda: ops.where(wanted, keep(x), x), lambda: x)
 
     f = filters
-    x = ops.where(logits > OFF / 2, logits / f.temperature, OFF)
+    x = ops.where(logits > FORBIDDEN / 2, logits / f.temperature, FORBIDDEN)
     x = apply(x, f.top_k > 0, lambda x: keep_top_k(x, ops.maximum(f.top_k, least)))
     x = apply(x, f.top_p < 1, lambda x: keep_top_p(x, f.top_p, least))
     x = apply(x, f.min_p > 0, lambda x: keep_min_p(x, f.min_p, likeliest(x)))
@@ -68,7 +68,7 @@ def filter_logits(logits, filters: Filters, least=1, room: int = 1):
 
 def weights(x):
     """Probabilities up to a factor: `[B, V]`, 0 where `x` is off."""
-    return ops.where(x > OFF / 2, ops.exp(x - ops.max(x, axis=-1, keepdims=True)), 0.0)
+    return ops.where(x > FORBIDDEN / 2, ops.exp(x - ops.max(x, axis=-1, keepdims=True)), 0.0)
 
 
 def keep_top_k(x, k):
@@ -87,17 +87,17 @@ def keep_typical(x, p, least=1):
     Meister et al., "Locally typical sampling", 2022.
     """
     logprobs, entropy = _logprobs(x)
-    return _keep_mass(x, ops.where(x > OFF / 2, -ops.abs(-logprobs - entropy), OFF), p, least)
+    return _keep_mass(x, ops.where(x > FORBIDDEN / 2, -ops.abs(-logprobs - entropy), FORBIDDEN), p, least)
 
 
 def keep_min_p(x, p, sure):
     """`[B, V]` with all off that are less than `p` times as likely as the most likely, but for the `sure` ones."""
-    return ops.where(ops.logical_or(weights(x) >= p, sure), x, OFF)
+    return ops.where(ops.logical_or(weights(x) >= p, sure), x, FORBIDDEN)
 
 
 def keep_above_epsilon(x, epsilon, sure):
     """`[B, V]` with all off that are less likely than `epsilon`, but for the `sure` ones (Hewitt et al., 2022)."""
-    return ops.where(ops.logical_or(_logprobs(x)[0] >= ops.log(epsilon), sure), x, OFF)
+    return ops.where(ops.logical_or(_logprobs(x)[0] >= ops.log(epsilon), sure), x, FORBIDDEN)
 
 
 def keep_above_eta(x, epsilon, sure):
@@ -107,14 +107,14 @@ def keep_above_eta(x, epsilon, sure):
     """
     logprobs, entropy = _logprobs(x)
     bound = ops.minimum(ops.log(epsilon), 0.5 * ops.log(epsilon) - entropy)
-    return ops.where(ops.logical_or(logprobs >= bound, sure), x, OFF)
+    return ops.where(ops.logical_or(logprobs >= bound, sure), x, FORBIDDEN)
 
 
 def _logprobs(x):
-    """Log-probabilities `[B, V]`, OFF where `x` is, and the entropy `[B, 1]` in nats."""
+    """Log-probabilities `[B, V]`, FORBIDDEN where `x` is, and the entropy `[B, 1]` in nats."""
     w = weights(x)
     total = ops.sum(w, axis=-1, keepdims=True)
-    logprobs = ops.where(x > OFF / 2, x - ops.max(x, axis=-1, keepdims=True) - ops.log(total), OFF)
+    logprobs = ops.where(x > FORBIDDEN / 2, x - ops.max(x, axis=-1, keepdims=True) - ops.log(total), FORBIDDEN)
     return logprobs, -ops.sum(ops.where(w > 0, logprobs, 0.0) * w, axis=-1, keepdims=True) / total
 
 
@@ -183,7 +183,7 @@ def _keep_largest(x, order, enough):
         return ops.where(enough(order >= higher), higher, threshold)
 
     least = ops.full((x.shape[0], 1), -(2**31), "int32")
-    return ops.where(order >= ops.fori_loop(0, 32, set_bit, least), x, OFF)
+    return ops.where(order >= ops.fori_loop(0, 32, set_bit, least), x, FORBIDDEN)
 
 
 def _order(x):

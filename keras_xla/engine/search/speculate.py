@@ -39,12 +39,12 @@ MOST_GAIN = 20.0  # so that a text that ends is soon known to have ended
 _BEFORE_ALL = 1e9  # tokens a step, which no kind of run makes
 LEARN, FORGET = 0.25, 0.02  # how far guesses move that, and how far each run without good ones moves it back
 UNKNOWN = -1.0  # stands where nobody has learned that yet
-FEW = 3  # the other size of a check is this part of all guesses: a third
+SMALL_CHECK_PART = 3  # the other size of a check is this part of all guesses: a third
 
 
 def sizes_of(guesses: int) -> tuple[int, ...]:
     """How many guesses a row may have checked at once, `guesses` at most: each size is a part of the executable."""
-    few = -(-guesses // FEW)
+    few = -(-guesses // SMALL_CHECK_PART)
     return (few, guesses) if few < guesses - 2 else (guesses,)
 
 

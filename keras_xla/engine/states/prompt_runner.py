@@ -1,7 +1,7 @@
 """Prompts, and what an encoder reads, on their way into a state on the device."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -14,7 +14,7 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check
 from keras_xla.engine.executables import EncodeKey, Executables, PrefillKey, RememberKey, ScoreKey
-from keras_xla.engine.padding import chunk_size, chunks, pad_left, pad_source
+from keras_xla.engine.padding import Rows, chunk_size, chunks, pad_left, pad_source
 from keras_xla.engine.programs import Programs
 from keras_xla.engine.runs.generation import StateKey
 from keras_xla.engine.states.prompt_cache import Beginning, PromptCache, SavedPrompt
@@ -23,8 +23,6 @@ from keras_xla.engine.warmup import FirstCall
 from keras_xla.models.interface import Decoder, EncoderDecoder
 
 # B batch, L length of the prompts, M length of what an encoder reads
-
-Rows = Sequence[np.ndarray]
 
 
 class PromptRunner:

@@ -114,7 +114,7 @@ class SpeechPipeline:
             raise ValueError("Received speech, but the layer has no tokenizer to write it down. Pass tokenizer=...")
         batch_size = as_integer("batch_size", batch_size, 1)
         speech, options = self._options(options, overrides, self.defaults)
-        batch_size = min(batch_size, max(self.generator.batch_buckets.sizes or (batch_size,)))
+        batch_size = min(batch_size, max(self.generator.limits.batch.sizes or (batch_size,)))
         clips = audio.clips(inputs, sampling_rate, self.features.log_mel.sampling_rate)
         transcriber = Transcriber(
             EngineSpeech(self.generator),
@@ -197,7 +197,7 @@ class SpeechPipeline:
         before = speech.condition_on_prev_tokens or speech.initial_prompt or speech.prompt_ids
         model: Any = self.generator.model
         lengths, longest = [shortest], model.max_positions // 2 + 2 if before else 0
-        caches = self.generator.cache_buckets
+        caches = self.generator.limits.cache
         while (size := caches.fit(lengths[-1] + 1)) < longest and caches.holds(size + 1):
             lengths.append(size)
         return lengths

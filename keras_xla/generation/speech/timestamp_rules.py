@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.search.processors import Processor
-from keras_xla.engine.search.samplers import OFF
+from keras_xla.engine.search.samplers import FORBIDDEN
 
 # R rows, T slots, V vocabulary: text < eos <= special tokens < first <= timestamps
 
@@ -35,7 +35,7 @@ def timestamp_rules(
         max_initial_index: Scalar int32; V for no limit.
 
     Returns:
-        `[R, V]` float32, what is forbidden at `samplers.OFF`.
+        `[R, V]` float32, what is forbidden at `samplers.FORBIDDEN`.
     """
     ids = ops.arange(scores.shape[-1], dtype="int32")[None]  # [1, V]
     timestamp = ids >= first
@@ -62,11 +62,11 @@ def timestamp_rules(
     forbidden = ops.logical_or(forbidden, ops.logical_and(begins, timestamp))
     forbidden = ops.logical_or(forbidden, ops.logical_and(ends, ids < eos))
     forbidden = ops.logical_or(forbidden, ops.logical_and(timestamp, ids < lowest))
-    scores = ops.where(forbidden, OFF, scores)
+    scores = ops.where(forbidden, FORBIDDEN, scores)
 
-    together = ops.logsumexp(ops.where(timestamp, scores, OFF), axis=-1, keepdims=True)
-    likeliest = ops.max(ops.where(timestamp, OFF, scores), axis=-1, keepdims=True)
-    return ops.where(ops.logical_and(other, together > likeliest), OFF, scores)
+    together = ops.logsumexp(ops.where(timestamp, scores, FORBIDDEN), axis=-1, keepdims=True)
+    likeliest = ops.max(ops.where(timestamp, FORBIDDEN, scores), axis=-1, keepdims=True)
+    return ops.where(ops.logical_and(other, together > likeliest), FORBIDDEN, scores)
 
 
 @dataclass(frozen=True)

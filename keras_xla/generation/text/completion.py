@@ -11,8 +11,8 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part, copies_of
 from keras_xla.engine.batches import numbers as numbers_of
 from keras_xla.engine.checks import check_assisted, check_lists, negative_prompts
-from keras_xla.engine.generator import Generator, Rows
-from keras_xla.engine.padding import pad_left
+from keras_xla.engine.generator import Generator
+from keras_xla.engine.padding import Rows, pad_left
 from keras_xla.engine.runs.run import Run, nothing
 from keras_xla.engine.runs.watch import Ended, Watch
 from keras_xla.engine.scorer import Logprobs, Scorer

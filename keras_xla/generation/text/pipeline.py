@@ -8,7 +8,8 @@ import numpy as np
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.checks import check_assisted
-from keras_xla.engine.generator import Generator, Rows
+from keras_xla.engine.generator import Generator
+from keras_xla.engine.padding import Rows
 from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.warmup import FirstCall

@@ -8,7 +8,7 @@ import numpy as np
 from keras_xla.config import CONSTRAINTS
 from keras_xla.engine.batches import numbers as numbers_of
 from keras_xla.engine.checks import check_lists, negative_prompts
-from keras_xla.engine.generator import Rows
+from keras_xla.engine.padding import Rows
 from keras_xla.generation.text import prompts
 from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.logprobs import no_arrays

@@ -11,7 +11,6 @@ from keras_xla import backend
 from keras_xla.models.convert.common import Filled, fill
 from keras_xla.models.layers.matrices import FloatMatrix, Matrix
 from keras_xla.models.sources.checkpoint import Checkpoint
-from keras_xla.models.sources.transformers_tf import CLASSES, TransformersTF, accepts
 
 
 class LiveCheckpoint(Checkpoint, Protocol):
@@ -24,30 +23,6 @@ class LiveCheckpoint(Checkpoint, Protocol):
     def transposed(self, name: str) -> Any | None:
         """The variable whose value is the transpose of `read(name)`; None if there is none."""
         ...
-
-
-def open_live(model: Any) -> LiveCheckpoint:
-    """A live model as a checkpoint.
-
-    Args:
-        model: A TensorFlow model of transformers 4, built or not: one of the classes in `CLASSES`.
-
-    Raises:
-        TypeError: for anything else.
-    """
-    if accepts(model):
-        return TransformersTF(model)
-    known = ", ".join(name for names in CLASSES.values() for name in names)
-    kind = type(model)
-    hint = ""
-    if any(base.__module__.startswith("torch.") for base in kind.__mro__):
-        hint = " For a PyTorch model: model.save_pretrained(folder), then XLAGenerationLayer.from_pretrained(folder)."
-    raise TypeError(
-        f"Received a {kind.__module__}.{kind.__name__} as the model; expected a live TensorFlow model of "
-        f"transformers 4 with a language model head ({known}; pip install 'keras-xla[transformers4]' brings those "
-        "classes), or a model that implements "
-        f"keras_xla.models.interface.Decoder. For a checkpoint use XLAGenerationLayer.from_pretrained.{hint}"
-    )
 
 
 class Follower:

@@ -12,8 +12,8 @@ from keras_xla.models.recompute import Recompute
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.keras_hub.task import is_task, open_task
 from keras_xla.models.sources.keras_hub.tokenizer import options_of_task, tokenizer_of_task
-from keras_xla.models.sources.live import SameWeights, open_live
-from keras_xla.models.sources.transformers_tf import CLASSES, accepts
+from keras_xla.models.sources.live import SameWeights
+from keras_xla.models.sources.transformers_tf import CLASSES, TransformersTF, accepts
 from keras_xla.models.transformer import Transformer
 
 _DATA = ("vocab_size", "max_positions", "variables")
@@ -39,7 +39,7 @@ def as_decoder(model: Any, quantization: str | None = None) -> Decoder | Encoder
     """
     check_quantization(quantization)
     if accepts(model):
-        live: Any = load_model(open_live(model), quantization=quantization)
+        live: Any = load_model(TransformersTF(model), quantization=quantization)
         live.same_weights = SameWeights(model)
         return live
     decoder: Any = open_task(model, quantization) if is_task(model) else _as_it_is(model)
@@ -89,7 +89,7 @@ def options_of(model: Any) -> dict[str, Any]:
     """The generation options that come with a model, by their Hugging Face names."""
     if is_task(model):
         return options_of_task(model)
-    return open_live(model).generation_config if accepts(model) else {}
+    return TransformersTF(model).generation_config if accepts(model) else {}
 
 
 def _implements_protocol(model: Any) -> bool:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from keras_xla.backend.compile_log import CompileEvent
 from keras_xla.training.reports.table import milliseconds
 
-KINDS = ("train", "test", "predict")
-MANY = 12  # different batches that are told one by one
+STEP_KINDS = ("train", "test", "predict")
+MOST_LISTED = 12  # different batches that are told one by one
 ADVICE = "keras_xla.bucket_lengths(data) pads batches to a few lengths."
 
 
@@ -145,7 +145,7 @@ class Journal:
     def decided(self, decision: Decision) -> None:
         """Take note of a decision; where hardly two batches are alike, only of the first that run plainly."""
         self.shapes[decision.kind] = self.shapes.get(decision.kind, 0) + 1
-        if self.shapes[decision.kind] <= MANY or decision.way != "graph":
+        if self.shapes[decision.kind] <= MOST_LISTED or decision.way != "graph":
             self.decisions.append(decision)
 
     def ran(self, kind: str, way: str, steps: int, seconds: float) -> None:

@@ -3,11 +3,12 @@
 import threading
 
 from keras_xla.backend.compile_log import record
+from keras_xla.backend.execution import ONE_STEP, SEVERAL_STEPS
 from keras_xla.backend.signature import Signature, describe, describe_change
-from keras_xla.training.reports.journal import ADVICE, MANY, Journal
+from keras_xla.training.reports.journal import ADVICE, MOST_LISTED, Journal
 from keras_xla.troubleshooting import warn
 
-STEPS_AT_A_TIME = {"one step", "several steps"}  # executables on JAX
+STEPS_AT_A_TIME = {ONE_STEP, SEVERAL_STEPS}  # executables on JAX
 
 
 class Ledger:
@@ -43,7 +44,7 @@ class Ledger:
             event = record(self._name, self._kind, describe(signature), cause, seconds / len(new))
             self._journal.compiled(event)
             self._events += 1
-            if self._events == MANY + 1:
+            if self._events == MOST_LISTED + 1:
                 warn(
                     f"{self._name} has been compiled {self._events} times, each for batches of other shapes, the last "
                     f"because of {cause}. {ADVICE}"

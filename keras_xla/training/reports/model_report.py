@@ -9,7 +9,7 @@ import keras
 from keras_xla import backend
 from keras_xla.backend.keras2 import require_model
 from keras_xla.training.attach import Attachment, attachment_of
-from keras_xla.training.reports.journal import ADVICE, KINDS, MANY, Compilation, Decision, Snapshot
+from keras_xla.training.reports.journal import ADVICE, MOST_LISTED, STEP_KINDS, Compilation, Decision, Snapshot
 from keras_xla.training.reports.table import hanging, milliseconds, table
 from keras_xla.troubleshooting import explained
 
@@ -37,7 +37,7 @@ class ModelReport:
         """Kinds of steps that Keras' own function runs: they were compiled, but neither decided about nor timed."""
         compiled = {compilation.event.kind for compilation in self.history.compilations}
         known = {decision.kind for decision in self.history.decisions} | {kind for kind, _ in self.history.tallies}
-        return tuple(kind for kind in KINDS if kind in compiled - known)
+        return tuple(kind for kind in STEP_KINDS if kind in compiled - known)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as dictionaries, lists, strings and numbers, ready for JSON.
@@ -83,7 +83,7 @@ class ModelReport:
         header = ("step", "way", *(f"{way} ms" for way in ways), "seconds", "why, and for which batches")
         parts = ["decided\n" + table(header, rows, range(2, 3 + len(ways)))]
         for kind, count in self.history.shapes.items():
-            if count > MANY:
+            if count > MOST_LISTED:
                 told = f"{count} different batches, not all of them listed; XLA is for few that come often. {ADVICE}"
                 parts.append(hanging(f"{kind}  ", told))
         return "\n".join(parts)
@@ -169,7 +169,7 @@ def snapshot_dict(history: Snapshot) -> dict[str, Any]:
             },
             "compilations": [_compilation_dict(c, history) for c in history.compilations if c.event.kind == kind],
         }
-        for kind in KINDS
+        for kind in STEP_KINDS
     }
 
 
@@ -197,4 +197,4 @@ def _compilation_dict(compilation: Compilation, history: Snapshot) -> dict[str, 
 
 
 def _sorted(items, kind_of) -> list:
-    return sorted(items, key=lambda item: KINDS.index(kind_of(item)))
+    return sorted(items, key=lambda item: STEP_KINDS.index(kind_of(item)))

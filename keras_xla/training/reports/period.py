@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from keras_xla.training.reports.journal import KINDS, Journal, Snapshot, Tally
+from keras_xla.training.reports.journal import STEP_KINDS, Journal, Snapshot, Tally
 from keras_xla.training.reports.model_report import snapshot_dict
 from keras_xla.training.reports.table import hanging, milliseconds
 
@@ -49,7 +49,7 @@ class Period:
             f"{self.call}/clock_ms_per_step": self.milliseconds,
             "peak_memory_mib": self.peak_memory,
         }
-        for kind in KINDS:
+        for kind in STEP_KINDS:
             tallies = [tally for (other, _), tally in self.history.tallies.items() if other == kind]
             if tallies:
                 values[f"{kind}/ms_per_step"] = sum(tallies, Tally()).milliseconds

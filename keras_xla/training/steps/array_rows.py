@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_xla.backend.row_numbers import MOST_OWNERS, numbered
 
-SIZES = int, np.int32, np.int64  # types of numbers of rows that Keras takes for a batch
+BATCH_SIZE_TYPES = int, np.int32, np.int64  # types of numbers of rows that Keras takes for a batch
 _OWNERS = itertools.count(1)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_xla.backend.steps import is_distributed
 from keras_xla.training.session import Session, capped, flat, has_own, watched
-from keras_xla.training.steps.array_rows import SIZES, array_rows
+from keras_xla.training.steps.array_rows import BATCH_SIZE_TYPES, array_rows
 from keras_xla.training.steps.last_batch import filled_up
 from keras_xla.training.steps.rowwise import rowwise_in_inference
 
@@ -29,7 +29,8 @@ def fill_last_batch(model: keras.Model, given: dict[str, Any]) -> int | None:
         return None
     if not model.jit_compile or "predict_step" in vars(model):  # a step of the user's own may mix rows
         return None
-    if not isinstance(size, SIZES) or watched(given["callbacks"], "predict"):  # Keras says what is wrong with a size
+    # Keras says what is wrong with a size.
+    if not isinstance(size, BATCH_SIZE_TYPES) or watched(given["callbacks"], "predict"):
         return None
     if _is_read_later(given):
         return None

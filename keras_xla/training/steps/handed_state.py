@@ -8,12 +8,10 @@ import keras
 
 from keras_xla.backend.keras2 import steps_per_execution
 from keras_xla.backend.steps import make_state_runner
-from keras_xla.private.keras import flat_layers, takes_single_batches
+from keras_xla.private.keras import layers_if_known, takes_single_batches
 from keras_xla.private.names import otherwise
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.steps.last_batch import filling
-
-_layers = otherwise(())(flat_layers)
 
 
 @otherwise(False)
@@ -23,7 +21,7 @@ def hands_over_state(model: keras.Model, kind: str) -> bool:
     Not where a layer says that XLA cannot compile it, or the model is compiled without XLA: Keras runs all Python of
     such a step every time, so no loop may.
     """
-    if not model.jit_compile or not all(getattr(layer, "supports_jit", True) for layer in _layers(model)):
+    if not model.jit_compile or not all(getattr(layer, "supports_jit", True) for layer in layers_if_known(model)):
         return False
     nnx = getattr(keras.config, "is_nnx_enabled", lambda: False)()  # state in the variables of flax
     return make_state_runner is not None and kind != "predict" and not nnx and takes_single_batches(model)
@@ -36,5 +34,5 @@ def state_runner(model: keras.Model, kind: str, make: Callable[[], Callable], le
     """
     fill = filling(model, kind)  # before Keras' function is made of the step
     step, steps = getattr(model, f"{kind}_step"), steps_per_execution(model)
-    layers = functools.partial(_layers, model)
+    layers = functools.partial(layers_if_known, model)
     return make_state_runner(step, make(), fill, ledger.compiled, steps, layers)

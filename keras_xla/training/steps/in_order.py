@@ -17,7 +17,7 @@ from keras_xla.private.keras import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER,
 from keras_xla.private.names import otherwise
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
-from keras_xla.training.steps.array_rows import SIZES, ArrayRows, array_rows
+from keras_xla.training.steps.array_rows import BATCH_SIZE_TYPES, ArrayRows, array_rows
 from keras_xla.training.steps.predict_groups import next_count
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction, run_batch
 
@@ -100,7 +100,7 @@ def batches_in_order(
     if given["steps"] is not None or not session.ahead:
         return None
     size = given["batch_size"] or 32
-    if not isinstance(size, SIZES) or size < 0:  # Keras says what is wrong with it
+    if not isinstance(size, BATCH_SIZE_TYPES) or size < 0:  # Keras says what is wrong with it
         return None
     inside = CACHED_EVALUATION in extra  # of fit, which has made row numbers of its validation data
     if extra and not inside:

@@ -12,7 +12,7 @@ from keras import ops
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 
 from keras_xla import backend
-from keras_xla.engine.search.samplers import OFF
+from keras_xla.engine.search.samplers import FORBIDDEN
 from keras_xla.generation.speech.timestamp_rules import timestamp_rules
 
 TEXT, EOS, NO_TIMESTAMPS, FIRST, VOCAB = 6, 6, 8, 9, 16
@@ -30,7 +30,7 @@ def theirs(scores, made, max_initial):
     prompt = [7, 7, 7]
     rules = WhisperTimeStampLogitsProcessor(config, begin_index=len(prompt))
     ids = torch.tensor([[*prompt, *row] for row in made])
-    return np.maximum(rules(ids, torch.tensor(scores)).numpy(), OFF)
+    return np.maximum(rules(ids, torch.tensor(scores)).numpy(), FORBIDDEN)
 
 
 def arguments(scores, made, max_initial):
@@ -77,7 +77,7 @@ def test_the_rules_are_the_references(made, seed, spread, top):
 def allowed(made, scores=None, max_initial=None):
     """The ids left for one row; with even scores, all that the grammar allows of the likelier kind."""
     scores = np.zeros((1, VOCAB), "float32") if scores is None else scores
-    return set(np.flatnonzero(ours(scores, [made], max_initial)[0] > OFF / 2).tolist())
+    return set(np.flatnonzero(ours(scores, [made], max_initial)[0] > FORBIDDEN / 2).tolist())
 
 
 TIMES, WORDS = set(range(FIRST, VOCAB)), set(range(TEXT))

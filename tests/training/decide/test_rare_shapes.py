@@ -9,7 +9,7 @@ import pytest
 from keras_xla.training.compile import compile
 from keras_xla.training.decide import policy
 from keras_xla.training.decide.rare_shapes import BATCHES_BEFORE_A_LOOK, MOST_RARE_SHAPES, RareShapes
-from keras_xla.training.reports.journal import MANY
+from keras_xla.training.reports.journal import MOST_LISTED
 from keras_xla.training.reports.model_report import model_report
 from tests.training.helpers import Log
 
@@ -100,10 +100,10 @@ def test_data_of_three_lengths_come_to_run_in_three_executables(monkeypatch):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="on JAX Keras compiles every shape")
 def test_data_of_many_lengths_are_reported():
     model = compile(text_model(), "sgd", "mse")
-    model.predict(Lengths(range(1, 2 * MANY)), verbose=0)
+    model.predict(Lengths(range(1, 2 * MOST_LISTED)), verbose=0)
     report = model_report(model)
-    assert len(report.history.decisions) == MANY
-    assert report.to_dict()["predict"]["different_batches"] == 2 * MANY - 1
+    assert len(report.history.decisions) == MOST_LISTED
+    assert report.to_dict()["predict"]["different_batches"] == 2 * MOST_LISTED - 1
     assert "bucket_lengths" in " ".join(str(report).split())
 
 
@@ -112,7 +112,7 @@ def test_many_compilations_are_warned_of_once():
     model = compile(text_model(), "sgd", "mse", jit_compile=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model.fit(Lengths(range(1, MANY + 4)), shuffle=False, verbose=0)
+        model.fit(Lengths(range(1, MOST_LISTED + 4)), shuffle=False, verbose=0)
     (told,) = [str(each.message) for each in caught if "bucket_lengths" in str(each.message)]
-    assert f"of_any_length.train_step has been compiled {MANY + 1} times" in told
+    assert f"of_any_length.train_step has been compiled {MOST_LISTED + 1} times" in told
     assert "(8, 12)" in told and "(8, 13)" in told

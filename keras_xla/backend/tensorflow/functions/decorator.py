@@ -13,16 +13,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.functions.watch import Plain, Watch
+from keras_xla.backend.tensorflow.functions.watch import Watch
 from keras_xla.backend.tensorflow.graphs.operations import is_user_file
 from keras_xla.private.names import otherwise
-from keras_xla.private.tensorflow import may_be_recorded
+from keras_xla.private.tensorflow import Function, may_be_recorded
 
 _PLAIN: Callable = tf.function
 _POLICY_OF: list[Callable] = []  # one while functions are replaced
 
 
-class WatchedFunction(Plain):
+class WatchedFunction(Function):
     """A `tf.function` without `jit_compile`, decorated while functions were replaced.
 
     TensorFlow makes one more of them for each instance of a class with a decorated method.
@@ -34,7 +34,7 @@ class WatchedFunction(Plain):
         super().__init__(python_function, *args, **kwargs)
         self._watch = _watch_of(python_function)
 
-    @functools.wraps(Plain.__call__)  # for autograph, which converts what is not TensorFlow's
+    @functools.wraps(Function.__call__)  # for autograph, which converts what is not TensorFlow's
     def __call__(self, *args, **kwargs):
         watch = self._watch
         if watch is None or watch.resting or not _POLICY_OF or not _outermost():
@@ -76,7 +76,7 @@ def function(*args, **kwargs):
 
 
 def _adopt(made: Any) -> Any:
-    if type(made) is Plain and _is_user_function(made.python_function):
+    if type(made) is Function and _is_user_function(made.python_function):
         made.__class__ = WatchedFunction
         made._watch = _watch_of(made.python_function)
     return made

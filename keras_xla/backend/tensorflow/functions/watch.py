@@ -25,9 +25,8 @@ from keras_xla.backend.tensorflow.partial.split import redrawn, runs_in_parts, s
 from keras_xla.backend.tensorflow.runner.executable import message_of
 from keras_xla.backend.tensorflow.runner.trace import Traced
 from keras_xla.backend.tensorflow.runner.trial import clocked, copies_of
-from keras_xla.private.tensorflow import call_with, captures, flat_arguments
+from keras_xla.private.tensorflow import Function, call_with, captures, flat_arguments
 
-Plain = type(tf.function(lambda: None))
 SAMPLES = 3  # timed calls in each way
 MOST_SHAPES = 32  # of arguments; a function with more is not for XLA
 # Without a seed, which refuses a function, nobody can tell how often these have drawn.
@@ -51,7 +50,7 @@ class Watch:
 
     def call(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Run a call that comes from outside of every graph."""
-        plain = functools.partial(Plain.__call__, function, *args, **kwargs)
+        plain = functools.partial(Function.__call__, function, *args, **kwargs)
         if self._policy is None:
             self._policy, self._thread = self._make_policy(), threading.get_ident()
         if threading.get_ident() != self._thread:
