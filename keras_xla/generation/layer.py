@@ -12,6 +12,7 @@ import numpy as np
 from keras_xla import backend
 from keras_xla.config.values import as_integers
 from keras_xla.engine.generator import CACHE_BYTES
+from keras_xla.engine.search.own_processors import as_functions
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.warmup import silent
 from keras_xla.generation.compiled import SavedExecutables
@@ -55,10 +56,10 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         cache_buckets: Sizes of the cache in tokens (ints), of a prompt and its completion, this once for each beam;
             powers of two from 128 by default. A full cache moves to the next, and what attention costs grows with it.
         source_buckets: For an encoder-decoder, lengths to pad what it reads to; powers of two from 32 by default.
-        logits_processors: Functions `(tokens, logits, step) -> logits` of `keras.ops`, compiled in behind all others
-            and before the temperature. `tokens (rows, slots)` int32 are prompts and completions, -1 elsewhere;
-            `logits (rows, vocab_size)` float32, for beams log-probabilities; `step (rows, 1)` int32 is 0 for the first
-            new token. Keyword-only arguments are tensors like their defaults; `processor_options` changes them.
+        logits_processors: Functions `(tokens, logits, step) -> logits` of `keras.ops`, compiled in behind all others,
+            before the mask of a grammar and the temperature. `tokens (rows, slots)` int32 are prompts and completions,
+            -1 elsewhere; `logits (rows, vocab_size)` float32, for beams log-probabilities; `step (rows, 1)` int32 is 0
+            for the first new token. Keyword-only arguments are tensors like their defaults, see `processor_options`.
         cache_bytes: The most bytes that the caches of prompts which run at once may take, 2 GiB by default. It holds
             for decoder-only models; one prompt may take more, and an assistant's cache comes on top. More prompts, and
             more than 64 or the largest batch bucket, run in several batches, those of like length together. All that
@@ -120,7 +121,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         batch_buckets: Sequence[int] | None = None,
         cache_buckets: Sequence[int] | None = None,
         source_buckets: Sequence[int] | None = None,
-        logits_processors: Sequence[Callable] = (),
+        logits_processors: Sequence[Callable] | None = (),
         cache_bytes: int = CACHE_BYTES,
         on_recompile: str = "log",
         quantization: str | None = None,
@@ -148,7 +149,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         self._allow_non_tensor_positional_args = True
         self._buckets = dict(batch_buckets=batch_buckets, cache_buckets=cache_buckets, source_buckets=source_buckets)
         self._stored, self._cache_bytes = stored if asked.tokens else None, cache_bytes
-        self._processors = tuple(logits_processors)
+        self._processors = as_functions(logits_processors)
         self._generate_with(decoder, asked.tokens, asked.speech, on_recompile, return_prompt)
         self.built = True
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import keras
 
-from keras_xla.engine.search.own_processors import own_processors
+from keras_xla.engine.search.own_processors import as_functions, own_processors
 from keras_xla.generation.compiled import prepare
 from keras_xla.generation.defaults import known_options, resolve, stored_options
 from keras_xla.generation.progress import Progress
@@ -75,7 +75,8 @@ class FromPretrained(keras.layers.Layer):
         stored = kwargs.pop("generation_config", None)
         stored = known_options(stored_options(checkpoint, found) if stored is None else stored, checkpoint.path, speech)
         # Options are checked before the weights are read, which can take a while.
-        own_processors(kwargs.get("logits_processors", ()))
+        kwargs["logits_processors"] = as_functions(kwargs.get("logits_processors"))
+        own_processors(kwargs["logits_processors"])
         own = set(inspect.signature(cls.__init__).parameters) - {"max_new_tokens"}
         resolve(stored, {n: v for n, v in kwargs.items() if n not in own and v is not None}, has_encoder, speech)
         model = load_model(checkpoint, dtype, quantization, _progress(verbose))

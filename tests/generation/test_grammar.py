@@ -1,5 +1,6 @@
 """Answers follow their JSON schema, regular expression or grammar, whatever the model would say."""
 
+import copy
 import functools
 import json
 import re
@@ -9,7 +10,9 @@ import jsonschema
 import llguidance
 import numpy as np
 import pytest
+from keras import ops
 from llguidance import hf
+from tokenizers import decoders
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.generation.text.grammar import GrammarGuide, Grammars
@@ -136,6 +139,36 @@ def test_a_token_that_is_forced_gives_way(layer, checkpoint):
     first, second, third = bart.generate(["abc", "de", "f"], regex=["[a-c]{3}", "x", None])
     assert re.fullmatch("[a-c]{3}", first) and second == "x"
     assert third == bart.generate(["f"])[0]
+
+
+def smoothed(tokens, logits, step):
+    """A mixture with equal probabilities for all tokens."""
+    probabilities = ops.softmax(logits)
+    return ops.log(0.5 * probabilities + 0.5 / probabilities.shape[-1])
+
+
+def test_a_rule_of_the_users_own_does_not_allow_what_the_grammar_forbids(model):
+    options = dict(max_new_tokens=20, eos_token_id=2, pad_token_id=0, generation_config={}, cache_buckets=(256,))
+    layer = XLAGenerationLayer(model, letters(), logits_processors=[smoothed], **options)
+    texts = layer.generate(["a"] * 4, regex="[a-c]{12}", do_sample=True, seed=1)
+    assert all(re.fullmatch("[a-c]{12}", text) for text in texts)
+
+
+def test_a_tokenizer_may_have_more_tokens_than_the_model(model):
+    tokenizer = copy.deepcopy(letters())
+    tokenizer.add_tokens([f"<more {i}>" for i in range(100)])
+    layer = XLAGenerationLayer(model, tokenizer, max_new_tokens=12, eos_token_id=2, pad_token_id=0)
+    assert len(tokenizer) > model.vocab_size
+    assert re.fullmatch(REGEXES[0], layer.generate(["a"], regex=REGEXES[0])[0])
+
+
+def test_tokens_that_are_not_made_of_bytes_are_refused(model):
+    tokenizer = copy.deepcopy(letters())
+    tokenizer.backend_tokenizer.decoder = decoders.Metaspace()  # as T5's
+    layer = XLAGenerationLayer(model, tokenizer, max_new_tokens=12, eos_token_id=2, pad_token_id=0)
+    with pytest.raises(ValueError, match=r"whose tokens llguidance cannot read as bytes: .* T5 and mBART have none"):
+        layer.generate(["a"], regex="a")
+    assert layer.trace_count == 0
 
 
 def test_streams_and_ids_follow_too(layer):

@@ -126,6 +126,25 @@ def test_bad_functions(model, functions, error, text):
         layer_of(model, *functions)
 
 
+def test_a_generator_of_functions_is_read_once(model, checkpoint):
+    plain = layer_of(model).generate(ROWS)["sequences"]
+    expected = layer_of(model, third_is_five).generate(ROWS)["sequences"]
+    given = dict(max_new_tokens=NEW, generation_config={}, pad_token_id=0, cache_buckets=(32,))
+    made = XLAGenerationLayer.from_pretrained(
+        checkpoint(VARIANT), logits_processors=(each for each in [third_is_five]), verbose=0, **given
+    )
+    np.testing.assert_array_equal(made.generate(ROWS)["sequences"], expected)
+    assert (plain != expected).any()
+    none = XLAGenerationLayer(model, logits_processors=None, **given)
+    np.testing.assert_array_equal(none.generate(ROWS)["sequences"], plain)
+
+
+@pytest.mark.parametrize("given", [third_is_five, "third_is_five", 3], ids=["function", "name", "number"])
+def test_processors_come_in_a_list(model, given):
+    with pytest.raises(TypeError, match=r"Received logits_processors=.*; expected a list of functions"):
+        XLAGenerationLayer(model, max_new_tokens=NEW, logits_processors=given)
+
+
 def no_number(tokens, logits, step):
     bad = ops.logical_and(ops.any(tokens == 5, axis=1, keepdims=True), step == 1)
     return ops.where(bad, ops.log(-ops.ones_like(logits)), logits)
@@ -155,6 +174,8 @@ def test_a_processor_that_changes_the_shape(model):
     ("given", "error", "text"),
     [
         ({"biass": {}}, ValueError, "the layer's logits_processors: bias, not_twice"),
+        ({bias: {}}, ValueError, "Received processor_options for <function bias"),
+        ({"bias": {"value": 1, 3: 4}}, ValueError, "Received value, 3 for the logits processor 'bias'"),
         ({"bias": {"value": 1}}, ValueError, "its tensors: values, strength"),
         ({"bias": {"values": np.zeros(3)}}, ValueError, r"shape \(3,\)"),
         ({"bias": 3}, TypeError, "processor_options"),

@@ -1,7 +1,8 @@
 """A user's own function on logits as a processor: compiled in, its tensors arguments of the executable."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,17 @@ RESERVED = ("timestamps",)  # the name of Whisper's rules
 
 class OwnProcessor(Processor):
     """One of `own_processors`."""
+
+
+def as_functions(given: Iterable[Callable] | None) -> tuple[Callable, ...]:
+    """What a user passed as `logits_processors`; None is none.
+
+    Raises:
+        TypeError: for one function by itself, and for what holds none.
+    """
+    if isinstance(given, str) or not isinstance(given, (Iterable, types.NoneType)):
+        raise TypeError(f"Received logits_processors={given!r}; expected a list of functions (tokens, logits, step).")
+    return tuple(given or ())
 
 
 def own_processors(functions: Sequence[Callable]) -> dict[str, Processor]:
@@ -44,7 +56,7 @@ def check_processor_options(processors: Mapping[str, Processor], options: Genera
         ValueError: naming what there is.
     """
     own = [name for name, processor in processors.items() if isinstance(processor, OwnProcessor)]
-    if unknown := ", ".join(name for name in options.processor_options if name not in own):
+    if unknown := ", ".join(str(name) for name in options.processor_options if name not in own):
         known = ", ".join(own) or "none"
         raise ValueError(f"Received processor_options for {unknown}; the layer's logits_processors: {known}.")
     for name in options.processor_options:
@@ -56,7 +68,7 @@ def _processor(name: str, function: Callable) -> Processor:
 
     def tensors(options: GenerationOptions, vocab_size: int) -> list[np.ndarray]:
         given = options.processor_options.get(name) or {}
-        if unknown := sorted(set(given) - set(defaults)):
+        if unknown := [str(key) for key in given if key not in defaults]:
             raise ValueError(
                 f"Received {', '.join(unknown)} for the logits processor {name!r}; its tensors: "
                 f"{', '.join(defaults) or 'none'}."

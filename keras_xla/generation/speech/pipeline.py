@@ -59,6 +59,7 @@ def generator_for(
         refresh=functools.partial(refresh, model),
     )
     processors = {**PROCESSORS, **own_processors(logits_processors)}
+    processors["allowed"] = processors.pop("allowed")  # the last: what a grammar forbids, no rule of a user's allows
     if tokens is None:
         return Generator(model, **kwargs, processors=processors)
     limits = (tokens.no_timestamps, tokens.eos, tokens.max_initial_timestamp_index)

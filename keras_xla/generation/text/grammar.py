@@ -26,6 +26,7 @@ class Grammars:
     Raises:
         ImportError: without the package llguidance.
         TypeError: for another tokenizer.
+        ValueError: for one whose tokens are not made of bytes.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos: tuple[int, ...]):
@@ -44,7 +45,16 @@ class Grammars:
         from llguidance import hf
 
         self._llguidance, self._words = llguidance, -(-vocab_size // 32)
-        self._tokenizer = hf.from_tokenizer(tokenizer, n_vocab=vocab_size, eos_token=list(eos) or None)
+        # A tokenizer may have tokens that the model has not: they are cut off from what may follow.
+        size = max(vocab_size, 1 + max(tokenizer.get_vocab().values(), default=0))
+        try:
+            self._tokenizer = hf.from_tokenizer(tokenizer, n_vocab=size, eos_token=list(eos) or None)
+        except ValueError as error:
+            raise ValueError(
+                f"Received a {type(tokenizer).__name__} for json_schema, regex or grammar, whose tokens llguidance "
+                f"cannot read as bytes: {error}. Expected a tokenizer with tokens of bytes, such as those of GPT-2, "
+                "OPT, Llama and BART; those of T5 and mBART have none."
+            ) from error
         self._matchers: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
     def guide(self, kind: str, value: Any) -> "GrammarGuide":
