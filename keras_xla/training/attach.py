@@ -127,13 +127,12 @@ class Attachment:
             return method(*args, **kwargs)  # which says so
         callbacks = bound.arguments.get("callbacks")
         self._switch(callbacks)
-        if self.jit_compile is False:
+        if self.jit_compile is False and not are_numbers(bound.arguments.get("x")):  # which a `fit` made before
             return method(*args, **kwargs)
         with self._begun(self._session(kind, bound.arguments)) as session:
             known = all(hasattr(each, "set_model") for each in flat(callbacks))  # else Keras says what is wrong
-            told = known and not is_list(
-                callbacks
-            )  # a CallbackList calls its own callbacks, maybe a session among them
+            # A CallbackList calls its own callbacks, maybe a session among them.
+            told = known and not is_list(callbacks)
             if told:
                 bound.arguments["callbacks"] = [*flat(callbacks), session]
             if old:

@@ -36,6 +36,17 @@ def test_tokens_of_every_family_stay_the_same(checkpoint, variant):
     assert runs_of(layer, ROWS, prompt_lookup_num_tokens=4)[1] > 0
 
 
+@pytest.mark.quick_on_jax
+def test_a_source_may_have_tokens_that_the_decoder_has_not(checkpoint):
+    """They are guessed, as they stand behind the first tokens of the answer, and are wrong."""
+    layer = layer_of(
+        checkpoint, "marian-two-vocabularies", decoder_start_token_id=3, forced_bos_token_id=7, max_new_tokens=12
+    )
+    sources = [[3, 7, 110, 119, 112, 2], [3, 7, 5, 118, 2]]
+    assert layer.model.vocab_size < 110
+    same(layer.generate(sources, prompt_lookup_num_tokens=4), layer.generate(sources))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("guesses", [5, 20])
 def test_int8_too(checkpoint, guesses):
@@ -204,3 +215,13 @@ def test_a_checkpoint_does_not_switch_guesses_on(checkpoint, recwarn):
 def test_what_guesses_do_not_go_with_is_refused(layer, options, text):
     with pytest.raises(ValueError, match=text):
         layer.generate("abc", **{"prompt_lookup_num_tokens": 4, **options})
+
+
+def test_a_prompt_that_was_kept_by_guesses_brings_no_larger_cache(checkpoint):
+    """Nothing was warmed up for plain calls at that size."""
+    layer = layer_of(checkpoint, "llama-tied-gqa", on_recompile="raise", max_new_tokens=8)
+    layer.warmup(1, 60, prompt_lookup_num_tokens=4)
+    layer.warmup(1, 12)
+    row = [5 + i % 40 for i in range(60)]
+    layer.generate([row], reuse_prompt=True, prompt_lookup_num_tokens=4)
+    same(layer.generate([row[:12]], reuse_prompt=True), layer.generate([row[:12]]))

@@ -83,7 +83,8 @@ class Assistant:
             guessed = ops.slice_update(guessed, (0, i), chosen)
 
             def run(now):
-                logits, cache = self._extend(chosen, last + 1 + i, now[1])
+                slots = ops.minimum(last + 1 + i, self._slots - 1)  # rows that have ended go on, too
+                logits, cache = self._extend(chosen, slots, now[1])
                 return logits[:, 0], cache
 
             scores, cache = run_if(i + 1 < count, run, (scores, cache))

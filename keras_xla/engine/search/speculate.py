@@ -237,7 +237,9 @@ class _Loop:
 
         def run(guesses, carry):
             scores, cache = carry
-            tokens = ops.concatenate([now.chosen, guessed[:, :guesses]], axis=1)
+            # A source may have tokens that the decoder has not: whatever stands for them is a wrong guess.
+            known = ops.minimum(guessed[:, :guesses], self._model.vocab_size - 1)
+            tokens = ops.concatenate([now.chosen, known], axis=1)
             made, cache = self._scores(tokens, now.state, cache)
             return ops.slice_update(scores, (0, 0, 0), made), cache
 

@@ -164,9 +164,11 @@ class PromptRunner:
         self._executables(_remember_key(key, sources), state, *sources, weights=weights)
 
     def _begun(self, key: StateKey, begun: Beginning) -> tuple[StateKey, DeviceState, int]:
-        """A state with the beginnings of the prompts in it, and at least the room that `key` has."""
+        """A state with the beginnings of the prompts in it, and the room that `key` has."""
         kept = begun.kept
-        if begun.free and begun.still and kept.key.cache >= key.cache and kept.key.assistant == key.assistant:
+        # A larger cache would need executables that nobody warmed up for prompts of this length.
+        same = kept.key.cache == key.cache and kept.key.assistant == key.assistant
+        if begun.free and begun.still and same:
             return kept.key, kept.state, begun.slots
         state = self._pool.take(key)
         state.copy_rows("cache", kept.state, self._programs.slot_axes, begun.rows, begun.shifts, kept.key.batch)
