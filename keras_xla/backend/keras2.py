@@ -10,6 +10,7 @@ from keras_xla import backend
 from keras_xla.private import tf_keras
 from keras_xla.private.tf_keras import AnyKeras as AnyKeras
 from keras_xla.private.tf_keras import is_model as is_keras2
+from keras_xla.private.tf_keras import untimed as untimed
 
 
 def require_model(who: str, model: Any) -> None:
@@ -50,7 +51,12 @@ def step_of(model: Any, kind: str) -> Callable:
 
 def steps_per_execution(model: Any) -> int:
     """How many batches each call of a step function is for."""
-    return tf_keras.steps_per_execution(model) if is_keras2(model) else int(model.steps_per_execution or 1)
+    return 1 if is_keras2(model) else int(model.steps_per_execution or 1)  # Keras 2 runs several itself
+
+
+def loops_over_steps(model: Any) -> bool:
+    """Whether a function of Keras 2 runs several batches in each call: how many, Keras changes from call to call."""
+    return is_keras2(model) and tf_keras.loops_over_steps(model)
 
 
 def inputs_of(model: Any) -> Any:

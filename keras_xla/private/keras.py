@@ -192,10 +192,11 @@ def symbolic_build(model: keras.Model, batch: Any, optimizer: bool = True) -> No
         model: A compiled model.
         batch: A batch's structure of whatever has a shape and a dtype.
         optimizer: Whether those of the optimizer are made, too. `evaluate` makes none: which variables are trainable
-            may change before `fit`.
+            may change before `fit`. Nor are any made where none is trainable, as in plain Keras.
     """
     unbuilt = getattr(model, "optimizer", None)
-    unbuilt = None if optimizer or getattr(unbuilt, "built", True) else unbuilt
+    builds = optimizer and model.trainable_variables
+    unbuilt = None if builds or getattr(unbuilt, "built", True) else unbuilt
     if unbuilt is not None:
         unbuilt.built = True
     try:

@@ -1,11 +1,12 @@
 """Names of Keras 2 (tf_keras) that it does not promise; it is developed no further."""
 
+import functools
 import sys
 from typing import Any
 
 import keras
 
-from keras_xla.private.names import Name
+from keras_xla.private.names import Name, otherwise
 
 _SEEN = "tf_keras 2.20 and 2.21"
 
@@ -13,6 +14,13 @@ STEPS_PER_EXECUTION = Name(
     "tf_keras.Model",
     "_steps_per_execution",
     "how many batches each call of a step function is for",
+    "models of tf_keras run as plain Keras 2 runs them",
+    _SEEN,
+)
+AUTOTUNE = Name(
+    "tf_keras.Model",
+    "autotune_steps_per_execution",
+    "whether Keras looks for the best number of batches a call",
     "models of tf_keras run as plain Keras 2 runs them",
     _SEEN,
 )
@@ -34,10 +42,11 @@ def is_model(model: Any) -> bool:
     return module is not None and isinstance(model, module.Model)
 
 
-def steps_per_execution(model: Any) -> int:
-    """How many batches each call of a step function is for."""
+@otherwise(True)
+def loops_over_steps(model: Any) -> bool:
+    """Whether a step function runs several batches in each call: as many as a variable says, which `fit` changes."""
     steps = STEPS_PER_EXECUTION.of(model)
-    return 1 if steps is None else int(steps)
+    return steps is not None and (int(steps) > 1 or bool(AUTOTUNE.of(model)))
 
 
 def require_steps(model: Any, kind: str) -> None:
@@ -49,6 +58,12 @@ def require_steps(model: Any, kind: str) -> None:
 def count_step(model: Any, kind: str) -> None:
     """Count one step more, as the model's own function does."""
     COUNTERS[kind].of(model).assign_add(1)
+
+
+@functools.cache
+def untimed(kind: type) -> type:
+    """A class of callbacks under the name of one of Keras 2's: `fit` times all others, and warns of slow ones."""
+    return type("Callback", (kind,), {})
 
 
 class AnyKeras(keras.callbacks.Callback):

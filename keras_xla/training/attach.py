@@ -163,7 +163,8 @@ class Attachment:
         steps = given.get("steps")
         if steps is None and kind == "test":  # within `fit`, Keras does not tell the session
             steps = known_batches(given.get("x"))
-        session = Session(kind, self._sessions, ahead, steps, epochs, given.get("callbacks"))
+        made = keras2.untimed(Session) if keras2.is_keras2(model) else Session
+        session = made(kind, self._sessions, ahead, steps, epochs, given.get("callbacks"))
         session.must_be_freed = runs_python(given.get("x")) or must_be_freed(given.get("x"))
         session.stopped = lambda: getattr(model, _STOPS[kind], False)
         session.wrapped = lambda function: getattr(model, attribute, None) is not function
@@ -306,11 +307,12 @@ class Attachment:
         ledger = Ledger(f"{model.name}.{kind}_step", kind, self.journal)
         policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, lambda: self._sessions.pace(kind))
         runner = None
-        if not own and not is_distributed(model):
+        leads = "tf.distribute" if is_distributed(model) else "Keras 2" if keras2.loops_over_steps(model) else None
+        if not own and leads is None:
             runner = self._runner(kind, policy, ledger)
         self._policies[kind] = policy, runner
-        if runner is None and is_distributed(model) and not model.jit_compile:
-            self.journal.decided(Decision(kind, "all batches", "graph", "tf.distribute runs the step"))
+        if leads is not None and not model.jit_compile:
+            self.journal.decided(Decision(kind, "all batches", "graph", f"{leads} runs the step"))
             function = keras_make()
         elif runner is None:
             make = functools.partial(watched_step, kind, keras_make, own, ledger.saw)

@@ -92,6 +92,28 @@ def test_several_steps_an_execution_compile_once(new_events):
     assert [e.cause for e in new_events()] == ["first call"]
 
 
+@pytest.mark.parametrize("jit_compile", [True, "auto"])
+@pytest.mark.parametrize("steps", [2, 4, 100])
+def test_several_steps_an_execution_are_as_many_as_in_plain_keras(steps, jit_compile):
+    """Where they do not divide an epoch, too: Keras then asks for fewer in the last call."""
+    results = []
+    for ours in (False, True):
+        model = classifier()
+        options = dict(optimizer="sgd", loss="mse", steps_per_execution=steps)
+        if ours:
+            keras_xla.compile(model, jit_compile=jit_compile, **options)
+        else:
+            model.compile(jit_compile=jit_compile is True, **options)
+        fit = dict(batch_size=2, epochs=2, shuffle=False, verbose=0, validation_data=(X[:6], Y[:6]))
+        history = model.fit(X, Y, **fit).history
+        count = int(model._train_counter)
+        made = [model.predict(X, batch_size=2, verbose=0), model.evaluate(X, Y, batch_size=2, verbose=0)]
+        results.append([*history.values(), count, *made, *model.get_weights()])
+    for plain, made in zip(*results, strict=True):
+        np.testing.assert_allclose(made, plain, rtol=1e-4, atol=1e-6)
+    assert results[1][2] == 2 * len(X) // 2 and len(results[1][3]) == len(X)
+
+
 def test_a_custom_step_with_an_if_on_a_tensor_is_converted(new_events):
     import tensorflow as tf
 

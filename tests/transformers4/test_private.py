@@ -29,12 +29,25 @@ def test_one_that_was_changed_does_not():
 
 def test_steps_of_keras_2():
     model = tf_keras.Sequential([tf_keras.layers.Dense(1)])
+    model.compile(loss="mse")
+    assert not private_keras.loops_over_steps(model)
     model.compile(loss="mse", steps_per_execution=3)
     for kind in ("train", "test", "predict"):
         private_keras.require_steps(model, kind)
-    assert private_keras.is_model(model) and private_keras.steps_per_execution(model) == 3
+    assert private_keras.is_model(model) and private_keras.loops_over_steps(model)
     private_keras.count_step(model, "train")
     assert int(private_keras.COUNTERS["train"].of(model)) == 1
+
+
+def test_a_callback_of_ours_does_not_have_keras_time_all_callbacks():
+    """It would warn of those that take longer than a step which ran before."""
+
+    class Ours(private_keras.AnyKeras):
+        pass
+
+    made = [tf_keras.callbacks.CallbackList([kind()])._check_timing for kind in (Ours, private_keras.untimed(Ours))]
+    assert made == [True, False]
+    assert isinstance(private_keras.untimed(Ours)(), Ours)
 
 
 def test_batch_hooks_are_asked_for():

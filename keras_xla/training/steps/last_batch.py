@@ -143,10 +143,14 @@ def _targets_fit(model: keras.Model, batch: Any) -> bool:
 
 
 class Fill:
-    """Fills smaller batches up to the size of those before; those that cannot be are left as they are."""
+    """Fills smaller batches up to the size of those before; those that cannot be are left as they are.
+
+    Those before are of the same shapes but for the number of rows: short rows in large batches, long ones in small.
+    """
 
     def __init__(self, model: keras.Model):
-        self._model, self._size = model, 0
+        self._model = model
+        self._sizes: dict[tuple, int] = {}  # rows, by the other axes of all leaves
 
     def __call__(self, batch: Any) -> Any:
         """The batch as a `FilledBatch`."""
@@ -159,9 +163,10 @@ class Fill:
         if not _targets_fit(self._model, batch) or not _metrics_take(self._model, batch):
             return batch
         (rows,) = sizes.pop()
-        self._size = max(self._size, rows)
-        if rows < self._size:
-            batch = filled_up(batch, self._size)
+        others = tuple(np.shape(x)[1:] for x in leaves)
+        size = self._sizes[others] = max(self._sizes.get(others, 0), rows)
+        if rows < size:
+            batch = filled_up(batch, size)
         return FilledBatch(batch, np.int32(rows))
 
 
