@@ -305,10 +305,16 @@ class Generator:
                 if asked is not None:
                     self.prompt_runner.refresh()
                     yield from self._refill.first_calls(asked)
-            for part in self.parts(rows, fewer):  # of a long list, too: streams and saved prompts run in batches
+            parts = self.parts(rows, fewer)  # of a long list, too: streams and saved prompts run in batches
+            for part in parts:
                 begun = None if prompts is None else part.of(prompts)
-                batch = self._batch(part.of(rows), part.options, begun, None, room=part.room, assistant=assistant)
+                more: dict[str, Any] = dict(room=part.room, assistant=assistant)
+                batch = self._batch(part.of(rows), part.options, begun, None, **more)
                 yield from self._starter.first_calls(batch)
+                # A part of short prompts takes smaller buckets.
+                for most in self._starter.lengths(batch, part.of(rows)) if len(parts) > 1 else ():
+                    short = [row[:most] for row in part.of(rows)]
+                    yield from self._starter.first_calls(self._batch(short, part.options, begun, None, **more))
 
     def warm_up(self, calls: Iterable[FirstCall], progress: Callable[[int], Report] = silent) -> None:
         """Compile side by side what `first_calls` need; their states hold at most `cache_bytes` at a time.

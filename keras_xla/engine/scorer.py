@@ -130,20 +130,39 @@ class Scorer:
         self, rows: Rows, first: Sequence[int], reads: Rows | None = None, top: int = 0
     ) -> Iterator[FirstCall]:
         """Of what such rows need, and those that end sooner; arguments and errors as for a call."""
-        runner, executables = self._generator.prompt_runner, self._generator.executables
         asked = GenerationOptions(max_new_tokens=max(len(row) - n for row, n in zip(rows, first, strict=True)))
         sizes = [fewer.most_new_tokens for fewer in self._generator.limits.with_fewer_tokens(max(first), asked)]
-        cut = [[row[: n + new] for row, n in zip(rows, first, strict=True)] for new in sizes]
-        for shorter, part in [(each, part) for each in cut for part in self._parts(each, reads, top)]:
-            laid = self._lay_out(part, shorter, first, reads, top)
-            if laid.sources:
-                yield runner.first_remember(laid.key, laid.sources)
-            for name in self._names(laid):
-                key = dataclasses.replace(laid.key, cache=name.cache)
-                if laid.begin:
-                    yield runner.first_prefill(key)
-                run = functools.partial(self._run_nothing, dataclasses.replace(laid, name=name))
-                yield FirstCall(executables, name, run, (key,))
+        for new in sizes:
+            cut = [row[: n + new] for row, n in zip(rows, first, strict=True)]
+            parts = self._parts(cut, reads, top)
+            for part in parts:
+                yield from self._first_calls_of(self._lay_out(part, cut, first, reads, top))
+                # A part of short rows takes smaller buckets.
+                for most in self._lengths(max(first), new, reads) if len(parts) > 1 else ():
+                    few = [most if reads is None else n for n in first]
+                    short = [row[n - m :] for row, n, m in zip(cut, first, few, strict=True)]
+                    read = None if reads is None else [each[:most] for each in reads]
+                    yield from self._first_calls_of(self._lay_out(part, short, few, read, top))
+
+    def _lengths(self, longest: int, new: int, reads: Rows | None) -> list[int]:
+        """Of what stands before, or is read, and takes a smaller bucket: the longest for each bucket."""
+        if reads is not None:
+            most = max(map(len, reads))
+            sizes = self._generator.prompt_runner.source_buckets.between(1, most)
+            return [size for size in sizes if size < most]
+        caches = self._generator.limits.cache
+        return [size - new for size in caches.between(1, caches.nearest(longest + new)) if 0 < size - new < longest]
+
+    def _first_calls_of(self, laid: _Laid) -> Iterator[FirstCall]:
+        runner, executables = self._generator.prompt_runner, self._generator.executables
+        if laid.sources:
+            yield runner.first_remember(laid.key, laid.sources)
+        for name in self._names(laid):
+            key = dataclasses.replace(laid.key, cache=name.cache)
+            if laid.begin:
+                yield runner.first_prefill(key)
+            run = functools.partial(self._run_nothing, dataclasses.replace(laid, name=name))
+            yield FirstCall(executables, name, run, (key,))
 
     def _names(self, laid: _Laid) -> list[LogprobKey]:
         """Of the executables of rows that end anywhere behind their beginnings, the smallest first."""

@@ -18,6 +18,7 @@ from keras_xla.troubleshooting import explained, warn
 
 _LENGTHS = tuple(2**k for k in range(5, 18))
 _IDS, _MASK = "input_ids", "attention_mask"
+_STAY = ("eos_token_id", "pad_token_id")  # of the model, where a call says None
 
 
 def adapt(fn: Callable, buckets: Mapping | None, make_compiled: Callable) -> "CompiledGenerate | None":
@@ -120,11 +121,13 @@ class CompiledGenerate:
 
     def _effective(self, options: dict) -> tuple[Any, dict]:
         """The generation config that `model.generate` would use, and the options that are none of its own."""
-        options = {name: value for name, value in options.items() if value is not None}
         config = options.pop("generation_config", None)
         if config is None:
             config = generation_config(self._model)
         config = copy.deepcopy(config)
+        # None switches off what the model's settings have; its ends, and what it is padded with, stay.
+        known = vars(config).keys() - set(_STAY)
+        options = {name: value for name, value in options.items() if value is not None or name in known}
         options = config.update(**options)
         ends = _ends(config)
         if config.pad_token_id is None and ends:

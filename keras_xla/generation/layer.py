@@ -61,9 +61,10 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
             -1 elsewhere; `logits (rows, vocab_size)` float32, for beams log-probabilities; `step (rows, 1)` int32 is 0
             for the first new token. Keyword-only arguments are tensors like their defaults, see `processor_options`.
         cache_bytes: The most bytes that the caches of prompts which run at once may take, 2 GiB by default. It holds
-            for decoder-only models; one prompt may take more, and an assistant's cache comes on top. More prompts, and
-            more than 64 or the largest batch bucket, run in several batches, those of like length together. All that
-            chats and `reuse_prompt=True` keep between calls takes at most as much again, or what the latest takes.
+            for decoder-only models of keras_xla's; one prompt may take more, and an assistant's cache comes on top.
+            More prompts, and more than 64 or the largest batch bucket, run in several batches, those of like length
+            together. All that chats and `reuse_prompt=True` keep between calls takes at most as much again, or what
+            the latest takes.
         on_recompile: `"log"` notes what compiles in `keras_xla.compile_log`. With `"raise"`, what would compile again
             after the first compilation is a `RecompileError`.
         quantization: `"int8"` stores the matrices of the model's weights in whole numbers, in a quarter of the memory.

@@ -241,6 +241,8 @@ def test_what_a_template_refuses_is_told(layer, content, reason):
     assert chat.messages == PARTS
     with pytest.raises(ValueError, match=r"the roles \['user'\]\. Change them"):
         layer.generate([{"role": "user", "content": "Hi"}], chat_template="{{ raise_exception('no') }}")
+    with pytest.raises(ValueError, match=r"chat_template='tool_use', which is neither .* Its names: none"):
+        layer.generate([{"role": "user", "content": "Hi"}], chat_template="tool_use")
 
 
 def test_a_template_that_takes_parts_gets_them(layer):

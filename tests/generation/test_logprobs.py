@@ -70,6 +70,11 @@ def test_answers_are_scored_behind_their_prompts(layer):
         np.testing.assert_allclose(each.logprobs, expected, atol=1e-4)
 
 
+def test_an_answer_needs_a_token_to_stand_behind(layer):
+    with pytest.raises(ValueError, match="Prompt 1 is empty"):
+        layer.score([[5], []], [[6, 7], [8]])
+
+
 def test_texts_are_scored_as_their_tokens_are(layer):
     ids = [tiny()(text)["input_ids"] for text in ("a b c d", "e")]
     for by_text, by_ids in zip(layer.score(["a b c d", "e"]), layer.score(ids), strict=True):

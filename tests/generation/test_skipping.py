@@ -86,6 +86,15 @@ def test_check_raises_what_generate_raises(layer, options, text):
             call(["ab", "b"], on_error="skip", **options)
 
 
+@pytest.mark.parametrize(
+    "inputs", [(text for text in ["ab"]), {"ab"}, [5, 6, 7], np.array([5, 6, 7]), 5], ids=lambda x: type(x).__name__
+)
+def test_what_is_no_list_of_prompts_is_refused_as_a_whole(layer, inputs):
+    for options in ({}, {"on_error": "skip"}):
+        with pytest.raises((TypeError, ValueError), match=r"Received|expected a list of ids"):
+            layer.generate(inputs, **options)
+
+
 def test_the_answer_of_a_bad_text_is_none(layer):
     good = layer.generate(["ab", "b"])
     with pytest.warns(UserWarning, match=r"2 of 4 prompts have no answer. Prompt 1 is empty.* Prompt 2 has \d+ tokens"):

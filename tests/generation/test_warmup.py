@@ -54,3 +54,37 @@ def test_bad_sizes_and_options_raise_before_anything_compiles(layer, capsys):
 def test_op_by_op_there_is_nothing_to_compile(layer, capsys):
     layer.run_eagerly = True
     assert layer.warmup(1, 5) == 0 and capsys.readouterr().out == ""
+
+
+MIXED = [[5 + i % 40 for i in range(50)]] * 2 + [[5, 6, 7]] * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_beams": 2}, {"prompt_lookup_num_tokens": 4}, {"eos_token_id": 2, "output_logprobs": True}],
+    ids=["beams", "guesses", "log-probabilities"],
+)
+def test_of_a_list_in_several_batches_some_have_shorter_prompts(model, options):
+    """Which take a smaller cache than those of the longest prompt."""
+    layer = XLAGenerationLayer(
+        model, tiny(), max_new_tokens=6, cache_buckets=(16, 32, 64), batch_buckets=(1, 2), on_recompile="raise"
+    )
+    layer.warmup(4, 50, verbose=0, **options)
+    before = layer.trace_count
+    assert len(layer.generate(MIXED, **options)["sequences"]) == 4 and layer.trace_count == before
+
+
+@pytest.mark.slow
+def test_of_a_list_in_several_batches_some_read_less(checkpoint):
+    model = load_model(open_checkpoint(checkpoint("t5")))
+    layer = XLAGenerationLayer(
+        model,
+        tiny(),
+        max_new_tokens=6,
+        decoder_start_token_id=3,
+        source_buckets=(8, 64),
+        batch_buckets=(1, 2),
+        on_recompile="raise",
+    )
+    layer.warmup(4, 50, verbose=0, output_logprobs=True)
+    layer.generate(MIXED, output_logprobs=True)

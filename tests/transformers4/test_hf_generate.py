@@ -57,6 +57,16 @@ def test_an_encoders_inputs_are_padded_behind(variant):
             generate(np.full((1, 65), 5), **OPTIONS)
 
 
+def test_none_switches_off_what_the_models_settings_have():
+    model = live("bart")
+    model.generation_config.forced_bos_token_id = 9
+    given, generate = dict(input_ids=np.full((1, 5), 7), **OPTIONS), keras_xla.jit(model.generate)
+    for options in ({}, {"forced_bos_token_id": None}):
+        expected = model.generate(**given, **options).numpy()
+        np.testing.assert_array_equal(generate(**given, **options), expected)
+    assert generate(**given)[0, 1] == 9 != expected[0, 1]
+
+
 def test_speech_has_one_shape():
     model, features = live("whisper"), speech()
     expected = theirs(model, features)  # first: it writes into the model's settings

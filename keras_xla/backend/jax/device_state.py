@@ -54,24 +54,23 @@ class DeviceState:
 
     def copy_from(self, other: "DeviceState") -> None:
         """Take over the values of another state of the same structure, none of whose axes is longer."""
-        self.values = jax.tree.map(
-            lambda mine, theirs: jax.lax.dynamic_update_slice(mine, theirs, (0,) * mine.ndim),
-            self.values,
-            other.values,
-        )
+        mine, structure = jax.tree.flatten(self.values)
+        self.values = {}  # one array after the other is let go of, so that not all are there twice
+        for i, theirs in enumerate(jax.tree.leaves(other.values)):
+            mine[i] = jax.lax.dynamic_update_slice(mine[i], theirs, (0,) * theirs.ndim)
+        self.values = structure.unflatten(mine)
 
     def copy_rows(
         self, name: str, other: "DeviceState", axes: Sequence[int | None], rows: Any, shifts: Any, batch: int
     ) -> None:
         """Take over arrays of another state; see `backend.tensorflow.device_state` for the arguments."""
-        mine, structure = jax.tree.flatten(self.values[name])
         theirs = jax.tree.leaves(other.values[name])
-        self.values[name] = structure.unflatten(
-            [
-                _rows_of(y, rows, shifts, axis=axis, groups=y.shape[0] // batch, slots=axis and x.shape[axis])
-                for x, y, axis in zip(mine, theirs, axes, strict=True)
-            ]
-        )
+        mine, structure = jax.tree.flatten(self.values.pop(name))
+        theirs = mine if other is self else theirs  # one array after the other is let go of
+        for i, axis in enumerate(axes):
+            slots = axis and mine[i].shape[axis]
+            mine[i] = _rows_of(theirs[i], rows, shifts, axis=axis, groups=theirs[i].shape[0] // batch, slots=slots)
+        self.values[name] = structure.unflatten(mine)
 
     def put_rows(self, name: str, other: "DeviceState", rows: Any, batch: int) -> None:
         """Take over all rows of another state; see `backend.tensorflow.device_state` for the arguments."""

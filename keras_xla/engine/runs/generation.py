@@ -155,9 +155,12 @@ class Generation:
 
     @property
     def spoiled(self) -> bool:
-        """Whether logits were NaN, be it of a token behind a row's end: then there is NaN in the cache."""
-        if not self.step:  # what the state says is of an earlier generation
-            return False
+        """Whether logits were NaN, be it of a token behind a row's end: then there is NaN in the cache.
+
+        Before the first step nobody knows what the prompts have left there.
+        """
+        if not self.step:
+            return True
         values = map(ops.convert_to_numpy, keras.tree.flatten(self._state["search"]))
         return any(np.isnan(each).any() for each in values if each.dtype.kind == "f")  # log-probabilities, scores
 

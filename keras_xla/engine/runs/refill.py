@@ -147,7 +147,7 @@ class Refill:
                     if prompts := finished // copies - before // copies:
                         report(prompts)
             except Ended:  # while prompts ran
-                small.spoiled = True
+                small.spoiled = turns.spoiled = True  # nobody knows what they have left in the cache
             completed = turns.close()  # raises for NaN, before a state goes back
             small.spoiled |= turns.spoiled
         made = nothing(len(asked.rows) // copies, options)

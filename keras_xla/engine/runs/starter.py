@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -181,6 +181,24 @@ class Starter:
                 key = dataclasses.replace(asked.key, cache=size)
                 yield from self._first_calls_at(dataclasses.replace(asked, key=key), key)
 
+    def lengths(self, batch: Batch, rows: Rows) -> list[int]:
+        """Of prompts or sources that are shorter than `rows` and take a smaller bucket: the longest for each."""
+        longest = max(map(len, rows))
+        if batch.sources:
+            sizes: Iterable[int] = self._prompt_runner.source_buckets.between(1, longest)
+        elif not self._programs.chunked:  # its prompts are padded to powers of two
+            sizes = (1 << power for power in range(5, longest.bit_length()))
+        else:
+            new = self._new(batch)
+            sizes = self._cache.between(1, self._cache.nearest(slots_of(longest, new, batch.options.num_beams)))
+            sizes = (size - slots_of(0, new, batch.options.num_beams) for size in sizes)
+        return [size for size in sizes if 0 < size < longest]
+
+    @staticmethod
+    def _new(batch: Batch) -> int:
+        """How many new tokens a cache has room for from the start."""
+        return min(batch.options.most_new_tokens, max(AHEAD, 2 * batch.guesses))
+
     def _first_calls_at(
         self, asked: _Prepared, key: StateKey, smaller: tuple[StateKey, ...] = ()
     ) -> Iterator[FirstCall]:
@@ -203,8 +221,7 @@ class Starter:
         options, assistant, guesses = batch.options, batch.assistant, batch.guesses
         ids, starts = batch.ids()
         if self._programs.chunked:
-            new = min(options.most_new_tokens, max(AHEAD, 2 * guesses))
-            slots = slots_of(ids.shape[1], new, options.num_beams)
+            slots = slots_of(ids.shape[1], self._new(batch), options.num_beams)
         else:  # its cache cannot grow, and takes prompts whole
             ids, starts = pad_more(ids, starts, options.fill)
             slots = ids.shape[1] + options.most_new_tokens

@@ -53,7 +53,7 @@ class PromptRunner:
         self._model: Any = model  # an `EncoderDecoder` has more
         self._programs, self._executables, self._pool = programs, executables, pool
         self._batch, self._cache, self.refresh = batch, cache, refresh
-        self._source: Buckets | Any = source  # `Any`: None without an encoder
+        self.source_buckets: Buckets | Any = source  # `Any`: None without an encoder
 
     def encode(self, features: np.ndarray) -> Any:
         """An encoder's hidden states `(batch bucket, length, hidden)` of speech `features (rows, mel, frames)`."""
@@ -116,7 +116,7 @@ class PromptRunner:
         if hidden is not None:
             return hidden.shape[1]
         rows: Any = reads  # given where `hidden` is not
-        length, limit = self._source.fit(max(map(len, rows))), self._model.max_source
+        length, limit = self.source_buckets.fit(max(map(len, rows))), self._model.max_source
         return length if limit is None else min(length, limit)
 
     def sources(self, reads: Rows | None, hidden: Any, copies: int, batch: int) -> list:

@@ -217,6 +217,9 @@ class TextPipeline:
         if len(after) != len(rows):
             raise ValueError(f"Received {len(after)} answers for {len(rows)} inputs; expected one for each.")
         begun = self.generator.decoder_prompts(rows, options, asked.decoder)
+        for i, row in enumerate(begun):
+            if not len(row):
+                raise ValueError(f"Prompt {i} is empty; expected at least one token.")
         whole = [np.concatenate(pair) for pair in zip(begun, after, strict=True)]
         reads = rows if self.generator.has_encoder else None
         return scorer(whole, [len(row) for row in begun], reads, top)

@@ -1,6 +1,7 @@
 """Everything a prompt may be, as rows of ids: 1-D int32 arrays without padding."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ def texts(inputs: Any, kind: str = "Prompt") -> list[str | list[Message]]:
 
 
 def one_by_one(inputs: Any) -> list:
-    """Inputs of one prompt each, of the kind of those for all.
+    """Inputs of one prompt each, of the kind of those for all; nothing for what is no list of prompts.
 
     Raises:
         ValueError: for a dict of lists of different lengths.
@@ -95,11 +96,12 @@ def one_by_one(inputs: Any) -> list:
         inputs = inputs.to_list()
     if isinstance(inputs, (list, tuple)):
         chat = bool(inputs) and isinstance(inputs[0], Mapping)
-        return [[list(inputs)]] if chat else [[each] for each in inputs]
+        ids = bool(inputs) and all(isinstance(each, Integral) for each in inputs)  # of one prompt, which is refused
+        return [[list(inputs)]] if chat else [] if ids else [[each] for each in inputs]
     if is_text(inputs):
         return [[each] for each in strings(inputs)]
     array = _array(inputs)
-    return [array[i : i + 1] for i in range(len(array))] if array.ndim else [array]
+    return [array[i : i + 1] for i in range(len(array))] if array.ndim > 1 else []
 
 
 def strings(inputs: Any) -> list[str | bytes]:

@@ -1,6 +1,6 @@
 """Text to rows of ids and back, with a Hugging Face tokenizer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,13 @@ def _chat(tokenizer, i: int, messages, text: TextOptions) -> str:
         raise ValueError(
             "Received a chat (a list of messages), but the tokenizer has no chat template. Pass a string, "
             "chat_template=..., or set tokenizer.chat_template."
+        )
+    named, known = arguments.get("chat_template"), getattr(tokenizer, "chat_template", None)
+    names = list(known) if isinstance(known, Mapping) else []
+    if isinstance(named, str) and "{" not in named and named not in names:
+        raise ValueError(
+            f"Received chat_template={named!r}, which is neither a template of Jinja nor the name of one of the "
+            f"tokenizer's. Its names: {', '.join(names) or 'none'}."
         )
     from jinja2.exceptions import TemplateError  # late: only a chat needs it
 

@@ -78,10 +78,9 @@ def options_of_task(task: Any) -> dict[str, Any]:
     ends = [getattr(tokenizer, name, None) for name in ("end_token_id", "end_token2_id")]
     if turn := _ENDS_OF_TURNS.get(type(task).__name__):
         ends.append(tokenizer.token_to_id(turn) or None)  # 0 where a vocabulary has no such token
-    options = {
-        "eos_token_id": [end for end in ends if end is not None],
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    options: dict[str, Any] = {"eos_token_id": [end for end in ends if end is not None]}
+    if tokenizer.pad_token_id in tokenizer.special_token_ids:  # it may be 0, which is a piece of text
+        options["pad_token_id"] = tokenizer.pad_token_id
     if encoder:  # BART's decoder begins with two tokens
         first = preprocessor.decoder_packer.start_value
         options |= dict(zip(("decoder_start_token_id", "forced_bos_token_id"), first, strict=False))
