@@ -144,3 +144,23 @@ def test_beams_of_a_row_that_has_ended_stay_when_another_row_is_cut_off(layer, m
         assert cut["lengths"].tolist() == [4, 3, 2, 1] + [3 * looks - 9] * 4
         assert cut["sequences"][:4].tolist() == whole["sequences"][:4].tolist()
         assert cut["scores"][:4].tolist() == whole["scores"][:4].tolist()
+
+
+@pytest.mark.parametrize("many", [1, 12])
+def test_what_a_damaged_prompt_left_in_its_cache_serves_nobody(checkpoint, many):
+    """Its call has ended before the first step, which would have told."""
+    model = load_model(open_checkpoint(checkpoint("llama2")))
+    damaged = np.array(model.embedding.values)
+    damaged[96] = np.nan
+    model.embedding.values.assign(damaged)
+    layer = XLAGenerationLayer(model, max_new_tokens=4, eos_token_id=2, batch_buckets=[1, 4], cache_buckets=[160])
+    prompts = np.repeat(PROMPT, many, axis=0)
+    prompts[:, 40] = 96
+    short = [[5]] * many
+    expected = layer.generate(short)["sequences"]
+    for asked in range(3, 9):
+        try:
+            layer.generate(prompts, cancel=SetWhenAsked(asked))
+        except ValueError as error:
+            assert "logits are NaN" in str(error)
+        np.testing.assert_array_equal(layer.generate(short)["sequences"], expected)
