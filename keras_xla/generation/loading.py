@@ -75,8 +75,9 @@ class FromPretrained(keras.layers.Layer):
         stored = kwargs.pop("generation_config", None)
         stored = known_options(stored_options(checkpoint, found) if stored is None else stored, checkpoint.path, speech)
         # Options are checked before the weights are read, which can take a while.
-        kwargs["logits_processors"] = as_functions(kwargs.get("logits_processors"))
-        own_processors(kwargs["logits_processors"])
+        if "logits_processors" in kwargs:
+            kwargs["logits_processors"] = as_functions(kwargs["logits_processors"])
+            own_processors(kwargs["logits_processors"])
         own = set(inspect.signature(cls.__init__).parameters) - {"max_new_tokens"}
         resolve(stored, {n: v for n, v in kwargs.items() if n not in own and v is not None}, has_encoder, speech)
         model = load_model(checkpoint, dtype, quantization, _progress(verbose))

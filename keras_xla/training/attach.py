@@ -200,7 +200,7 @@ class Attachment:
             for attribute in (f"{kind}_function" for kind in STEP_KINDS):
                 if isinstance(function := getattr(self._model, attribute, None), TakingRows):
                     setattr(self._model, attribute, function.function)
-            if self.jit_compile is False and attachment_of(self._model) is self:
+            if self.jit_compile is False and not self.busy and attachment_of(self._model) is self:
                 detach(self._model)
 
     def _with_rows(self, session: Session, given: dict[str, Any]) -> dict[str, Any]:

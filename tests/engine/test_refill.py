@@ -176,6 +176,7 @@ def test_two_executables_serve_a_list_and_lists_alike(new_events):
     gen = Generator(Recall(10.0, None), Buckets("batch", (4,)), Buckets("cache", (64,)))
     for n in (8, 11, 30):
         gen([encode("abcdefgh"[: 1 + i % 8]) for i in range(n)], options_of(repetition_penalty=1.0 + n))
+        assert gen.pool.nbytes  # the next list takes the states of this one
     assert [event.shapes for event in new_events("generate")] == [
         "prefill, batch 1, cache 64",
         "advance, refilled, batch 4, cache 64",

@@ -60,6 +60,16 @@ def test_transformers_is_imported_for_the_first_text(folder):
     assert json.loads(done.stdout.splitlines()[-1]) == [[False] * 4, [1, 2], 1, True]
 
 
+class Mine(XLAGenerationLayer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+def test_a_class_of_the_users_own_hands_its_arguments_on(folder):
+    layer = Mine.from_pretrained(folder, max_new_tokens=2, eos_token_id=None)
+    assert layer.generate([[5, 6, 7]])["sequences"].shape == (1, 2)
+
+
 def test_what_needs_no_tokenizer_reads_none(folder, reads):
     layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
     layer.generate([[5, 6]], output_logprobs=True)

@@ -95,6 +95,13 @@ def test_what_is_no_list_of_prompts_is_refused_as_a_whole(layer, inputs):
             layer.generate(inputs, **options)
 
 
+def test_a_column_of_lists_of_ids_is_a_list_of_prompts(layer):
+    column = np.empty((2,), object)
+    column[:] = [[5, 6], [7]]
+    expected, made = layer.generate([[5, 6], [7]]), layer.generate(column, on_error="skip")
+    np.testing.assert_array_equal(made["sequences"], expected["sequences"])
+
+
 def test_the_answer_of_a_bad_text_is_none(layer):
     good = layer.generate(["ab", "b"])
     with pytest.warns(UserWarning, match=r"2 of 4 prompts have no answer. Prompt 1 is empty.* Prompt 2 has \d+ tokens"):

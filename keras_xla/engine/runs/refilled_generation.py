@@ -68,7 +68,7 @@ class RefilledGeneration(Generation):
             run: From T, ids `[N, slots]` that end together, and where each begins `[N]`, to a state of N rows that has
                 read all but the last.
         """
-        self._spoiled = self.spoiled
+        self._spoiled = self.step > 0 and self.spoiled  # before, no row has ended
         self._move(max([0 if self.done.all() else self._slot, *(len(prompt) - 1 for prompt in prompts)]))
         each: np.ndarray = np.resize(np.arange(len(rows)), filled_at_once(self.batch))  # some twice: shapes stay
         ids = np.zeros((len(each), self._slot + 1), np.int32)

@@ -101,7 +101,8 @@ def one_by_one(inputs: Any) -> list:
     if is_text(inputs):
         return [[each] for each in strings(inputs)]
     array = _array(inputs)
-    return [array[i : i + 1] for i in range(len(array))] if array.ndim > 1 else []
+    column = array.ndim == 1 and array.dtype == object  # of lists of ids
+    return [array[i : i + 1] for i in range(len(array))] if array.ndim > 1 or column else []
 
 
 def strings(inputs: Any) -> list[str | bytes]:

@@ -79,8 +79,10 @@ def options_of_task(task: Any) -> dict[str, Any]:
     if turn := _ENDS_OF_TURNS.get(type(task).__name__):
         ends.append(tokenizer.token_to_id(turn) or None)  # 0 where a vocabulary has no such token
     options: dict[str, Any] = {"eos_token_id": [end for end in ends if end is not None]}
-    if tokenizer.pad_token_id in tokenizer.special_token_ids:  # it may be 0, which is a piece of text
-        options["pad_token_id"] = tokenizer.pad_token_id
+    pad = tokenizer.pad_token_id
+    # KerasHub pads with 0 where there is no such token, and that may be a piece of text.
+    if pad in tokenizer.special_token_ids or (pad is not None and tokenizer.id_to_token(pad) in ("<pad>", "<unk>")):
+        options["pad_token_id"] = pad
     if encoder:  # BART's decoder begins with two tokens
         first = preprocessor.decoder_packer.start_value
         options |= dict(zip(("decoder_start_token_id", "forced_bos_token_id"), first, strict=False))
