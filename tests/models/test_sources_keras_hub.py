@@ -330,9 +330,22 @@ def test_turns_end_where_keras_hubs_generate_ends_them(name):
     turn = _ENDS_OF_TURNS[name]
     assert f'"{turn}"' in inspect.getsource(getattr(keras_hub.models, name).generate).replace("'", '"')
     ids = {turn: 7}
-    tokenizer = types.SimpleNamespace(end_token_id=1, pad_token_id=0, token_to_id=lambda token: ids.get(token, 0))
+    tokenizer = types.SimpleNamespace(
+        end_token_id=1, pad_token_id=0, special_token_ids=[0, 1], token_to_id=lambda token: ids.get(token, 0)
+    )
     preprocessor = types.SimpleNamespace(tokenizer=tokenizer, built=True, packer=None)
     task = type(name, (), dict(preprocessor=preprocessor))()
     assert options_of_task(task)["eos_token_id"] == [1, 7]
     ids.clear()
     assert options_of_task(task)["eos_token_id"] == [1]
+
+
+@pytest.mark.parametrize(("token", "pads"), [("<pad>", True), ("<unk>", True), ("!", False)])
+def test_a_piece_of_text_is_no_padding(token, pads):
+    """KerasHub pads with 0 where a tokenizer has no token for that: "!" of GPT-2, "<unk>" of Llama."""
+    tokenizer = types.SimpleNamespace(
+        end_token_id=1, pad_token_id=0, special_token_ids=[1], id_to_token=lambda i: token
+    )
+    preprocessor = types.SimpleNamespace(tokenizer=tokenizer, built=True, packer=None)
+    task = types.SimpleNamespace(preprocessor=preprocessor)
+    assert options_of_task(task) == {"eos_token_id": [1], **({"pad_token_id": 0} if pads else {})}
