@@ -56,7 +56,7 @@ class DeviceState:
         """Take over the values of another state of the same structure, none of whose axes is longer."""
         mine, structure = jax.tree.flatten(self.values)
         self.values = {}  # one array after the other is let go of, so that not all are there twice
-        for i, theirs in enumerate(jax.tree.leaves(other.values)):
+        for i, theirs in enumerate(structure.flatten_up_to(other.values)):
             mine[i] = jax.lax.dynamic_update_slice(mine[i], theirs, (0,) * theirs.ndim)
         self.values = structure.unflatten(mine)
 
@@ -67,7 +67,7 @@ class DeviceState:
         theirs = jax.tree.leaves(other.values[name])
         mine, structure = jax.tree.flatten(self.values.pop(name))
         theirs = mine if other is self else theirs  # one array after the other is let go of
-        for i, axis in enumerate(axes):
+        for i, axis in zip(range(len(mine)), axes, strict=True):
             slots = axis and mine[i].shape[axis]
             mine[i] = _rows_of(theirs[i], rows, shifts, axis=axis, groups=theirs[i].shape[0] // batch, slots=slots)
         self.values[name] = structure.unflatten(mine)

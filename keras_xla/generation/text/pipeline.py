@@ -217,9 +217,7 @@ class TextPipeline:
         if len(after) != len(rows):
             raise ValueError(f"Received {len(after)} answers for {len(rows)} inputs; expected one for each.")
         begun = self.generator.decoder_prompts(rows, options, asked.decoder)
-        for i, row in enumerate(begun):
-            if not len(row):
-                raise ValueError(f"Prompt {i} is empty; expected at least one token.")
+        _refuse_empty(begun)
         whole = [np.concatenate(pair) for pair in zip(begun, after, strict=True)]
         reads = rows if self.generator.has_encoder else None
         return scorer(whole, [len(row) for row in begun], reads, top)
@@ -237,9 +235,8 @@ class TextPipeline:
                 f"Received stride={stride}; expected at least 1, and less than the window's {window} tokens."
             )
         parts, of, first = [], [], []
+        _refuse_empty(rows)
         for i, row in enumerate(rows):
-            if not len(row):
-                raise ValueError(f"Prompt {i} is empty; expected at least one token.")
             for begin, end, n in windows(len(row), window, stride):
                 parts.append(row[begin:end])
                 first.append(n)
@@ -273,6 +270,12 @@ class TextPipeline:
         if not isinstance(reuse_prompt, bool):
             raise TypeError(f"Received reuse_prompt={reuse_prompt!r}; expected a bool, or what save_prompt returned.")
         return self._last_prompt if reuse_prompt else None
+
+
+def _refuse_empty(rows: Rows) -> None:
+    for i, row in enumerate(rows):
+        if not len(row):
+            raise ValueError(f"Prompt {i} is empty; expected at least one token.")
 
 
 def _padding(options: GenerationOptions) -> int | None:
