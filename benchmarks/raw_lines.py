@@ -14,10 +14,9 @@ def of_the_same(path: pathlib.Path, known: dict) -> list[dict]:
     """Those that are there, of which a run that was cut off goes on; all are of the same facts, but for the date."""
     lines = read(path)
     for name, value in known.items():
-        if others := {line.get(name) for line in lines} - {value} if name != "date" else set():
-            raise SystemExit(
-                f"{path} has lines of {name} {others.pop()!r}, not {value!r}. Name another file with --raw."
-            )
+        others = [line.get(name) for line in lines if name != "date" and line.get(name) != value]
+        if others:
+            raise SystemExit(f"{path} has lines of {name} {others[0]!r}, not {value!r}. Name another file with --raw.")
     return lines
 
 

@@ -1,11 +1,11 @@
 """Answers under 20 JSON schemas and 10 regular expressions: are all of them valid, and what does a token cost?
 
-    cd benchmarks/results; python ../structured.py --checkpoints DIR > structured.md
+    python benchmarks/structured.py --checkpoints DIR
 
 DIR holds `smollm2-135m-instruct` and `stories15m`. Every constraint answers seven prompts at once, greedy. Every
 schema has an end: a text has a `maxLength`, a number a `multipleOf`. An answer that `max_new_tokens` cuts off is
 counted apart; the others are checked with `jsonschema` and `re`. The same prompts run without a constraint for as many
-tokens, in turns.
+tokens, in turns. A line a constraint goes to the raw file, and the same command goes on where it was cut off.
 """
 
 import argparse
@@ -18,7 +18,9 @@ import time
 import warnings
 
 import jsonschema
-from facts import said
+import raw_lines
+from bandwidth import read_bandwidth
+from facts import measured, told
 
 import keras_xla
 
@@ -71,6 +73,7 @@ PATTERNS = [
     r"(Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day",
     r"[a-z]{1,8}@[a-z]{1,8}\.(com|org)",
 ]
+RULES = [dict(json_schema=schema) for schema in SCHEMAS] + [dict(regex=pattern) for pattern in PATTERNS]
 PROMPTS = [
     f"Tell me about {name}." for name in ("a dog", "Anna", "the sea", "a red car", "Rome", "a party", "the moon")
 ]
@@ -88,51 +91,72 @@ def is_valid(answer: str, asked: dict) -> bool:
     return True
 
 
-def measure(checkpoint: pathlib.Path, new: int, chat: bool) -> str:
-    """A row of the table."""
-    layer = keras_xla.XLAGenerationLayer.from_pretrained(checkpoint, max_new_tokens=new, do_sample=False)
+def measure(checkpoint: pathlib.Path, chat: bool, args: argparse.Namespace) -> None:
+    """Append a line for each round and constraint to the raw file; those that are there are left out."""
+    known = measured("keras", "tensorflow", "llguidance") | dict(new=args.new)
+    done = {(line["model"], line["round"], line["rule"]) for line in raw_lines.of_the_same(args.raw, known)}
+    layer = keras_xla.XLAGenerationLayer.from_pretrained(checkpoint, max_new_tokens=args.new, do_sample=False)
     prompts = [[{"role": "user", "content": p}] for p in PROMPTS] if chat else PROMPTS
-    layer.generate(prompts, max_new_tokens=2)
+    layer.generate(prompts, max_new_tokens=2)  # compiles
     layer.generate(prompts, max_new_tokens=2, regex="[a-z]+")
-    valid = cut_off = wrong = 0
-    costs = []
-    for asked in [dict(json_schema=schema) for schema in SCHEMAS] + [dict(regex=pattern) for pattern in PATTERNS]:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
+    for turn in range(args.rounds):
+        limit = read_bandwidth()
+        for number, asked in enumerate(RULES):
+            if (checkpoint.name, turn, number) in done:
+                continue
             start = time.perf_counter()
-            answers = layer.generate(prompts, **asked)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                answers = layer.generate(prompts, **asked)
             seconds = time.perf_counter() - start
-        told = [re.findall(r"\d+", str(w.message).split("ended")[0]) for w in said if "ended before" in str(w.message)]
-        over = {int(number) for numbers in told for number in numbers}
-        cut_off += len(over)
-        good = [is_valid(answer, asked) for i, answer in enumerate(answers) if i not in over]
-        valid, wrong = valid + sum(good), wrong + len(good) - sum(good)
-        longest = max(len(layer.tokenizer(answer)["input_ids"]) for answer in answers) + 1
-        start = time.perf_counter()
-        layer.generate(prompts, max_new_tokens=longest, eos_token_id=None)
-        costs.append(seconds / (time.perf_counter() - start))
-    return f"| {checkpoint.name} | {valid} | {cut_off} | {wrong} | {statistics.median(costs):.2f} |"
+            ended = [str(w.message).split("ended")[0] for w in said if "ended before" in str(w.message)]
+            over = {int(row) for rows in ended for row in re.findall(r"\d+", rows)}
+            good = [is_valid(answer, asked) for i, answer in enumerate(answers) if i not in over]
+            longest = max(len(layer.tokenizer(answer)["input_ids"]) for answer in answers) + 1
+            start = time.perf_counter()
+            layer.generate(prompts, max_new_tokens=longest, eos_token_id=None)
+            line = dict(model=checkpoint.name, round=turn, rule=number, seconds=seconds, tokens=longest)
+            line |= dict(plain_seconds=time.perf_counter() - start, bandwidth=limit)
+            line |= dict(valid=sum(good), wrong=len(good) - sum(good), cut_off=len(over))
+            raw_lines.append(args.raw, [line | known])
+
+
+def report(lines: list[dict]) -> str:
+    """The page of raw lines. How many answers are valid is that of the first round: all rounds answer the same."""
+    rounds = 1 + max(line["round"] for line in lines)
+    made = [
+        "# Answers under a schema or a regular expression\n",
+        f"`python benchmarks/structured.py`, {told(lines[0])}. {len(SCHEMAS)} schemas and {len(PATTERNS)} expressions, "
+        f"{len(PROMPTS)} prompts each in one batch, greedy, at most {lines[0]['new']} new tokens; {rounds} rounds, "
+        "whose answers count once. Each has an end: a text has a `maxLength`, a number a `multipleOf`. The cost is "
+        "that of a call's seconds, divided by those of a call without a constraint that makes as many tokens: the "
+        "median over the constraints of a round, of that the median over the rounds, and in brackets the lowest and "
+        "the highest round. A constraint of short answers mostly pays for its own beginning.\n",
+        "| model | valid | cut off by max_new_tokens | wrong | times plain decoding |\n|---|---|---|---|---|",
+    ]
+    for model in dict.fromkeys(line["model"] for line in lines):
+        by_round = [
+            [line for line in lines if (line["model"], line["round"]) == (model, turn)] for turn in range(rounds)
+        ]
+        counts = [[sum(line[kind] for line in of) for kind in ("valid", "cut_off", "wrong")] for of in by_round]
+        if any(each != counts[0] for each in counts):
+            raise SystemExit(f"The rounds of {model} count {counts} answers as valid, cut off and wrong, not the same.")
+        costs = [statistics.median(line["seconds"] / line["plain_seconds"] for line in of) for of in by_round]
+        cost = f"{statistics.median(costs):.2f} ({min(costs):.2f} - {max(costs):.2f})"
+        made.append(f"| {model} | {' | '.join(map(str, counts[0]))} | {cost} |")
+    return "\n".join(made) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkpoints", type=pathlib.Path, required=True)
-    parser.add_argument("--new", type=int, default=64, help="tokens of an answer at most")
+    parser.add_argument("--new", type=int, default=160, help="tokens of an answer at most")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--raw", type=pathlib.Path, default=HERE / "results" / "structured.jsonl")
     args = parser.parse_args()
-    rows = [
-        measure(args.checkpoints / "smollm2-135m-instruct", args.new, True),
-        measure(args.checkpoints / "stories15m", args.new, False),
-    ]
-    print("# Answers under a schema or a regular expression\n")
-    print(
-        f"`python benchmarks/structured.py`, {said()}. {len(SCHEMAS)} schemas and {len(PATTERNS)} expressions, "
-        f"{len(PROMPTS)} prompts each in one batch, greedy, at most {args.new} new tokens. Each has an "
-        "end: a text has a `maxLength`, a number a `multipleOf`. The cost is the median over "
-        "the constraints of a call's seconds, divided by those of a call without a constraint that makes as many "
-        "tokens; a constraint of short answers mostly pays for its own beginning.\n"
-    )
-    print("| model | valid | cut off by max_new_tokens | wrong | times plain decoding |\n|---|---|---|---|---|")
-    print("\n".join(rows))
+    measure(args.checkpoints / "smollm2-135m-instruct", True, args)
+    measure(args.checkpoints / "stories15m", False, args)
+    raw_lines.publish(args.raw, report(raw_lines.read(args.raw)))
 
 
 if __name__ == "__main__":
