@@ -53,7 +53,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.only:
         return measure(*args.only, args.rows)
-    print("# Decisions of `predict` with large outputs\n")
+    print("# Memory of `predict` with large outputs\n")
     print(
         f"`python benchmarks/predict_memory.py --rows {args.rows}`, {time.strftime('%Y-%m-%d')}, batches of {BATCH}\n"
     )

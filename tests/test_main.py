@@ -15,7 +15,7 @@ import keras
 import pytest
 
 from keras_xla import __main__ as main
-from keras_xla.training.decide.decisions import Decisions, Key, Times
+from keras_xla.training.decide.decisions import Decisions, MeasurementKey, Times
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -387,7 +387,7 @@ def test_decisions_are_listed_and_removed(python, tmp_path):
     assert (empty.returncode, empty.stderr) == (0, "")
     assert empty.stdout.startswith("nothing has been measured yet")
     memory = Decisions(tmp_path / "cache" / "decisions")
-    key = Key("f00d", "train", "x: (8, 4) float32", "2 cores of a CPU", "keras 3", "threads=(0, 0)")
+    key = MeasurementKey("f00d", "train", "x: (8, 4) float32", "2 cores of a CPU", "keras 3", "threads=(0, 0)")
     memory.put(key, Times(0.01, "xla", 0.004, 1.5, time=time.time() - 7200), "line.train_step", "xla")
     failed = Times(0.01, "xla", failed="no kernel for Tangle")
     memory.put(dataclasses.replace(key, graph="beef"), failed, "knot.train_step", "graph")

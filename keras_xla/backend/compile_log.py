@@ -9,6 +9,7 @@ from keras_xla.troubleshooting import explained
 
 _LOCK = threading.Lock()
 EVENT_KINDS = ("train", "test", "predict", "generate", "function")
+FIRST_CALL = "first call"  # a cause
 _EVENTS: list["CompileEvent"] = []
 
 

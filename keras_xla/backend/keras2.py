@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_xla import backend
+from keras_xla.backend.signature import symbolic
 from keras_xla.private import tf_keras
 from keras_xla.private.tf_keras import AnyKeras as AnyKeras
 from keras_xla.private.tf_keras import is_model as is_keras2
@@ -65,12 +66,8 @@ def inputs_of(model: Any) -> Any:
         return None
     signature = getattr(model, "input_signature", None)  # Hugging Face's classes
     if isinstance(signature, dict):
-        return {name: _tensor(spec) for name, spec in signature.items()}
+        return {name: symbolic(spec) for name, spec in signature.items()}
     inputs = getattr(model, "inputs", None)
     if not inputs:
         return None
-    return _tensor(inputs[0]) if len(inputs) == 1 else [_tensor(x) for x in inputs]
-
-
-def _tensor(spec: Any) -> keras.KerasTensor:
-    return keras.KerasTensor(tuple(spec.shape), dtype=keras.backend.standardize_dtype(spec.dtype))
+    return symbolic(inputs[0]) if len(inputs) == 1 else [symbolic(x) for x in inputs]

@@ -20,6 +20,11 @@ class Leaf(NamedTuple):
 Signature = tuple[Leaf, ...]
 
 
+def symbolic(x: Any) -> keras.KerasTensor:
+    """A tensor's, or a spec's, shape and dtype."""
+    return keras.KerasTensor(tuple(x.shape), keras.backend.standardize_dtype(x.dtype))
+
+
 def describe(signature: Signature) -> str:
     """`"x: (32, 20) float32, y: (32,) int64"`."""
     return ", ".join(map(str, signature)) or "no arguments"

@@ -72,7 +72,7 @@ class GenerationOptions:
         encoder_repetition_penalty: Above 1, tokens of what an encoder reads (without one, of the prompt) are more
             likely; below 1 less.
         sequence_bias: Added to the logit of a sequence's last token where the others have just been made: a dict of
-            tuples of tokens to numbers, or pairs of a list and a number.
+            tuples of tokens to numbers, or pairs of a list and a number. `-inf` forbids it.
         exponential_decay_length_penalty: A pair: after how many new tokens ends become more likely, and how quickly (a
             factor, to the power of the tokens since).
         guidance_scale: How strongly completions are led from what follows a negative prompt (by default the prompt's

@@ -42,8 +42,8 @@ INTEGERS = {  # smallest values
 }
 NUMBERS = (
     ("temperature", lambda v: v > 0, "above 0"),
-    ("top_p", lambda v: 0 < v <= 1, "above 0 and at most 1"),
-    ("min_p", lambda v: 0 <= v < 1, "at least 0 and below 1"),
+    ("top_p", lambda v: 0 <= v <= 1, "from 0 to 1"),
+    ("min_p", lambda v: 0 <= v <= 1, "from 0 to 1"),
     ("typical_p", lambda v: 0 < v <= 1, "above 0 and at most 1"),
     ("epsilon_cutoff", lambda v: 0 <= v < 1, "at least 0 and below 1"),
     ("eta_cutoff", lambda v: 0 <= v < 1, "at least 0 and below 1"),

@@ -37,7 +37,7 @@ def as_biases(value: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
             "token id to what is added, or a list such as [[[5, 6], -2.0]]."
         )
     made = {
-        as_tokens("sequence_bias", tokens): as_number("sequence_bias", bias, math.isfinite, "that is finite")
+        as_tokens("sequence_bias", tokens): as_number("sequence_bias", bias, lambda v: v < math.inf, "below infinity")
         for tokens, bias in pairs
     }
     return tuple(made.items())

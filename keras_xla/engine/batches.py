@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.buckets import Buckets
-from keras_xla.engine.padding import padded
+from keras_xla.engine.buckets import WHOLE_PROMPTS, Buckets
 
 MOST_ROWS = 64  # that run at once where no batch buckets are given
 
@@ -182,4 +181,4 @@ def most_slots(longest: int, options: GenerationOptions, grows: bool) -> int:
     One that `grows` may have to grow to that; another one takes prompts whole.
     """
     new = options.most_new_tokens
-    return slots_of(longest, new, options.num_beams) if grows else padded(longest) + new
+    return slots_of(longest, new, options.num_beams) if grows else WHOLE_PROMPTS.fit(longest) + new

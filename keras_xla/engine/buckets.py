@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
+from keras_xla.backend.sizes import power_of_two
+
 # Each is two compilations; a step over 128 slots costs hardly more than one over fewer.
 CACHE_BUCKETS = tuple(2**power for power in range(7, 21))
 
@@ -45,7 +47,7 @@ class Buckets:
             ValueError: if it is larger than the largest bucket.
         """
         if self.sizes is None:
-            return max(self.smallest, 1 << (size - 1).bit_length())
+            return power_of_two(size, self.smallest)
         for bucket in self.sizes:
             if size <= bucket:
                 return bucket
@@ -66,8 +68,16 @@ class Buckets:
             bucket = self.fit(bucket + 1)
             yield bucket
 
+    def below(self, longest: int, beside: int = 0) -> list[int]:
+        """For each bucket before the one that holds `longest` with `beside`: the most that it holds with `beside`."""
+        sizes = self.between(1, self.nearest(longest + beside))
+        return [size - beside for size in sizes if 0 < size - beside < longest]
 
-def make(name: str, sizes: Sequence[int] | None, smallest: int) -> Buckets:
+
+WHOLE_PROMPTS = Buckets("prompt", None, 32)  # that do not run in chunks
+
+
+def make_buckets(name: str, sizes: Sequence[int] | None, smallest: int) -> Buckets:
     """`Buckets` from what a user passed.
 
     Raises:

@@ -6,159 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 from keras_xla import backend
-from keras_xla.backend.compile_log import RecompileError, record
+from keras_xla.backend.compile_log import FIRST_CALL, RecompileError, record
 from keras_xla.backend.executable_cache.cache import ExecutableCache
 from keras_xla.backend.memory import lacks_memory
 from keras_xla.engine.kept import KeptExecutables
-
-
-@dataclass(frozen=True)
-class PrefillKey:
-    """What changes the graph of a prompt's run.
-
-    Attributes:
-        batch: Batch bucket.
-        cache: Cache bucket.
-        chunk: Tokens a row at once.
-        source: Length of what an encoder-decoder reads; 0 without.
-    """
-
-    batch: int
-    cache: int
-    chunk: int
-    source: int = 0
-
-    def __str__(self):
-        return ", ".join(["prefill", *_shown(self)])
-
-
-@dataclass(frozen=True)
-class ScoreKey:
-    """What changes the graph of the logits behind a prompt.
-
-    Attributes:
-        batch: Batch bucket.
-        cache: Cache bucket.
-        source: Length of what an encoder-decoder reads; 0 without.
-    """
-
-    batch: int
-    cache: int
-    source: int = 0
-
-    def __str__(self):
-        return ", ".join(["score", *_shown(self)])
-
-
-@dataclass(frozen=True)
-class LogprobKey(PrefillKey):
-    """What changes the graph of the log-probabilities of given tokens.
-
-    Attributes:
-        top: How many of the likeliest tokens come with them.
-    """
-
-    top: int = 0
-
-    def __str__(self):
-        what = f"log-probabilities{f' and top {self.top}' if self.top else ''}, {self.chunk} at once"
-        return ", ".join([what, *_shown(self)])
-
-
-@dataclass(frozen=True)
-class AdvanceKey:
-    """What changes the graph of the loop over new tokens; everything else is a tensor.
-
-    Attributes:
-        batch: Batch bucket.
-        cache: Cache bucket.
-        source: Length of what an encoder-decoder reads; 0 without.
-        beams: Beams.
-        eos_room: Room for end-of-sequence ids.
-        words: Room for bad words, and for biased sequences: how many, how long.
-        guided: Whether each prompt has a negative one beside it.
-    """
-
-    batch: int
-    cache: int
-    source: int = 0
-    beams: int = 1
-    eos_room: int = 8
-    words: tuple[int, ...] = ()
-    guided: bool = False
-
-    def __str__(self):
-        more = [f"{self.beams} beams"] if self.beams > 1 else ["guided"] if self.guided else []
-        return ", ".join(["advance", *more, *_shown(self)])
-
-
-@dataclass(frozen=True)
-class SpeculateKey(AdvanceKey):
-    """What changes the graph of a loop over new tokens that checks guesses.
-
-    Attributes:
-        guesses: Tokens a row that are guessed at once.
-        assistant: The number of the smaller model that guesses; 0 for none.
-    """
-
-    guesses: int = 0
-    assistant: int = 0
-
-    def __str__(self):
-        return f"{super().__str__()}, {self.guesses} guesses{' of an assistant' if self.assistant else ''}"
-
-
-@dataclass(frozen=True)
-class RefillKey(AdvanceKey):
-    """What changes the graph of a loop over new tokens whose rows began at different times."""
-
-    def __str__(self):
-        return super().__str__().replace("advance", "advance, refilled", 1)
-
-
-@dataclass(frozen=True)
-class WholeKey(AdvanceKey):
-    """What changes the graph that runs prompts whole, where they cannot come in chunks, and chooses the first token.
-
-    Attributes:
-        prompt: Prompt bucket.
-    """
-
-    prompt: int = 0
-
-    def __str__(self):
-        return f"prefill {self.prompt}, " + super().__str__().removeprefix("advance, ")
-
-
-@dataclass(frozen=True)
-class EncodeKey:
-    """What changes the graph of an encoder."""
-
-    batch: int
-    source: tuple[int, ...]
-
-    def __str__(self):
-        return f"encode, batch {self.batch}, source {' x '.join(map(str, self.source))}"
-
-
-@dataclass(frozen=True)
-class RememberKey:
-    """What changes the graph of what a decoder keeps of its source."""
-
-    batch: int
-    source: int
-    encoded: bool
-
-    def __str__(self):
-        return f"remember, batch {self.batch}, source {self.source}"
-
-
-def _shown(key: PrefillKey | AdvanceKey | ScoreKey) -> list[str]:
-    return [f"batch {key.batch}", f"cache {key.cache}", *([f"source {key.source}"] if key.source else [])]
 
 
 class Executables:
@@ -274,8 +128,9 @@ class Executables:
                     return None
                 elsewhere = self._begun.get(key)
                 if elsewhere is None:
-                    cause = self._cause(key)
-                    if cause != "first call" and not may_compile and not self.kept.holds(key):
+                    changes = self._changes(key)
+                    cause = FIRST_CALL if changes is None else _told(changes)
+                    if changes is not None and not may_compile and not self.kept.holds(key):
                         raise RecompileError(
                             f'{self.name} would compile again: {cause}. It was made with on_recompile="raise": call '
                             "warmup with such sizes and options before, or widen the buckets."
@@ -340,19 +195,18 @@ class Executables:
         """What has been compiled, oldest first."""
         return list(self._compiled)
 
-    def _cause(self, key) -> str:
-        """What sets `key` apart from the nearest one of its kind that is compiled, or being compiled."""
+    def _changes(self, key) -> list[tuple[str, Any, Any]] | None:
+        """What sets `key` apart from the nearest one of its kind that is compiled, or being compiled, by field.
+
+        None where there is none of its kind.
+        """
         others = [other for other in reversed([*self._compiled, *self._begun]) if type(other) is type(key)]
-        if not others:
-            return "first call"
 
         def changes(other):
             fields = [f.name for f in dataclasses.fields(key)]
             return [(f, getattr(other, f), getattr(key, f)) for f in fields if getattr(other, f) != getattr(key, f)]
 
-        nearest = min(map(changes, others), key=len)  # of equals, the latest
-        labels = {name: f"{name} bucket" for name in ("batch", "cache", "source", "prompt")}
-        return ", ".join(f"{labels.get(field, field)} {_show(old)} -> {_show(new)}" for field, old, new in nearest)
+        return min(map(changes, others), key=len, default=None)  # of equals, the latest
 
 
 class _Stateless:
@@ -367,6 +221,11 @@ class _Stateless:
     def keep(self, name: str, cache: ExecutableCache) -> bool:
         """See `OnState.keep`."""
         return self._run.keep(name, cache)
+
+
+def _told(changes: Sequence[tuple[str, Any, Any]]) -> str:
+    labels = {name: f"{name} bucket" for name in ("batch", "cache", "source", "prompt")}
+    return ", ".join(f"{labels.get(field, field)} {_show(old)} -> {_show(new)}" for field, old, new in changes)
 
 
 def _show(value) -> str:

@@ -21,7 +21,7 @@ from keras_xla.engine.runs.starter import Batch, Starter
 from keras_xla.engine.runs.watch import Ended, Watch
 from keras_xla.engine.search import processors as logits
 from keras_xla.engine.search.own_processors import check_processor_options
-from keras_xla.engine.states.prompt_cache import Kept, PromptCache, SavedPrompt
+from keras_xla.engine.states.prompt_cache import CachedPrompt, PromptCache, SavedPrompt
 from keras_xla.engine.states.prompt_runner import PromptRunner
 from keras_xla.engine.states.state_pool import StatePool
 from keras_xla.engine.warmup import FirstCall, Report, silent, warm_up
@@ -312,7 +312,7 @@ class Generator:
                 batch = self._batch(part.of(rows), part.options, begun, None, **more)
                 yield from self._starter.first_calls(batch)
                 # A part of short prompts takes smaller buckets.
-                for most in self._starter.lengths(batch, part.of(rows)) if len(parts) > 1 else ():
+                for most in self._starter.shorter_lengths(batch, part.of(rows)) if len(parts) > 1 else ():
                     short = [row[:most] for row in part.of(rows)]
                     yield from self._starter.first_calls(self._batch(short, part.options, begun, None, **more))
 
@@ -369,7 +369,7 @@ class Generator:
                 f"Received {len(rows)} prompts to save; expected at most {len(parts[0].prompts)}, one batch. Save "
                 "fewer at a time."
             )
-        kept = Kept.of(self.start(rows, options).generation)
+        kept = CachedPrompt.of(self.start(rows, options).generation)
         refuse_broken(kept.broken())
         return SavedPrompt(kept, self.pool, self.model.variables)
 

@@ -12,7 +12,7 @@ from keras_xla.backend.executable_cache.cache import ExecutableCache, executable
 from keras_xla.backend.executable_cache.source import SOURCE_DIGEST
 from keras_xla.engine.search.own_processors import OwnProcessor
 from keras_xla.engine.search.processors import Processor
-from keras_xla.models.encoder_decoder import EncoderDecoder
+from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.transformer import Transformer
 from keras_xla.private.keras import flat_layers, package_of
 
@@ -23,7 +23,7 @@ def what_is_computed(model: Any, processors: Mapping[str, Processor], processed_
     It is unknown where code has a part in it that is not ours, and may be another tomorrow: a user's model, layers or
     logits processors.
     """
-    if type(model) not in (Transformer, EncoderDecoder):
+    if type(model) not in (Transformer, EncoderDecoderModel):
         return None
     if any(isinstance(processor, OwnProcessor) for processor in processors.values()):
         return None

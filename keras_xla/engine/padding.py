@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from keras_xla import backend
+from keras_xla.engine.buckets import WHOLE_PROMPTS
 
 # B batch, L length of the longest row, M length of what an encoder reads
 
@@ -47,12 +48,7 @@ def chunks(ids: np.ndarray, size: int, cache: int, first: int = 0) -> Iterator[t
         yield np.pad(chunk, ((0, 0), (0, size - chunk.shape[1]))), np.int32(slot)
 
 
-def padded(length: int) -> int:
-    """What prompts that run whole are padded to: the next power of two, at least 32."""
-    return 1 << max(length - 1, 31).bit_length()
-
-
 def pad_more(ids: np.ndarray, starts: np.ndarray, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """`ids [B, L]`, padded on the left to the next power of two, at least 32; and where rows begin then."""
-    missing = padded(ids.shape[1]) - ids.shape[1]
+    """`ids [B, L]`, padded on the left to its bucket; and where rows begin then."""
+    missing = WHOLE_PROMPTS.fit(ids.shape[1]) - ids.shape[1]
     return np.pad(ids, ((0, 0), (missing, 0)), constant_values=pad), starts + missing

@@ -11,20 +11,21 @@ import numpy as np
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.engine.executables import (
+from keras_xla.backend.signature import symbolic
+from keras_xla.engine.kept import what_is_computed
+from keras_xla.engine.keys import (
     AdvanceKey,
     EncodeKey,
+    LogitsKey,
     LogprobKey,
     PrefillKey,
+    PrefillWholeKey,
     RefillKey,
     RememberKey,
-    ScoreKey,
     SpeculateKey,
-    WholeKey,
+    StateKey,
 )
-from keras_xla.engine.kept import what_is_computed
 from keras_xla.engine.padding import chunk_size
-from keras_xla.engine.runs.generation import StateKey
 from keras_xla.engine.search import decode, processors, refill, speculate
 from keras_xla.engine.search.assistant import Assistant, Draft
 from keras_xla.engine.search.beam_cache import is_chunked, kind_of_cache, rows_of_cache
@@ -83,13 +84,13 @@ class Programs:
             return functools.partial(self._logprobs, key), model
         if isinstance(key, PrefillKey):
             return functools.partial(self._prefill_chunk, key), model
-        if isinstance(key, ScoreKey):
-            return self._score, model
+        if isinstance(key, LogitsKey):
+            return self._next_logits, model
         if isinstance(key, RefillKey):
             return functools.partial(self._refilled, key), (*model, *_SEARCHED)
         if isinstance(key, SpeculateKey):
             return functools.partial(self._speculate, key), (*model, *_SEARCHED, "draft")
-        advance = self._prefill_whole if isinstance(key, WholeKey) else self._advance
+        advance = self._prefill_whole if isinstance(key, PrefillWholeKey) else self._advance
         return functools.partial(advance, key), (*model, *_SEARCHED)
 
     def computes(self) -> str | None:
@@ -115,7 +116,7 @@ class Programs:
         with self.tracing:
             if (key.batch, key.source) in self._memory_specs:
                 return
-            specs = [keras.KerasTensor(tuple(x.shape), keras.backend.standardize_dtype(x.dtype)) for x in sources]
+            specs = [symbolic(source) for source in sources]
             self._memory_specs[key.batch, key.source] = backend.output_spec(self._memory, *specs)
 
     def new_state(self, key: StateKey) -> backend.DeviceState:
@@ -199,9 +200,9 @@ class Programs:
         likely, tokens = ops.top_k(logits, key.top)
         return values, (chosen, ops.cast(tokens, "int32"), likely - whole[..., None])
 
-    def _score(self, values, tokens, slot, starts):
-        scores, cache = self._decoder(values).step(tokens, slot, starts, values["cache"])
-        return {**values, "cache": cache}, scores
+    def _next_logits(self, values, tokens, slot, starts):
+        logits, cache = self._decoder(values).step(tokens, slot, starts, values["cache"])
+        return {**values, "cache": cache}, logits
 
     def _prefill_whole(self, key: AdvanceKey, values, request: Request, ids):
         request = request.unpacked()

@@ -13,10 +13,9 @@ from keras_xla import backend
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part
 from keras_xla.engine.checks import check
-from keras_xla.engine.executables import LogprobKey
 from keras_xla.engine.generator import Generator
+from keras_xla.engine.keys import LogprobKey, StateKey
 from keras_xla.engine.padding import Rows, chunk_size, chunks, pad_left
-from keras_xla.engine.runs.generation import StateKey
 from keras_xla.engine.warmup import FirstCall
 
 # B batch, C chunk, L length of the rows, N likeliest tokens, V vocabulary
@@ -135,23 +134,18 @@ class Scorer:
         for new in sizes:
             cut = [row[: n + new] for row, n in zip(rows, first, strict=True)]
             parts = self._parts(cut, reads, top)
+            if reads is None:
+                lengths = self._generator.limits.cache.below(max(first), new)
+            else:
+                lengths = self._generator.prompt_runner.source_buckets.below(max(map(len, reads)))
             for part in parts:
                 yield from self._first_calls_of(self._lay_out(part, cut, first, reads, top))
                 # A part of short rows takes smaller buckets.
-                for most in self._lengths(max(first), new, reads) if len(parts) > 1 else ():
+                for most in lengths if len(parts) > 1 else ():
                     few = [most if reads is None else n for n in first]
                     short = [row[n - m :] for row, n, m in zip(cut, first, few, strict=True)]
                     read = None if reads is None else [each[:most] for each in reads]
                     yield from self._first_calls_of(self._lay_out(part, short, few, read, top))
-
-    def _lengths(self, longest: int, new: int, reads: Rows | None) -> list[int]:
-        """Of what stands before, or is read, and takes a smaller bucket: the longest for each bucket."""
-        if reads is not None:
-            most = max(map(len, reads))
-            sizes = self._generator.prompt_runner.source_buckets.between(1, most)
-            return [size for size in sizes if size < most]
-        caches = self._generator.limits.cache
-        return [size - new for size in caches.between(1, caches.nearest(longest + new)) if 0 < size - new < longest]
 
     def _first_calls_of(self, laid: _Laid) -> Iterator[FirstCall]:
         runner, executables = self._generator.prompt_runner, self._generator.executables

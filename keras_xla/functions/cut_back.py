@@ -7,8 +7,8 @@ from typing import Any
 import keras
 
 from keras_xla.backend.steps import cut, output_shapes
+from keras_xla.functions.argument_buckets import ArgumentBuckets, Padded
 from keras_xla.functions.arrays import is_array, is_variable
-from keras_xla.functions.buckets import Buckets, Padded
 from keras_xla.private.keras import mask_if_known, put_mask
 from keras_xla.private.logits import with_logits
 
@@ -22,7 +22,12 @@ _OTHERS = (
 
 
 def followed(
-    call: Callable, tensors: Sequence[Any], owners: Sequence[str], buckets: Buckets, padded: Sequence[Padded], made: Any
+    call: Callable,
+    tensors: Sequence[Any],
+    owners: Sequence[str],
+    buckets: ArgumentBuckets,
+    padded: Sequence[Padded],
+    made: Any,
 ) -> Followed:
     """Which axes of the outputs have the size of a padded axis because the function makes them so.
 

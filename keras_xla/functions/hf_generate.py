@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_xla import backend
 from keras_xla.backend.steps import with_autograph
-from keras_xla.functions.buckets import Buckets
+from keras_xla.functions.argument_buckets import ArgumentBuckets
 from keras_xla.private.transformers import generation_config
 from keras_xla.troubleshooting import explained, warn
 
@@ -62,7 +62,7 @@ class CompiledGenerate:
         self._generate, self._model = generate, generate.__self__
         self._decoder_only = not self._model.config.is_encoder_decoder
         self.__name__, self.__doc__ = f"{self._model.name}.generate", generate.__doc__
-        self._buckets = Buckets({_IDS: {1: _LENGTHS}} if buckets is None else buckets, [_IDS], self.__name__)
+        self._buckets = ArgumentBuckets({_IDS: {1: _LENGTHS}} if buckets is None else buckets, [_IDS], self.__name__)
         self._compiled = make_compiled(self._run, self.__name__)
         self._warned = False
 

@@ -18,10 +18,10 @@ from keras_xla.backend.signature import Leaf, Signature, describe
 from keras_xla.backend.steps import compile_function
 from keras_xla.diagnosis.explain import refuse_ops
 from keras_xla.functions import hf_generate
+from keras_xla.functions.argument_buckets import ArgumentBuckets, Padded
 from keras_xla.functions.arrays import as_dense, is_array, is_variable
-from keras_xla.functions.buckets import Buckets, Padded
+from keras_xla.functions.call_key import CallKey
 from keras_xla.functions.cut_back import Followed, cut_back, followed
-from keras_xla.functions.key import Key
 from keras_xla.functions.methods import OfInstances
 from keras_xla.functions.parameters import Parameters
 from keras_xla.functions.static_values import Static, parts, structure_of
@@ -132,10 +132,10 @@ class CompiledFunction:
         self._options = buckets, pad_value, name, on_recompile
         self._name: str = name or getattr(fn, "__qualname__", "") or getattr(fn, "name", type(fn).__name__)
         self._parameters = Parameters(fn, by_name=bool(buckets))
-        self._buckets = Buckets(buckets, list(self._parameters.signature.parameters), self._name)
-        self._executables: dict[Key, tuple[Callable, Followed]] = {}
+        self._buckets = ArgumentBuckets(buckets, list(self._parameters.signature.parameters), self._name)
+        self._executables: dict[CallKey, tuple[Callable, Followed]] = {}
         self._follows: dict[tuple, Followed] = {}
-        self._last: Key | None = None
+        self._last: CallKey | None = None
         self._held: dict[tuple, list] = {}  # the variables whose ids are in keys, so that no other gets their ids
         self._lock = threading.RLock()
         self._owners: tuple[type, ...] = ()  # classes of which it is a method
@@ -209,7 +209,7 @@ class CompiledFunction:
         arguments, form = self._parameters.bind(args, kwargs)
         arguments, padded = self._buckets.pad(arguments, self._pad_value)
         leaves, tensors, owners = self._leaves(arguments)
-        key = Key(leaves, tuple(map(structure_of, arguments.values())), form, self._layer_state(), call_context())
+        key = CallKey(leaves, tuple(map(structure_of, arguments.values())), form, self._layer_state(), call_context())
         compiled = self._executables.get(key)
         if compiled is None:
             key, outputs, follows = self._compile(key, arguments, tensors, owners, padded)
@@ -225,7 +225,13 @@ class CompiledFunction:
         return cut_back(self._name, outputs, padded, follows)
 
     def _followed(
-        self, key: Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded], outputs: Any
+        self,
+        key: CallKey,
+        arguments: dict[str, Any],
+        tensors: list,
+        owners: list[str],
+        padded: list[Padded],
+        outputs: Any,
     ) -> Followed:
         """See `followed`: of some of the axes that have buckets, where others are of a bucket's size already."""
         some = key, tuple(entry[:2] for entry in padded)
@@ -270,7 +276,7 @@ class CompiledFunction:
         known = parts(x)
         return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
 
-    def _as_built(self, key: Key) -> Key:
+    def _as_built(self, key: CallKey) -> CallKey:
         """The key with the weights that layers have by now."""
         leaves = [
             leaf._replace(value=self._static(leaf.name, leaf.value.value)) if leaf.shape is None else leaf
@@ -279,8 +285,8 @@ class CompiledFunction:
         return key._replace(leaves=tuple(leaves), layer=self._layer_state())
 
     def _compile(
-        self, key: Key, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded]
-    ) -> tuple[Key, Any, Followed]:
+        self, key: CallKey, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded]
+    ) -> tuple[CallKey, Any, Followed]:
         with self._lock:
             key = self._as_built(key)  # another thread may have built a layer
             if key in self._executables:  # another thread was faster
@@ -348,7 +354,7 @@ class CompiledFunction:
 
         return executable
 
-    def _caller(self, key: Key, arguments: dict[str, Any]) -> Callable:
+    def _caller(self, key: CallKey, arguments: dict[str, Any]) -> Callable:
         """What calls `fn` with a list of tensors in the places of those in `arguments`."""
         values = list(arguments.values())  # not the dict itself, whose keys a tree sorts
         flat = keras.tree.flatten(values)

@@ -31,7 +31,7 @@ _SPEECH_TOKENS = (  # what SpeechTokens reads, and what serves features we do no
 
 
 @dataclass(frozen=True)
-class Asked:
+class ResolvedOptions:
     """What holds for a layer.
 
     Attributes:
@@ -102,7 +102,7 @@ def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[s
     return {name: value for name, value in stored.items() if name not in ignored}
 
 
-def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bool, speech: bool) -> Asked:
+def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bool, speech: bool) -> ResolvedOptions:
     """The options that hold.
 
     Args:
@@ -126,7 +126,7 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
         of_clips = SpeechOptions.from_checkpoint(stored).replace(**wishes)
         rest, drawn = split_drawn(of_clips, rest)
         text = resolve(own, rest, False, False)
-        return Asked(dataclasses.replace(text.options, **drawn), tokens, of_clips)
+        return ResolvedOptions(dataclasses.replace(text.options, **drawn), tokens, of_clips)
     options, _ = config.checkpoint_defaults(stored)
     if has_encoder and stored.get("max_length") and "max_new_tokens" not in {**options, **asked}:
         length = as_integer("max_length", stored["max_length"], 1)
@@ -139,7 +139,7 @@ def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bo
     idle = {name: value for name, value in options.items() if name not in merged and name not in asked}
     # What is asked for comes instead of what is stored, even where that is no value an option can have.
     options = {name: value for name, value in options.items() if name in merged and name not in asked}
-    return Asked(_with_idle(GenerationOptions().replace(**options, **asked), idle))
+    return ResolvedOptions(_with_idle(GenerationOptions().replace(**options, **asked), idle))
 
 
 def _with_idle(options: GenerationOptions, idle: Mapping[str, Any]) -> GenerationOptions:

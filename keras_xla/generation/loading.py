@@ -12,7 +12,7 @@ import keras
 from keras_xla.engine.search.own_processors import as_functions, own_processors
 from keras_xla.generation.compiled import prepare
 from keras_xla.generation.defaults import known_options, resolve, stored_options
-from keras_xla.generation.progress import Progress
+from keras_xla.generation.progress import ProgressBar
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -90,7 +90,7 @@ class FromPretrained(keras.layers.Layer):
         return layer
 
 
-def _progress(verbose: int | str) -> Progress:
+def _progress(verbose: int | str) -> ProgressBar:
     """A bar that counts megabytes. `"auto"` shows none where nobody watches it: a log would be full of it."""
     start = time.monotonic()
     seen = getattr(sys.stdout, "isatty", bool)() or "ipykernel" in sys.modules
@@ -98,4 +98,4 @@ def _progress(verbose: int | str) -> Progress:
     def worth_it(done: int, whole: int) -> bool:
         return seen and done < whole and time.monotonic() - start > _SHORT
 
-    return Progress("MB", verbose, worth_it, scale=_MB)
+    return ProgressBar("MB", verbose, worth_it, scale=_MB)

@@ -1,4 +1,4 @@
-"""Progress bars of what takes long, as Keras has them."""
+"""ProgressBar bars of what takes long, as Keras has them."""
 
 import math
 import sys
@@ -11,7 +11,7 @@ from keras_xla.engine.warmup import FirstCall
 _WIDTH = 79  # of a line: it takes the place of the bar, which is drawn again below
 
 
-class Progress:
+class ProgressBar:
     """A progress bar for one call.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_xla.models.encoder_decoder import EncoderDecoder
+from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.layers.matrices import Matrix, stored_as
 from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec
 from keras_xla.models.transformer import Transformer
@@ -17,7 +17,7 @@ from keras_xla.private.keras import flat_layers
 
 def build(
     spec: ModelSpec | dict, dtype: Any = None, name: str | None = None, quantization: str | None = None
-) -> Transformer | EncoderDecoder:
+) -> Transformer | EncoderDecoderModel:
     """The model of a spec, with random weights.
 
     Args:
@@ -28,12 +28,12 @@ def build(
     """
     if isinstance(spec, dict):
         spec = (EncoderDecoderSpec if "encoder" in spec else DecoderSpec).from_dict(spec)
-    kind: Any = EncoderDecoder if isinstance(spec, EncoderDecoderSpec) else Transformer
+    kind: Any = EncoderDecoderModel if isinstance(spec, EncoderDecoderSpec) else Transformer
     with stored_as(quantization):
         return kind(spec, dtype=dtype, name=name)
 
 
-def quantize(model: Transformer | EncoderDecoder, quantization: str | None) -> Transformer | EncoderDecoder:
+def quantize(model: Transformer | EncoderDecoderModel, quantization: str | None) -> Transformer | EncoderDecoderModel:
     """A copy of a model whose matrices are stored in another way."""
     with unmade_weights() as unmade:
         made = build(model.spec, model.dtype_policy, model.name, quantization)

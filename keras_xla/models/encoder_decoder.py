@@ -7,10 +7,10 @@ import keras
 from keras_xla.models.encoder import Encoder
 from keras_xla.models.interface import Cache, View
 from keras_xla.models.spec import EncoderDecoderSpec, TextSource
-from keras_xla.models.transformer import Decisions, Transformer
+from keras_xla.models.transformer import EncoderMemory, Transformer
 
 
-class EncoderDecoder(keras.layers.Layer):
+class EncoderDecoderModel(keras.layers.Layer):
     """An encoder-decoder for text or speech; implements the `EncoderDecoder` protocol.
 
     Args:
@@ -26,7 +26,7 @@ class EncoderDecoder(keras.layers.Layer):
 
     Example:
     ```python
-    model = EncoderDecoder(spec)
+    model = EncoderDecoderModel(spec)
     logits = model(source=np.zeros((1, 12), "int32"), ids=np.zeros((1, 8), "int32"))
     ```
     """
@@ -62,11 +62,11 @@ class EncoderDecoder(keras.layers.Layer):
         source = self.spec.encoder.source
         return self.decoder.embedding if source.kind == "text" and source.shared else None
 
-    def remember(self, hidden, mask=None) -> Decisions:
+    def remember(self, hidden, mask=None) -> EncoderMemory:
         """See `interface.EncoderDecoder.remember`."""
         return self.decoder.remember(hidden, mask)
 
-    def with_memory(self, memory: Decisions) -> "DecoderWithMemory":
+    def with_memory(self, memory: EncoderMemory) -> "DecoderWithMemory":
         """See `interface.EncoderDecoder.with_memory`."""
         return DecoderWithMemory(self.decoder, memory)
 
@@ -74,7 +74,7 @@ class EncoderDecoder(keras.layers.Layer):
 class DecoderWithMemory:
     """A decoder with what it remembers of one source; implements the `ChunkDecoder` protocol."""
 
-    def __init__(self, decoder: Transformer, memory: Decisions):
+    def __init__(self, decoder: Transformer, memory: EncoderMemory):
         self._decoder, self._memory = decoder, memory
         self.vocab_size, self.max_positions = decoder.vocab_size, decoder.max_positions
 

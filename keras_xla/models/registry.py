@@ -8,15 +8,15 @@ import keras
 from keras_xla.models.build import build
 from keras_xla.models.convert.bart import BART, MBART
 from keras_xla.models.convert.common import Family, Report, load, untied
+from keras_xla.models.convert.config_keys import ModelConfig, read_config
 from keras_xla.models.convert.gpt2 import GPT2
-from keras_xla.models.convert.keys import Config, read_config
 from keras_xla.models.convert.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from keras_xla.models.convert.marian import MARIAN
 from keras_xla.models.convert.opt import OPT
 from keras_xla.models.convert.sizes import check_sizes
 from keras_xla.models.convert.t5 import MT5, T5
 from keras_xla.models.convert.whisper import WHISPER
-from keras_xla.models.encoder_decoder import EncoderDecoder
+from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.layers.matrices import check_quantization
 from keras_xla.models.sources.live import follow
 from keras_xla.models.transformer import Transformer
@@ -43,7 +43,7 @@ _UNFIT = (ValueError, TypeError, ArithmeticError, KeyError, AttributeError)  # w
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
-def model_config(checkpoint: "Checkpoint") -> Config:
+def model_config(checkpoint: "Checkpoint") -> ModelConfig:
     """What is read of a checkpoint's config, with the defaults of its architecture.
 
     Raises:
@@ -66,7 +66,7 @@ def load_model(
     dtype: str | None = None,
     quantization: str | None = None,
     report: Report | None = None,
-) -> Transformer | EncoderDecoder:
+) -> Transformer | EncoderDecoderModel:
     """The model of an open checkpoint, weights and all.
 
     Args:

@@ -18,7 +18,7 @@ from keras_xla.models.weights import WeightedLayer
 # B batch, S new tokens, T slots, M source, E hidden size, V vocabulary
 
 
-class Decisions(NamedTuple):
+class EncoderMemory(NamedTuple):
     """What a decoder keeps of an encoder's hidden states."""
 
     layers: list  # keys and values of each, see `CrossAttention.remember`
@@ -68,17 +68,17 @@ class Transformer(WeightedLayer):
             self.head_bias = self.add_weight((1, spec.vocab_size), initializer="zeros", name="head_bias")
         self.built = True
 
-    def call(self, ids, memory: Decisions | None = None):
+    def call(self, ids, memory: EncoderMemory | None = None):
         ids = ops.cast(ids, "int32")
         starts = ops.zeros_like(ids[:, 0])
         return self._logits(self._prompt(ids, starts, memory)[0])
 
-    def remember(self, hidden, mask=None) -> Decisions:
+    def remember(self, hidden, mask=None) -> EncoderMemory:
         """The memory of an encoder's `hidden [B, M, E]`, of which `mask [B, M]` bool can be seen (None: all)."""
         seen = None if mask is None else mask[:, None, None, :]
-        return Decisions([block.cross.remember(hidden) for block in self.blocks], seen)
+        return EncoderMemory([block.cross.remember(hidden) for block in self.blocks], seen)
 
-    def prefill(self, ids, starts, slots: int, memory: Decisions | None = None) -> tuple:
+    def prefill(self, ids, starts, slots: int, memory: EncoderMemory | None = None) -> tuple:
         """See `Decoder.prefill`."""
         x, prompt = self._prompt(ids, starts, memory)
         empty = self.empty_cache(ids.shape[0], slots)
@@ -90,13 +90,13 @@ class Transformer(WeightedLayer):
         a = self.spec.attention
         return [kv.empty(batch * a.kv_heads, slots, a.head_dim, self.compute_dtype) for _ in self.blocks]
 
-    def step(self, tokens, slot, starts, cache: Cache, memory: Decisions | None = None) -> tuple:
+    def step(self, tokens, slot, starts, cache: Cache, memory: EncoderMemory | None = None) -> tuple:
         """See `Decoder.step`."""
         view = View.causal(slot, 1, cache[0][0].shape[1], starts)
         x, cache = self._run(tokens[:, None], view, memory, cache, slot)
         return self._logits(x[:, 0]), cache
 
-    def extend(self, tokens, slot, view: View, cache: Cache, memory: Decisions | None = None) -> tuple:
+    def extend(self, tokens, slot, view: View, cache: Cache, memory: EncoderMemory | None = None) -> tuple:
         """See `ChunkDecoder.extend`."""
         x, cache = self._run(tokens, view, memory, cache, slot)
         return self._logits(x), cache
@@ -106,7 +106,7 @@ class Transformer(WeightedLayer):
         length = ops.shape(ids)[1]
         return self._run(ids, View.causal(0, length, length, starts), memory)
 
-    def _run(self, ids, view: View, memory: Decisions | None, cache: Cache | None = None, slot=None):
+    def _run(self, ids, view: View, memory: EncoderMemory | None, cache: Cache | None = None, slot=None):
         """Hidden states `[B, S, E]` of `ids [B, S]`, and the updated cache; without one, their keys and values."""
         spec = self.spec
         positions = ops.maximum(view.positions, 0)  # padding counts as 0

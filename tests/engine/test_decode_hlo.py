@@ -11,8 +11,8 @@ import pytest
 from keras_xla import backend
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
-from keras_xla.engine.executables import PrefillKey
 from keras_xla.engine.generator import Generator
+from keras_xla.engine.keys import PrefillKey
 from keras_xla.engine.padding import chunk_size
 from keras_xla.models.layers.blockwise_attention import BLOCK_ON_CPU
 from keras_xla.models.registry import load_model

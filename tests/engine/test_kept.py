@@ -5,8 +5,8 @@ import pytest
 
 from keras_xla.backend.executable_cache import cache as module
 from keras_xla.backend.executable_cache.cache import ExecutableCache
-from keras_xla.engine.executables import AdvanceKey, PrefillKey, SpeculateKey
 from keras_xla.engine.kept import KeptExecutables, computed_with, what_is_computed
+from keras_xla.engine.keys import AdvanceKey, PrefillKey, SpeculateKey
 from keras_xla.engine.search.own_processors import own_processors
 from keras_xla.engine.search.processors import PROCESSORS
 from keras_xla.models.build import build, quantize

@@ -86,6 +86,19 @@ def test_draws_have_the_references_distribution(seed, filters):
         assert not counts[probabilities == 0].any()
 
 
+@examples(60)
+@given(
+    values=st.sampled_from([9, 65]).flatmap(lambda size: st.lists(st.integers(0, 3), min_size=size, max_size=size)),
+    p=st.sampled_from([0.0, 0.013, 0.31, 0.517, 0.83, 0.991]),
+    least=st.integers(1, LEAST),
+)
+def test_top_p_keeps_no_more_equal_logits_than_it_needs(values, p, least):
+    x, filters = np.array([values, values[::-1]], "float32"), OFF._replace(top_p=p)
+    at_least = [] if least == 1 else [ops.convert_to_tensor(np.int32(least))]
+    made = ops.convert_to_numpy(filter_logits(ops.convert_to_tensor(x), tensors(filters), *at_least))
+    assert ((made > samplers.FORBIDDEN / 2) == (kept(x, filters, least) > 0)).all()
+
+
 @examples(20)
 @given(
     seed=st.integers(0, 2**31),

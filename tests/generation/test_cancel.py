@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.engine.executables import Executables, PrefillKey
+from keras_xla.engine.executables import Executables
+from keras_xla.engine.keys import PrefillKey
 from keras_xla.engine.runs.generation import Pace
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint

@@ -9,7 +9,7 @@ import pytest
 from keras import ops
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.models.encoder_decoder import EncoderDecoder
+from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.recompute import Recompute
 from keras_xla.models.sources.keras_hub.cached import CachedTask
 from keras_xla.models.sources.keras_hub.layouts import LAYOUTS
@@ -256,7 +256,7 @@ def test_a_task_without_the_usual_cache_runs_without_one():
 def test_encoder_decoders_become_ours(name):
     task = make(SEQ2SEQ, name)
     model = open_task(task)
-    assert isinstance(model, EncoderDecoder)
+    assert isinstance(model, EncoderDecoderModel)
     layer = XLAGenerationLayer(model, max_new_tokens=8, decoder_start_token_id=2)
     task.compile(sampler="greedy")
 

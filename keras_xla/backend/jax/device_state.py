@@ -11,13 +11,14 @@ import numpy as np
 from keras_xla.backend.executable_cache.cache import ExecutableCache
 from keras_xla.backend.jax.core import read_weights, to_device
 from keras_xla.backend.jax.stored import get_executable, put_executable
+from keras_xla.backend.signature import symbolic
 from keras_xla.private.jax import reading
 
 
 def output_spec(fn: Callable, *specs: Any) -> Any:
     """What `fn` makes of tensors, as `keras.KerasTensor`s; nothing is run."""
     given = jax.tree.map(lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), list(specs))
-    return jax.tree.map(lambda x: keras.KerasTensor(x.shape, x.dtype.name), jax.eval_shape(fn, *given))
+    return jax.tree.map(symbolic, jax.eval_shape(fn, *given))
 
 
 class DeviceState:

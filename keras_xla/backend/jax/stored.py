@@ -37,7 +37,7 @@ _SETTINGS = (  # of JAX's that change what is traced or compiled
 )
 
 
-class Kept:
+class JaxCompilationCache:
     """An `ExecutableCache` as JAX's own cache, with JAX's keys."""
 
     def __init__(self, cache: ExecutableCache):
@@ -63,7 +63,7 @@ def keep_executables(cache: ExecutableCache) -> None:
     if now is not None and "keras_xla-jax-" not in now:  # the user's
         return
     folder = cache.folder / f"keras_xla-jax-{_processor()}"
-    ours = keep_in(str(folder), Kept(ExecutableCache(folder, cache.max_bytes)))
+    ours = keep_in(str(folder), JaxCompilationCache(ExecutableCache(folder, cache.max_bytes)))
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if not ours and importlib.util.find_spec("filelock") is not None:  # without it JAX cannot count
         jax.config.update("jax_compilation_cache_max_size", cache.max_bytes)

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.executable_cache.cache import ExecutableCache
+from keras_xla.backend.signature import symbolic
 from keras_xla.backend.tensorflow.core import read_weights
 from keras_xla.backend.tensorflow.stored import StoredFunction, read_function, stored
 from keras_xla.private.names import Gone
@@ -22,7 +23,7 @@ def output_spec(fn: Callable, *specs: Any) -> Any:
     """What `fn` makes of tensors, as `keras.KerasTensor`s; nothing is run."""
     given = _map(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), list(specs))
     made = tf.function(fn, autograph=False).get_concrete_function(*given).structured_outputs
-    return _map(lambda x: keras.KerasTensor(tuple(x.shape), x.dtype.name), made)
+    return _map(symbolic, made)
 
 
 class DeviceState:

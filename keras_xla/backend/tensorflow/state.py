@@ -12,6 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_xla.backend.signature import symbolic
 from keras_xla.private.functional import is_graph
 from keras_xla.private.keras import flat_layers, output_spec, symbolic_build
 from keras_xla.private.names import otherwise
@@ -47,7 +48,7 @@ def _answers_alike(model: keras.Model, spec: Any) -> bool:
     if is_graph(model):  # to look costs a call of each layer, and hardly one gives other shapes in training
         return True
     x, *_ = keras.utils.unpack_x_y_sample_weight(spec)
-    x = tf.nest.map_structure(lambda leaf: keras.KerasTensor(tuple(leaf.shape), leaf.dtype.name), x)
+    x = tf.nest.map_structure(symbolic, x)
     first, second = (output_spec(model, x, training) for training in (True, False))
     keras.tree.assert_same_structure(first, second)
     pairs = zip(keras.tree.flatten(first), keras.tree.flatten(second), strict=True)

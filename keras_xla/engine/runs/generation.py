@@ -14,39 +14,14 @@ from keras_xla import backend
 from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
-from keras_xla.engine.executables import AdvanceKey, Executables
+from keras_xla.engine.executables import Executables
+from keras_xla.engine.keys import AdvanceKey, StateKey
 from keras_xla.engine.search.request import ROW_INTEGERS, Request
 from keras_xla.engine.states.state_pool import StatePool
 
 CALL_SECONDS = 0.5  # that a call of several runs takes: Python's part of it is below 1 %, and Ctrl-C waits no longer
 _NO_BEAM, _NO_LOGITS = -1e8, -1e20  # log-probabilities below: of a beam that is not there; after logits that were NaN
 FIRST_COUNT = 8  # runs of a call while nobody knows how long one takes
-
-
-@dataclass(frozen=True)
-class StateKey:
-    """What the shapes of a state depend on.
-
-    Attributes:
-        batch: Batch bucket.
-        cache: Cache bucket.
-        beams: Beams.
-        source: Length of what an encoder-decoder reads; 0 without.
-        assistant: The number of the smaller model that guesses; 0 for none.
-        guided: Whether each prompt has a negative one beside it.
-    """
-
-    batch: int
-    cache: int
-    beams: int = 1
-    source: int = 0
-    assistant: int = 0
-    guided: bool = False
-
-    @property
-    def rows(self) -> int:
-        """Of the cache."""
-        return self.batch * (2 if self.guided else 1)
 
 
 class Pace:

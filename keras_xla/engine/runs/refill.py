@@ -16,10 +16,11 @@ import numpy as np
 from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Limits, copies_of, drawn_by, slots_of
-from keras_xla.engine.executables import Executables, RefillKey
+from keras_xla.engine.executables import Executables
+from keras_xla.engine.keys import RefillKey, StateKey
 from keras_xla.engine.padding import Rows
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.runs.generation import Pace, StateKey, keys_on_the_way
+from keras_xla.engine.runs.generation import Pace, keys_on_the_way
 from keras_xla.engine.runs.refilled_generation import FILLED_PART, Completed, RefilledGeneration, filled_at_once
 from keras_xla.engine.runs.run import Stop, nothing, refuse_broken
 from keras_xla.engine.runs.starter import AHEAD, Batch, request_of

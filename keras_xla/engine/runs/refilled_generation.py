@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_xla import backend
 from keras_xla.backend import DeviceState
-from keras_xla.engine.executables import RefillKey
+from keras_xla.engine.keys import RefillKey
 from keras_xla.engine.padding import Rows
 from keras_xla.engine.runs.generation import Generation
 from keras_xla.engine.search.request import Request

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.engine.executables import SpeculateKey
+from keras_xla.engine.keys import SpeculateKey
 from keras_xla.engine.runs.generation import Generation
 from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK, UNKNOWN
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,12 @@ from keras_xla import backend
 from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import slots_of
-from keras_xla.engine.buckets import Buckets
-from keras_xla.engine.executables import AdvanceKey, Executables, SpeculateKey, WholeKey
+from keras_xla.engine.buckets import WHOLE_PROMPTS, Buckets
+from keras_xla.engine.executables import Executables
+from keras_xla.engine.keys import AdvanceKey, PrefillWholeKey, SpeculateKey, StateKey
 from keras_xla.engine.padding import Rows, pad_left, pad_more
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.runs.generation import Generation, Pace, StateKey, keys_on_the_way
+from keras_xla.engine.runs.generation import Generation, Pace, keys_on_the_way
 from keras_xla.engine.runs.run import Guide, Run, allowed
 from keras_xla.engine.runs.speculation import RunTimes, Speculation
 from keras_xla.engine.runs.watch import Watch
@@ -113,9 +114,9 @@ class _Prepared:
         return self.ids.shape[1]
 
     @property
-    def whole(self) -> WholeKey:
+    def whole(self) -> PrefillWholeKey:
         """Of the executable that runs the prompts whole."""
-        return WholeKey(**dataclasses.asdict(self.executable(self.key)), prompt=self.prompt_end)
+        return PrefillWholeKey(**dataclasses.asdict(self.executable(self.key)), prompt=self.prompt_end)
 
 
 class Starter:
@@ -181,18 +182,14 @@ class Starter:
                 key = dataclasses.replace(asked.key, cache=size)
                 yield from self._first_calls_at(dataclasses.replace(asked, key=key), key)
 
-    def lengths(self, batch: Batch, rows: Rows) -> list[int]:
+    def shorter_lengths(self, batch: Batch, rows: Rows) -> list[int]:
         """Of prompts or sources that are shorter than `rows` and take a smaller bucket: the longest for each."""
         longest = max(map(len, rows))
         if batch.sources:
-            sizes: Iterable[int] = self._prompt_runner.source_buckets.between(1, longest)
-        elif not self._programs.chunked:  # its prompts are padded to powers of two
-            sizes = (1 << power for power in range(5, longest.bit_length()))
-        else:
-            new = self._new(batch)
-            sizes = self._cache.between(1, self._cache.nearest(slots_of(longest, new, batch.options.num_beams)))
-            sizes = (size - slots_of(0, new, batch.options.num_beams) for size in sizes)
-        return [size for size in sizes if 0 < size < longest]
+            return self._prompt_runner.source_buckets.below(longest)
+        if not self._programs.chunked:
+            return WHOLE_PROMPTS.below(longest)
+        return self._cache.below(longest, slots_of(0, self._new(batch), batch.options.num_beams))
 
     @staticmethod
     def _new(batch: Batch) -> int:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_xla.backend.sizes import power_of_two
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.search.samplers import FORBIDDEN
 
@@ -258,7 +259,7 @@ def _words(options: GenerationOptions, vocab_size: int) -> tuple[np.ndarray, np.
 def _sequences(options: GenerationOptions, vocab_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     table, lengths = _table([sequence for sequence, _ in options.sequence_bias])
     biases = np.zeros((len(table),), np.float32)
-    biases[: len(options.sequence_bias)] = [bias for _, bias in options.sequence_bias]
+    biases[: len(options.sequence_bias)] = [max(bias, float(FORBIDDEN)) for _, bias in options.sequence_bias]
     return table, lengths, biases
 
 
@@ -268,7 +269,7 @@ def _table(words: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     There are few sizes, since each compiles: 16 words of up to 8 tokens, or the next powers of two.
     """
     longest = max(map(len, words), default=1)
-    count, size = 1 << max(len(words) - 1, 15).bit_length(), 1 << max(longest - 1, 7).bit_length()
+    count, size = power_of_two(len(words), 16), power_of_two(longest, 8)
     table, lengths = np.zeros((count, size), np.int32), np.zeros((count,), np.int32)
     for i, word in enumerate(words):
         table[i, size - len(word) :], lengths[i] = word, len(word)

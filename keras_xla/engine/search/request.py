@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_xla.backend.sizes import power_of_two
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.search.processors import Processor
 from keras_xla.engine.search.samplers import Filters
@@ -171,8 +172,7 @@ def seed_words(options: GenerationOptions, batch: int) -> np.ndarray:
 
 def eos_room(options: GenerationOptions) -> int:
     """Room for end-of-sequence ids: a beam search pays for each with candidates, others do not."""
-    count = max(len(options.eos_token_id), 1)
-    return max(4 if options.num_beams > 1 else 8, 1 << (count - 1).bit_length())
+    return power_of_two(len(options.eos_token_id), 4 if options.num_beams > 1 else 8)
 
 
 def _filled(value: Any, batch: int) -> list:

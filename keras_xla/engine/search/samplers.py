@@ -77,8 +77,14 @@ def keep_top_k(x, k):
 
 
 def keep_top_p(x, p, least=1):
-    """`[B, V]` with all but the fewest largest logits that hold probability `p` off (Holtzman et al., 2020)."""
-    return _keep_mass(x, x, p, least)
+    """`[B, V]` with all but the fewest largest logits that hold probability `p` off (Holtzman et al., 2020).
+
+    Of equal logits, of which some are enough, the last ones stay: Hugging Face takes a sum in rising order.
+    """
+    kept = _keep_mass(x, x, p, least)
+    smallest = ops.min(ops.where(kept > FORBIDDEN / 2, kept, np.inf), axis=-1, keepdims=True)
+    ties = kept == smallest  # [B, V]
+    return ops.cond(ops.any(_count(ties) > 1), lambda: _without_surplus(kept, ties, p, x, least), lambda: kept)
 
 
 def keep_typical(x, p, least=1):
@@ -120,6 +126,11 @@ def _logprobs(x):
 
 def _keep_mass(x, order, p, least):
     """Turn all off but the fewest that hold probability `p`, those first that are first in an order `[B, V]`."""
+    return _keep_largest(x, order, _holds(x, p, least))
+
+
+def _holds(x, p, least):
+    """Tells for each row whether tokens `[B, V]` bool hold probability `p`, and are `least` at least: `[B, 1]`."""
     w = weights(x)
     wanted = ops.maximum(p * ops.sum(w, axis=-1, keepdims=True), 1e-30)
 
@@ -127,7 +138,24 @@ def _keep_mass(x, order, p, least):
         mass = ops.sum(ops.where(above, w, 0.0), axis=-1, keepdims=True)
         return mass >= wanted if _is_one(least) else ops.logical_and(mass >= wanted, _count(above) >= least)
 
-    return _keep_largest(x, order, enough)
+    return enough
+
+
+def _without_surplus(kept, ties, p, x, least):
+    """Turn off the first of equal logits, `ties` [B, V] bool, as long as what stays holds probability `p` of `x`."""
+    enough, size = _holds(x, p, least), x.shape[-1]
+    places = ops.arange(size, dtype="int32")[None]  # [1, V]
+    bits = (size - 1).bit_length()
+
+    def stays(first):
+        return ops.logical_and(kept > FORBIDDEN / 2, ops.logical_or(places >= first, ops.logical_not(ties)))
+
+    def set_bit(i, first):
+        later = first + ops.left_shift(_int(1), bits - 1 - i)
+        return ops.where(enough(stays(later)), later, first)
+
+    first = ops.fori_loop(0, bits, set_bit, ops.zeros((x.shape[0], 1), "int32"))
+    return ops.where(stays(first), kept, FORBIDDEN)
 
 
 def _count(which):

@@ -10,14 +10,15 @@ from keras import ops
 
 from keras_xla import backend
 from keras_xla.backend import DeviceState
-from keras_xla.engine.runs.generation import Generation, StateKey
+from keras_xla.engine.keys import StateKey
+from keras_xla.engine.runs.generation import Generation
 from keras_xla.engine.states.state_pool import StatePool
 
 # B batch, S slots that hold tokens, L length of the prompts
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedPrompt:
     """The state of a generation that has ended.
 
     Attributes:
@@ -35,7 +36,7 @@ class Kept:
     weights: list
 
     @classmethod
-    def of(cls, generation: Generation) -> "Kept":
+    def of(cls, generation: Generation) -> "CachedPrompt":
         """The state of a generation that nobody advances any more."""
         starts, weights = generation.starts, generation.weights
         real = starts < generation.prompt_end  # the others only fill the bucket
@@ -51,7 +52,9 @@ class Kept:
                 rows |= np.isnan(values).reshape(self.key.batch, -1).any(axis=1)
         return np.flatnonzero(rows)
 
-    def begins(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray, free: bool) -> "Beginning | None":
+    def begins(
+        self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray, free: bool
+    ) -> "PrefixMatch | None":
         """How much of these prompts is here; None for nothing of use.
 
         Arguments as for `PromptCache.take`, and whether the state is `free` for the caller to take.
@@ -69,7 +72,7 @@ class Kept:
         still = batch == self.key.batch and (rows == np.arange(batch))[real].all() and not shifts[real].any()
         if not (still and free) and -(-length // chunk) == -(-(length - slots) // chunk):
             return None  # a copy would save no work
-        return Beginning(self, rows, shifts.astype(np.int32), slots, bool(still), free)
+        return PrefixMatch(self, rows, shifts.astype(np.int32), slots, bool(still), free)
 
     def _most_alike(self, row: int, prompt: np.ndarray) -> tuple[int, int]:
         """Which row begins most like a prompt, of equals the one of the same number, and with how many tokens."""
@@ -79,7 +82,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class PrefixMatch:
     """What of a kept state serves new prompts.
 
     Attributes:
@@ -91,7 +94,7 @@ class Beginning:
         free: Whether the state is the caller's, to use or to give away.
     """
 
-    kept: Kept
+    kept: CachedPrompt
     rows: np.ndarray
     shifts: np.ndarray
     slots: int
@@ -113,8 +116,8 @@ class SavedPrompt:
         variables: The variables of the model.
     """
 
-    def __init__(self, kept: Kept, pool: StatePool, variables: Sequence[keras.Variable]):
-        self._kept: Kept | None = kept
+    def __init__(self, kept: CachedPrompt, pool: StatePool, variables: Sequence[keras.Variable]):
+        self._kept: CachedPrompt | None = kept
         self._pool, self._variables = pool, variables
 
     def serve(self, pool: StatePool, variables: Sequence[keras.Variable]) -> None:
@@ -133,7 +136,7 @@ class SavedPrompt:
                 "layer.save_prompt(...)."
             )
 
-    def take(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray) -> Beginning | None:
+    def take(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray) -> PrefixMatch | None:
         """Find the saved prompts that new ones begin with; the engine calls it.
 
         Args:
@@ -184,7 +187,7 @@ class PromptCache:
         if (kept := before.take_kept(self)) is not None:
             before.give(kept.key, kept.state)
 
-    def take(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray) -> Beginning | None:
+    def take(self, key: StateKey, chunk: int, ids: np.ndarray, starts: np.ndarray) -> PrefixMatch | None:
         """A state whose cache holds the prompts' beginnings.
 
         The weights have to be those of then.
@@ -203,7 +206,7 @@ class PromptCache:
         with self._lock:
             pool, variables, saved = self._pool, self._variables, self._saved
 
-        def useless(kept: Kept | None) -> bool:
+        def useless(kept: CachedPrompt | None) -> bool:
             return kept is not None and not backend.same_weights(variables, kept.weights)
 
         kept = pool.take_kept(self)
@@ -219,7 +222,7 @@ class PromptCache:
 
     def close(self, generation: Generation) -> None:
         """Take over the state of a generation that has ended, instead of `generation.close()`."""
-        kept = Kept.of(generation)
+        kept = CachedPrompt.of(generation)
         if kept.key.beams > 1:  # beams have slots of their own
             self._pool.give(kept.key, kept.state)
         else:

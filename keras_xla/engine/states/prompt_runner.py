@@ -13,11 +13,11 @@ from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.checks import check
-from keras_xla.engine.executables import EncodeKey, Executables, PrefillKey, RememberKey, ScoreKey
+from keras_xla.engine.executables import Executables
+from keras_xla.engine.keys import EncodeKey, LogitsKey, PrefillKey, RememberKey, StateKey
 from keras_xla.engine.padding import Rows, chunk_size, chunks, pad_left, pad_source
 from keras_xla.engine.programs import Programs
-from keras_xla.engine.runs.generation import StateKey
-from keras_xla.engine.states.prompt_cache import Beginning, PromptCache, SavedPrompt
+from keras_xla.engine.states.prompt_cache import PrefixMatch, PromptCache, SavedPrompt
 from keras_xla.engine.states.state_pool import StatePool
 from keras_xla.engine.warmup import FirstCall
 from keras_xla.models.interface import Decoder, EncoderDecoder
@@ -80,34 +80,34 @@ class PromptRunner:
         Raises:
             ValueError: for prompts that the model cannot run; before anything compiles.
         """
-        ids, starts, key = self._scored(prompts, hidden)
+        ids, starts, key = self._checked(prompts, hidden)
         self.refresh()
         weights = self._executables.read_weights()
         key, state, _ = self.state(key, [hidden], ids, starts, None, weights)
         self.prefill(key, state, ids, starts, weights=weights)
-        scores = ops.convert_to_numpy(self._score(key, ids, starts, weights, state))[: len(prompts)]
-        if not np.isnan(scores).any():
+        logits = ops.convert_to_numpy(self._next_logits(key, ids, starts, weights, state))[: len(prompts)]
+        if not np.isnan(logits).any():
             self._pool.give(key, state)
-        return scores
+        return logits
 
-    def first_scores(self, prompts: Rows, hidden: Any) -> Iterator[FirstCall]:
+    def first_logits(self, prompts: Rows, hidden: Any) -> Iterator[FirstCall]:
         """Of what `logits` needs; errors as it raises them."""
-        ids, starts, key = self._scored(prompts, hidden)
+        ids, starts, key = self._checked(prompts, hidden)
         yield self.first_remember(key, [hidden])
         if ids.shape[1] > 1:
             yield self.first_prefill(key)
-        run = functools.partial(self._score, key, ids, starts, None)
-        yield FirstCall(self._executables, _score_key(key), run, (key,))
+        run = functools.partial(self._next_logits, key, ids, starts, None)
+        yield FirstCall(self._executables, _logits_key(key), run, (key,))
 
-    def _scored(self, prompts: Rows, hidden: Any) -> tuple[np.ndarray, np.ndarray, StateKey]:
+    def _checked(self, prompts: Rows, hidden: Any) -> tuple[np.ndarray, np.ndarray, StateKey]:
         """The prompts `[B, L]`, padded, where each begins `[B]`, and the key of a state for them."""
         check(self._model, [prompt for prompt in prompts if len(prompt)], GenerationOptions(max_new_tokens=1))
         ids, starts = pad_left(prompts, hidden.shape[0], 0)
         return ids, starts, StateKey(hidden.shape[0], self._cache.fit(ids.shape[1] + 1), 1, hidden.shape[1])
 
-    def _score(self, key: StateKey, ids: np.ndarray, starts: np.ndarray, weights: list | None, state) -> Any:
+    def _next_logits(self, key: StateKey, ids: np.ndarray, starts: np.ndarray, weights: list | None, state) -> Any:
         inputs = map(backend.to_device, (ids[:, -1], np.int32(ids.shape[1] - 1), starts))
-        return self._executables(_score_key(key), state, *inputs, weights=weights)
+        return self._executables(_logits_key(key), state, *inputs, weights=weights)
 
     def source_length(self, reads: Rows | None, hidden: Any) -> int:
         """What is read is padded to: ids, or what `encode` returned; 0 without an encoder."""
@@ -163,7 +163,7 @@ class PromptRunner:
     def _remember(self, key: StateKey, sources: list, weights: list | None, state) -> None:
         self._executables(_remember_key(key, sources), state, *sources, weights=weights)
 
-    def _begun(self, key: StateKey, begun: Beginning) -> tuple[StateKey, DeviceState, int]:
+    def _begun(self, key: StateKey, begun: PrefixMatch) -> tuple[StateKey, DeviceState, int]:
         """A state with the beginnings of the prompts in it, and the room that `key` has."""
         kept = begun.kept
         # A larger cache would need executables that nobody warmed up for prompts of this length.
@@ -212,8 +212,8 @@ def _prefill_key(key: StateKey) -> PrefillKey:
     return PrefillKey(key.rows, key.cache, chunk_size(key.cache), key.source)
 
 
-def _score_key(key: StateKey) -> ScoreKey:
-    return ScoreKey(key.batch, key.cache, key.source)
+def _logits_key(key: StateKey) -> LogitsKey:
+    return LogitsKey(key.batch, key.cache, key.source)
 
 
 def _repeat(hidden, copies: int, batch: int):

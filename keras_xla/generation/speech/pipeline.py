@@ -10,7 +10,7 @@ import numpy as np
 from keras_xla.config import CONSTRAINTS, GenerationOptions
 from keras_xla.config.values import as_integer
 from keras_xla.engine.batches import Part
-from keras_xla.engine.buckets import CACHE_BUCKETS, make
+from keras_xla.engine.buckets import CACHE_BUCKETS, make_buckets
 from keras_xla.engine.checks import check_options, check_speech
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.search.own_processors import check_processor_options, own_processors
@@ -52,9 +52,9 @@ def generator_for(
 ) -> Generator:
     """The generator of a model for text, or of one for speech with these special `tokens`; `more` are its arguments."""
     kwargs: dict[str, Any] = dict(
-        batch=make("batch", batch_buckets, 1),
-        cache=make("cache", CACHE_BUCKETS if cache_buckets is None else cache_buckets, 1),
-        source=make("source", source_buckets, 32),
+        batch=make_buckets("batch", batch_buckets, 1),
+        cache=make_buckets("cache", CACHE_BUCKETS if cache_buckets is None else cache_buckets, 1),
+        source=make_buckets("source", source_buckets, 32),
         **more,
         refresh=functools.partial(refresh, model),
     )
@@ -181,7 +181,7 @@ class SpeechPipeline:
         hidden = runner.blank_encoding(shape)
         for length in [1, *(lengths if silence else ())]:  # behind one token the language is asked for
             begun = [np.full((length,), self.tokens.start, np.int32)] * batch
-            yield from self.generator.prompt_runner.first_scores(begun, hidden)
+            yield from self.generator.prompt_runner.first_logits(begun, hidden)
         model: Any = self.generator.model
         for length in lengths:
             room = model.max_positions - length

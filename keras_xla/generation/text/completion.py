@@ -17,7 +17,7 @@ from keras_xla.engine.runs.run import Run, nothing
 from keras_xla.engine.runs.watch import Ended, Watch
 from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
-from keras_xla.generation.progress import Progress
+from keras_xla.generation.progress import ProgressBar
 from keras_xla.generation.text import tokenizing
 from keras_xla.generation.text.grammar import GrammarGuide, Grammars
 from keras_xla.generation.text.logprobs import ScoredText, check_top, no_arrays
@@ -314,7 +314,7 @@ class Completion:
     def _report(self) -> Callable[[int], None]:
         """Tells a progress bar of finished prompts."""
         count, done = len(self.rows), 0
-        progress = Progress("prompt", self.verbose, lambda done, whole: done < whole)
+        progress = ProgressBar("prompt", self.verbose, lambda done, whole: done < whole)
         progress(0, count)
 
         def report(finished: int) -> None:

@@ -22,7 +22,7 @@ from keras_xla.generation.tokenizer import LazyTokenizer
 
 
 @dataclass(frozen=True)
-class Asked:
+class TextCall:
     """What a call asks for.
 
     Attributes:
@@ -81,7 +81,7 @@ class TextPipeline:
         reuse_prompt: bool | SavedPrompt | PromptCache = False,
         negative_prompt: Any = None,
         **call: Any,
-    ) -> "Asked":
+    ) -> "TextCall":
         """What a call with these inputs asks for, its prompts still as they came.
 
         Args:
@@ -123,7 +123,7 @@ class TextPipeline:
 
         call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt), grammars=self._grammars_of(tokenizer))
         call |= dict(text=text if is_text else None)
-        return Asked(inputs, rows, options, negative_prompt, call)
+        return TextCall(inputs, rows, options, negative_prompt, call)
 
     def assisted_by(
         self, pipeline: "TextPipeline", tokenizer: LazyTokenizer | None, own: LazyTokenizer | None

@@ -12,7 +12,7 @@ from keras_xla.engine.padding import Rows
 from keras_xla.generation.text import prompts
 from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.logprobs import no_arrays
-from keras_xla.generation.text.pipeline import Asked, TextPipeline
+from keras_xla.generation.text.pipeline import TextCall, TextPipeline
 from keras_xla.troubleshooting import warn
 
 ON_ERROR = ("raise", "skip")
@@ -42,7 +42,7 @@ class Sifted:
         TypeError, ValueError: for options that no prompt could be run with; before anything compiles.
     """
 
-    def __init__(self, pipeline: TextPipeline, asked: Asked):
+    def __init__(self, pipeline: TextPipeline, asked: TextCall):
         self._generator, self._asked = pipeline.generator, asked
         self.bad: dict[int, str] = {}
         singles = prompts.one_by_one(asked.inputs)

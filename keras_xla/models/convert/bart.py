@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from keras_xla.models.convert.common import Family, activation
-from keras_xla.models.convert.keys import Key, flag, generation_keys, or_null, text, token_ids, whole
+from keras_xla.models.convert.config_keys import ConfigKey, flag, generation_keys, or_null, text, token_ids, whole
 from keras_xla.models.spec import (
     AttentionSpec,
     DecoderSpec,
@@ -16,7 +16,7 @@ from keras_xla.models.spec import (
 )
 
 
-def stack_keys(d_model: int, layers: int, heads: int, ffn_dim: int) -> dict[str, Key]:
+def stack_keys(d_model: int, layers: int, heads: int, ffn_dim: int) -> dict[str, ConfigKey]:
     """The keys that describe the stacks of BART and its relatives, both of the same size by default."""
     return {
         "d_model": whole(d_model, "hidden_size"),

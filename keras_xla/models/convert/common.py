@@ -15,15 +15,15 @@ import numpy as np
 
 from keras_xla import backend
 from keras_xla.models.build import make_from, parameters
-from keras_xla.models.convert.keys import Config, Keys, flag, list_of, number, parts, text
-from keras_xla.models.encoder_decoder import EncoderDecoder
+from keras_xla.models.convert.config_keys import ConfigKeys, ModelConfig, flag, list_of, number, parts, text
+from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.layers.matrices import Matrix
 from keras_xla.models.layers.positions import inverse_frequencies
 from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec, RotaryPositions
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import unmade_weights
 
-Model = Transformer | EncoderDecoder
+Model = Transformer | EncoderDecoderModel
 Report = Callable[[int, int], None]  # of the bytes that are read, and of all
 _READERS = min(4, os.cpu_count() or 1)  # variables that are read, or dequantized, at the same time
 ACTIVATIONS = {
@@ -44,7 +44,7 @@ _ROPE = parts(
         "truncate": flag(None),
     }
 )
-ROTARY_KEYS: Keys = {
+ROTARY_KEYS: ConfigKeys = {
     "rope_theta": number(10000.0),
     "rope_scaling": _ROPE,  # before transformers 5
     "rope_parameters": _ROPE,
@@ -77,8 +77,8 @@ class Family:
         optional: Tensors that checkpoints may leave out, and that are zero then.
     """
 
-    keys: Keys
-    spec: Callable[[Config], ModelSpec]
+    keys: ConfigKeys
+    spec: Callable[[ModelConfig], ModelSpec]
     modules: Callable[..., Mapping[str, tuple[str, ...]]]
     sizes: tuple[str, ...]
     prefix: str

@@ -1,7 +1,7 @@
 """GPT-2: learned positions, pre-norm, fused projections stored `[in, out]`."""
 
 from keras_xla.models.convert.common import Family, activation, embedding_of
-from keras_xla.models.convert.keys import flag, generation_keys, number, text, whole
+from keras_xla.models.convert.config_keys import flag, generation_keys, number, text, whole
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
 
 _KEYS = {

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras_xla.models.convert.bart import SIZES, embeddings, stack, stack_keys, stack_modules
 from keras_xla.models.convert.common import Family
-from keras_xla.models.convert.keys import MOST_COMPUTED, flag, generation_keys, token_ids, whole
+from keras_xla.models.convert.config_keys import MOST_COMPUTED, flag, generation_keys, token_ids, whole
 from keras_xla.models.spec import (
     DecoderSpec,
     EncoderDecoderSpec,

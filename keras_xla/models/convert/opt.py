@@ -2,7 +2,7 @@
 
 from keras_xla.models.convert.bart import block_modules
 from keras_xla.models.convert.common import Family, activation, embedding_of
-from keras_xla.models.convert.keys import flag, generation_keys, text, whole
+from keras_xla.models.convert.config_keys import flag, generation_keys, text, whole
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, LearnedPositions, MLPSpec, NormSpec
 
 _KEYS = {

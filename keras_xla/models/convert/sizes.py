@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from keras_xla.models.convert.keys import Config
+from keras_xla.models.convert.config_keys import ModelConfig
 
 
-def check_sizes(checkpoint: Any, config: Config, needed: Iterable[str]) -> None:
+def check_sizes(checkpoint: Any, config: ModelConfig, needed: Iterable[str]) -> None:
     """Raise for a config without its sizes, or with sizes that its weights cannot have.
 
     Args:

@@ -1,7 +1,7 @@
 """T5 (v1.0), T5 v1.1, flan-T5 and mT5: relative positions, RMS norms, no biases and no scale on the scores."""
 
 from keras_xla.models.convert.common import Family, activation
-from keras_xla.models.convert.keys import MOST_COMPUTED, flag, generation_keys, number, or_null, text, whole
+from keras_xla.models.convert.config_keys import MOST_COMPUTED, flag, generation_keys, number, or_null, text, whole
 from keras_xla.models.spec import (
     AttentionSpec,
     DecoderSpec,

@@ -2,7 +2,7 @@
 
 from keras_xla.models.convert.bart import SIZES, stack, stack_keys, stack_modules
 from keras_xla.models.convert.common import Family
-from keras_xla.models.convert.keys import generation_keys, token_ids, whole
+from keras_xla.models.convert.config_keys import generation_keys, token_ids, whole
 from keras_xla.models.spec import (
     DecoderSpec,
     EncoderDecoderSpec,

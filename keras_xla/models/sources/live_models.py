@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_xla.models.build import quantize
-from keras_xla.models.encoder_decoder import EncoderDecoder as OurEncoderDecoder
+from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.interface import Decoder, EncoderDecoder
 from keras_xla.models.layers.matrices import check_quantization
 from keras_xla.models.recompute import Recompute
@@ -49,7 +49,7 @@ def as_decoder(model: Any, quantization: str | None = None) -> Decoder | Encoder
     return decoder if quantization in (None, now) else quantized(decoder, quantization)
 
 
-def quantized(decoder: Decoder | EncoderDecoder, quantization: str | None) -> Transformer | OurEncoderDecoder:
+def quantized(decoder: Decoder | EncoderDecoder, quantization: str | None) -> Transformer | EncoderDecoderModel:
     """A copy of a model of ours whose matrices are stored as `quantization` says, see `matrices.stored_as`.
 
     Raises:
@@ -58,7 +58,7 @@ def quantized(decoder: Decoder | EncoderDecoder, quantization: str | None) -> Tr
     """
     check_quantization(quantization)
     asked = f"Received quantization={quantization!r}"
-    if not isinstance(decoder, (Transformer, OurEncoderDecoder)):
+    if not isinstance(decoder, (Transformer, EncoderDecoderModel)):
         raise NotImplementedError(
             f"{asked} for a {type(decoder).__name__}, which computes its products itself. Quantize the model by its "
             "own method before, or leave that out."

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_xla import backend
 from keras_xla.backend.signature import batch_names
-from keras_xla.functions.buckets import POW2
+from keras_xla.functions.argument_buckets import POW2
 from keras_xla.training.data.padding import WHO, Padding, with_names
 from keras_xla.troubleshooting import explained
 

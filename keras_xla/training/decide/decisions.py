@@ -24,7 +24,7 @@ _warned: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True)
-class Key:
+class MeasurementKey:
     """What a measurement holds for."""
 
     graph: str  # the fingerprint of the traced step
@@ -71,7 +71,7 @@ class Known:
     """An entry of the disk."""
 
     name: str  # of what was run, such as `"sequential.train_step"`
-    key: Key
+    key: MeasurementKey
     times: Times
     chosen: str  # the faster way
 
@@ -81,9 +81,9 @@ class Decisions:
 
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
-        self._unwritten: dict[Key, Times] = {}
+        self._unwritten: dict[MeasurementKey, Times] = {}
 
-    def get(self, key: Key) -> Times | None:
+    def get(self, key: MeasurementKey) -> Times | None:
         """What is known for this key. A failure of some time ago does not count."""
         if key in self._unwritten:
             return self._unwritten[key]
@@ -93,7 +93,7 @@ class Decisions:
         expired = known.times.failed and time.time() - known.times.time > SECONDS_FAILURES_COUNT
         return None if expired else known.times
 
-    def put(self, key: Key, times: Times, name: str, chosen: str) -> None:
+    def put(self, key: MeasurementKey, times: Times, name: str, chosen: str) -> None:
         """Remember it; `name` and `chosen` are for people who look at the list."""
         entry = {"format": FORMAT, "name": name, "chosen": chosen, "key": asdict(key), "times": asdict(times)}
         try:
@@ -118,7 +118,7 @@ class Decisions:
             path.unlink(missing_ok=True)
         return len(files)
 
-    def _path(self, key: Key) -> pathlib.Path:
+    def _path(self, key: MeasurementKey) -> pathlib.Path:
         return self.folder / f"{key.digest}.json"
 
     def _read(self, path: pathlib.Path) -> Known | None:
@@ -126,7 +126,9 @@ class Decisions:
             entry = json.loads(path.read_text())
             if entry["format"] != FORMAT:
                 return None
-            return Known(str(entry["name"]), Key(**entry["key"]), Times(**entry["times"]), str(entry["chosen"]))
+            return Known(
+                str(entry["name"]), MeasurementKey(**entry["key"]), Times(**entry["times"]), str(entry["chosen"])
+            )
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keras_xla.backend import machine
-from keras_xla.backend.compile_log import record
+from keras_xla.backend.compile_log import FIRST_CALL, record
 from keras_xla.backend.new_shapes import Calls, StepProfile
 from keras_xla.backend.signature import Signature, describe, describe_change
 from keras_xla.training.decide.cost import HOPED_SHARE_SAVED, estimated_compile
-from keras_xla.training.decide.decisions import Decisions, Key, Times
+from keras_xla.training.decide.decisions import Decisions, MeasurementKey, Times
 from keras_xla.training.decide.policy import DETERMINISTIC, faster_way
 from keras_xla.training.reports.journal import Decision, Journal
 
@@ -27,13 +27,13 @@ COMPILES_AGAIN = "it compiled again and again, for arguments of the same shapes"
 class FunctionPolicy:
     """Decides for one function: True is XLA wherever it can compile the function, the other choice is `"auto"`.
 
-    `memory` has what earlier runs measured. The decisions, compilations and times are in `journal`, under the kind
+    `decisions` has what earlier runs measured. The decisions, compilations and times are in `journal`, under the kind
     `"function"`.
     """
 
-    def __init__(self, name: str, jit_compile: bool | str, memory: Decisions):
+    def __init__(self, name: str, jit_compile: bool | str, decisions: Decisions):
         self.name, self.jit_compile, self.journal = name, jit_compile, Journal()
-        self._memory = memory
+        self._decisions = decisions
         self._last: Signature | None = None
         self._regret = 0.0
 
@@ -64,7 +64,7 @@ class FunctionPolicy:
             return self._decided(calls, "xla", "jit_compile=True")
         if against := _known_loss(calls.facts):
             return self._decided(calls, "graph", against)
-        times = self._memory.get(self._key(calls))
+        times = self._decisions.get(self._key(calls))
         if times is None:
             worth = HOPED_SHARE_SAVED * calls.seconds >= estimated_compile(calls.facts)
             return "measure" if worth else "later"
@@ -88,7 +88,7 @@ class FunctionPolicy:
         """Whether XLA seems to compile again and again, as it does where a value becomes a shape."""
         if self.jit_compile is True or seconds < SECONDS_TO_COMPILE:
             return False
-        times = self._memory.get(self._key(calls))
+        times = self._decisions.get(self._key(calls))
         if times is None or times.tried is None or seconds < SECONDS_TO_COMPILE + 5 * times.graph:
             return False
         self._regret += seconds - times.graph
@@ -99,7 +99,7 @@ class FunctionPolicy:
 
     def compiled(self, calls: Calls, seconds: float) -> None:
         """Write it to the compile log."""
-        cause = "first call" if self._last is None else describe_change(self._last, calls.leaves) or "traced again"
+        cause = FIRST_CALL if self._last is None else describe_change(self._last, calls.leaves) or "traced again"
         self._last = calls.leaves
         self.journal.compiled(record(self.name, KIND, describe(calls.leaves), cause, seconds))
 
@@ -116,10 +116,10 @@ class FunctionPolicy:
         self._decided(calls, "graph", f"xla failed: {reason}")
 
     def _remember(self, calls: Calls, times: Times) -> None:
-        self._memory.put(self._key(calls), times, self.name, faster_way(times))
+        self._decisions.put(self._key(calls), times, self.name, faster_way(times))
 
-    def _key(self, calls: Calls) -> Key:
-        return Key(calls.facts.fingerprint, KIND, describe(calls.leaves), **machine())
+    def _key(self, calls: Calls) -> MeasurementKey:
+        return MeasurementKey(calls.facts.fingerprint, KIND, describe(calls.leaves), **machine())
 
     def _decided(self, calls: Calls, way: str, reason: str, times: Times | None = None, spent: float = 0.0) -> str:
         measured: dict[str, float] = {}

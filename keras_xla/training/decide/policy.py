@@ -20,7 +20,7 @@ from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import place_of, refuse_ops
 from keras_xla.logger import logger
 from keras_xla.training.decide.cost import estimated_cost
-from keras_xla.training.decide.decisions import Decisions, Key, Times
+from keras_xla.training.decide.decisions import Decisions, MeasurementKey, Times
 from keras_xla.training.decide.rare_shapes import RareShapes
 from keras_xla.training.decide.trials import Trials
 from keras_xla.training.reports.journal import Decision, Journal
@@ -42,7 +42,7 @@ class Policy:
     model: keras.Model
     kind: str  # `"train"`, `"test"` or `"predict"`
     jit_compile: bool | str  # True (XLA or an error), or `"auto"`
-    memory: Decisions  # what was measured before
+    decisions: Decisions  # what was measured before
     journal: Journal  # takes the decisions down
     pace: Callable[[], Session | None]  # gives the call that is going on, or None
     _settled_session: Session | None = None  # the call whose usual shapes have their answer
@@ -122,7 +122,7 @@ class Policy:
     def _times(self, trials: Trials) -> tuple[Times, str]:
         """The times of both ways, and since when they are known."""
         shapes, key = trials.new_shapes.shapes, self._key(trials.new_shapes)
-        known, doubted = self.memory.get(key), self._is_doubted(shapes)
+        known, doubted = self.decisions.get(key), self._is_doubted(shapes)
         known = known if known is not None and known.way == trials.way else None
         self._doubted_from.pop(shapes, None)
         if known is not None and (known.tried is None or not doubted):
@@ -134,7 +134,7 @@ class Policy:
             times = Times(trials.graph, trials.way, failed=f"{error}{place_of(self.model, error.node)}")
             lasting = error.lasting
         if times.way and lasting:
-            self.memory.put(key, times, f"{self.model.name}.{self.kind}_step", faster_way(times))
+            self.decisions.put(key, times, f"{self.model.name}.{self.kind}_step", faster_way(times))
         return times, _AGAIN if doubted or known is not None else _NOW
 
     def _faster(self, trials: Trials, times: Times, source: str) -> tuple[str, str, dict[str, float]]:
@@ -178,8 +178,8 @@ class Policy:
         """How many times as many steps as have run are to come."""
         return self._all_steps_to_come / max(self._steps_done, 1)
 
-    def _key(self, new_shapes: NewShapes) -> Key:
-        return Key(new_shapes.facts.fingerprint, self.kind, describe(new_shapes.leaves), **machine())
+    def _key(self, new_shapes: NewShapes) -> MeasurementKey:
+        return MeasurementKey(new_shapes.facts.fingerprint, self.kind, describe(new_shapes.leaves), **machine())
 
     def _decided(self, new_shapes: NewShapes, way: str, reason: str, measured=None, spent: float = 0.0) -> str:
         decision = Decision(self.kind, describe(new_shapes.leaves), way, reason, measured or {}, spent)

@@ -2,7 +2,7 @@
 
 import threading
 
-from keras_xla.backend.compile_log import record
+from keras_xla.backend.compile_log import FIRST_CALL, record
 from keras_xla.backend.execution import ONE_STEP, SEVERAL_STEPS
 from keras_xla.backend.signature import Signature, describe, describe_change
 from keras_xla.training.reports.journal import ADVICE, MOST_LISTED, Journal
@@ -17,7 +17,7 @@ class Ledger:
     def __init__(self, name: str, kind: str, journal: Journal):
         self._name, self._kind, self._journal = name, kind, journal
         again = any(compilation.event.kind == kind for compilation in journal.compilations)
-        self._cause = "model recompiled" if again else "first call"
+        self._cause = "model recompiled" if again else FIRST_CALL
         self._seen: set[tuple] = set()
         self._last: tuple | None = None
         self._events = 0

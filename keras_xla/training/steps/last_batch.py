@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.filled_batch import FilledBatch
+from keras_xla.backend.signature import symbolic
 from keras_xla.private.keras import (
     compiled_losses,
     compiled_metrics,
@@ -209,16 +210,13 @@ def filled_step(model: keras.Model, kind: str) -> Callable:
         if not all(each is None or each.built for each in (compiled_losses(model), compiled_metrics(model))):
             # Their metrics must be there before the step is traced, as they are on JAX.
             try:
-                symbolic_build(model, keras.tree.map_structure(_symbolic, spec), optimizer=kind == "train")
+                tensors = keras.tree.map_structure(lambda x: None if x is None else symbolic(x), spec)
+                symbolic_build(model, tensors, optimizer=kind == "train")
             except Exception:  # tracing the usual step tells what is wrong, in Keras' words
                 return None
         return _step(model, kind) if fills(model, kind) and _metrics_take(model, spec) else None
 
     return answer
-
-
-def _symbolic(spec: Any) -> keras.KerasTensor | None:
-    return None if spec is None else keras.KerasTensor(tuple(spec.shape), spec.dtype.name)
 
 
 @otherwise(True)

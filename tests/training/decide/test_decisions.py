@@ -16,11 +16,11 @@ import pytest
 
 from keras_xla.cache_folder import cache_folder
 from keras_xla.training.decide import decisions as store
-from keras_xla.training.decide.decisions import Decisions, Key, Times
+from keras_xla.training.decide.decisions import Decisions, MeasurementKey, Times
 
 pytestmark = pytest.mark.quick_on_jax  # a file is the same on both
 
-KEY = Key("f00d", "train", "x: (8, 4) float32", "2 cores of a CPU", "keras 3", "threads=(0, 0)")
+KEY = MeasurementKey("f00d", "train", "x: (8, 4) float32", "2 cores of a CPU", "keras 3", "threads=(0, 0)")
 TIMES = Times(0.01, "xla", 0.004, 1.5)
 
 
@@ -39,13 +39,13 @@ def test_another_process_finds_what_was_put(memory):
     code = f"""
         import pathlib
         from keras_xla.training.decide.decisions import *
-        print(Decisions(pathlib.Path({str(memory.folder)!r})).get(Key(**{dataclasses.asdict(KEY)!r})).tried)
+        print(Decisions(pathlib.Path({str(memory.folder)!r})).get(MeasurementKey(**{dataclasses.asdict(KEY)!r})).tried)
     """
     made = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert made.stdout == "0.004\n"
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Key)])
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(MeasurementKey)])
 def test_whatever_changes_in_the_key_is_another_entry(memory, name):
     put(memory)
     assert memory.get(KEY) == TIMES

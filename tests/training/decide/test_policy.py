@@ -27,7 +27,7 @@ def make(tmp_path):
 
     def build(steps=100_000, jit_compile="auto", kind="train"):
         pace = Session(kind, steps=steps)
-        return Policy(classifier(), kind, jit_compile, Decisions(tmp_path / "memory"), Journal(), lambda: pace)
+        return Policy(classifier(), kind, jit_compile, Decisions(tmp_path / "decisions"), Journal(), lambda: pace)
 
     return build
 
@@ -54,7 +54,7 @@ def test_the_faster_way_is_chosen_and_the_reason_kept(make):
         assert policy.decide(Bench(graph=0.01, xla=seconds).new_shapes()) == way
         (decision,) = policy.journal.decisions
         assert (decision.way, decision.measured) == (way, {"graph": 10.0, "xla": seconds * 1e3})
-        policy.memory.clear()
+        policy.decisions.clear()
 
 
 def test_a_gain_within_the_noise_is_none(make):
@@ -66,11 +66,11 @@ def test_ways_that_are_close_are_measured_more_often_and_in_turns(make):
     assert make().decide(far.new_shapes()) == "xla"
     assert far.tried == ["graph", "xla"] * 2
     policy = make()
-    policy.memory.clear()
+    policy.decisions.clear()
     assert policy.decide(close.new_shapes()) == "xla"
     assert close.tried == ["graph", "xla"] * (1 + trials.MOST_ROUNDS)
     policy = make(steps=1000)
-    policy.memory.clear()
+    policy.decisions.clear()
     assert policy.decide(Bench(graph=0.01, xla=0.02).new_shapes()) == "graph"
 
 
@@ -90,15 +90,15 @@ def test_a_small_loss_may_be_the_machines_and_is_measured_again_later_once(make)
         policy.journal.ran("train", "graph", 5_000, 50.0)
         assert not policy.again(new_shapes.shapes)
         assert make().decide(Bench().new_shapes()) == way  # and remembered
-        policy.memory.clear()
+        policy.decisions.clear()
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["in memory", "nowhere"])
 def test_without_a_disk_it_is_measured_again_no_more_often(make, tmp_path, monkeypatch, reads):
-    (tmp_path / "memory").touch()  # a file, so that there is no such folder
+    (tmp_path / "decisions").touch()  # a file, so that there is no such folder
     policy, bench = make(steps=10_000), Bench(graph=0.01, xla=0.02)
     if not reads:
-        monkeypatch.setattr(policy.memory, "get", lambda key: None)
+        monkeypatch.setattr(policy.decisions, "get", lambda key: None)
     new_shapes = bench.new_shapes()
     with pytest.warns(UserWarning, match="cannot remember") if reads else contextlib.nullcontext():
         policy.decide(new_shapes)
@@ -172,7 +172,7 @@ def test_the_more_convolutions_the_less_may_be_hoped_for(make):
     steps = int(2 * cost.estimated_cost(stem, 0.01) / (cost.gain_hoped(stem) * 0.01))
     assert make(steps=steps).decide(Bench(graph=0.01, partial=0.001).new_shapes(stem)) == "partial"
     bench = Bench(graph=0.01, partial=0.001)
-    make(steps=steps).memory.clear()
+    make(steps=steps).decisions.clear()
     assert make(steps=steps).decide(bench.new_shapes(tower)) == "graph"
     assert "partial" not in bench.tried
 
@@ -229,7 +229,7 @@ def test_batches_of_other_shapes_in_the_same_fit_do_not_compile_again(make):
         before = list(bench.tried)
         assert policy.decide(bench.new_shapes()) == "graph"
         assert bench.tried == before
-        policy.memory.clear()
+        policy.decisions.clear()
 
 
 def test_true_is_xla_or_an_error(make):
@@ -252,8 +252,8 @@ def test_what_another_model_of_this_run_measured_is_said_to_be_of_this_run(make,
     make().decide(Bench(graph=0.01, xla=0.001).new_shapes())
     for run, source in ((decisions.THIS_RUN, "measured before in this run"), ("another", "measured in an earlier run")):
         policy = make()
-        (known,) = policy.memory.all()
-        policy.memory.put(known.key, dataclasses.replace(known.times, run=run), known.name, known.chosen)
+        (known,) = policy.decisions.all()
+        policy.decisions.put(known.key, dataclasses.replace(known.times, run=run), known.name, known.chosen)
         policy.decide(Bench().new_shapes())
         assert policy.journal.decisions[-1].reason == source
 
@@ -263,9 +263,9 @@ def test_a_lack_of_memory_is_not_remembered(make):
         policy = make()
         assert policy.decide(Bench(graph=0.01, xla=error).new_shapes()) == "graph"
         assert "no memory left" in policy.journal.decisions[0].reason
-        assert policy.memory.all() == []
+        assert policy.decisions.all() == []
         assert make().decide(Bench(graph=0.01, xla=0.001).new_shapes()) == "xla"
-        policy.memory.clear()
+        policy.decisions.clear()
 
 
 def test_a_trial_that_is_impossible_now_is_tried_in_the_next_fit(make):
@@ -281,9 +281,9 @@ def test_a_trial_that_is_impossible_now_is_tried_in_the_next_fit(make):
 def test_failures_expire(make):
     policy = make()
     policy.decide(Bench(graph=0.01, xla=WayFailed("the driver is too old")).new_shapes())
-    (known,) = policy.memory.all()
+    (known,) = policy.decisions.all()
     earlier = time.time() - decisions.SECONDS_FAILURES_COUNT - 1
-    policy.memory.put(known.key, dataclasses.replace(known.times, time=earlier), known.name, known.chosen)
+    policy.decisions.put(known.key, dataclasses.replace(known.times, time=earlier), known.name, known.chosen)
     assert make().decide(Bench(graph=0.01, xla=0.001).new_shapes()) == "xla"
 
 

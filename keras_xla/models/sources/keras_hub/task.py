@@ -8,8 +8,8 @@ import numpy as np
 
 from keras_xla.models.build import build
 from keras_xla.models.convert.common import load
-from keras_xla.models.convert.keys import read_config
-from keras_xla.models.encoder_decoder import EncoderDecoder
+from keras_xla.models.convert.config_keys import read_config
+from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.recompute import Recompute
 from keras_xla.models.sources.keras_hub.cached import CachedTask, own_decoder
 from keras_xla.models.sources.keras_hub.layouts import LAYOUTS, Layout
@@ -85,7 +85,7 @@ def layout_of(task: Any) -> Layout | None:
     return layout if known == {id(variable) for variable in task.backbone.weights} else None
 
 
-def open_task(task: Any, quantization: str | None = None) -> Transformer | EncoderDecoder | CachedTask | Recompute:
+def open_task(task: Any, quantization: str | None = None) -> Transformer | EncoderDecoderModel | CachedTask | Recompute:
     """The decoder of a live task.
 
     Tasks of the classes in `LAYOUTS` become models of ours, which share or follow their weights (see
@@ -111,7 +111,7 @@ def open_task(task: Any, quantization: str | None = None) -> Transformer | Encod
     return own_decoder(task)
 
 
-def load_task(task: Any, layout: Layout, quantization: str | None = None) -> Transformer | EncoderDecoder:
+def load_task(task: Any, layout: Layout, quantization: str | None = None) -> Transformer | EncoderDecoderModel:
     """Our model with the weights of a live task, which it follows from now on."""
     source = TaskWeights(task, layout)
     config = read_config(source.config, layout.family.keys, source.path)

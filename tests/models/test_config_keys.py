@@ -9,7 +9,7 @@ import transformers
 from transformers import AutoConfig
 
 from keras_xla.models.convert.common import activation
-from keras_xla.models.convert.keys import read_config
+from keras_xla.models.convert.config_keys import read_config
 from keras_xla.models.registry import FAMILIES, load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
@@ -407,7 +407,7 @@ def test_unknown_keys_are_of_no_meaning(folder):
 
 
 def test_a_number_that_no_float_holds_is_named():
-    from keras_xla.models.convert.keys import number
+    from keras_xla.models.convert.config_keys import number
 
     assert not number(1.0).fits(10**400) and number(1.0).fits(10**300) and not number(1.0).fits(float("nan"))
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_xla.backend.sizes import power_of_two
 from keras_xla.backend.steps import pad, to_tensor
 from keras_xla.functions.arrays import as_dense, check_pad_value
 from keras_xla.private.keras import mask_if_known, put_mask
@@ -23,7 +24,7 @@ class Padded(NamedTuple):
     real: int
 
 
-class Buckets:
+class ArgumentBuckets:
     """The checked form of `{"x": {0: (1, 8, 32)}}`.
 
     Raises:
@@ -164,7 +165,7 @@ class Buckets:
 
     def _bucket(self, name, axis, size, sizes) -> int:
         if sizes == POW2:
-            return 1 << max(size - 1, 0).bit_length()
+            return power_of_two(size)
         for bucket in sizes:
             if size <= bucket:
                 return bucket

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Key:
+class ConfigKey:
     """One key.
 
     Attributes:
@@ -25,13 +25,13 @@ class Key:
     fits: Callable[[Any], bool]
     expected: str
     also: tuple[str, ...] = ()
-    inside: "Keys | None" = None
+    inside: "ConfigKeys | None" = None
 
 
-Keys = Mapping[str, Key]
+ConfigKeys = Mapping[str, ConfigKey]
 
 
-class Config(SimpleNamespace):
+class ModelConfig(SimpleNamespace):
     """What a config says, by attributes: a value for every key of its family.
 
     Attributes:
@@ -44,13 +44,13 @@ class Config(SimpleNamespace):
 MOST_COMPUTED = 2**20  # rows of a table that is computed, which no weight has the size of
 
 
-def whole(default: int | None, *also: str, least: int = 1, most: float = math.inf) -> Key:
+def whole(default: int | None, *also: str, least: int = 1, most: float = math.inf) -> ConfigKey:
     """An int of at least `least` and at most `most`; null where that is the default."""
     expected = f"a whole number of at least {least}" + ("" if most == math.inf else f" and at most {most}")
     return _key(default, also, lambda x: _is_int(x) and least <= x <= most, expected)
 
 
-def number(default: float | None, *also: str, zero: bool = False) -> Key:
+def number(default: float | None, *also: str, zero: bool = False) -> ConfigKey:
     """A finite number above 0, or also 0 itself; null where that is the default."""
 
     def fits(x: Any) -> bool:
@@ -61,47 +61,49 @@ def number(default: float | None, *also: str, zero: bool = False) -> Key:
     return _key(default, also, fits, f"a finite number {'of at least' if zero else 'above'} 0")
 
 
-def flag(default: bool | None, *also: str) -> Key:
+def flag(default: bool | None, *also: str) -> ConfigKey:
     """True or False; null where that is the default."""
     return _key(default, also, lambda x: isinstance(x, bool), "true or false")
 
 
-def text(default: str | None, *also: str) -> Key:
+def text(default: str | None, *also: str) -> ConfigKey:
     """A string; null where that is the default."""
     return _key(default, also, lambda x: isinstance(x, str), "a string")
 
 
-def list_of(key: Key) -> Key:
+def list_of(key: ConfigKey) -> ConfigKey:
     """A list of values that one key could have, or null."""
     return _key(None, (), lambda x: isinstance(x, list) and all(map(key.fits, x)), f"a list, each {key.expected}")
 
 
-def token_ids(default: Any) -> Key:
+def token_ids(default: Any) -> ConfigKey:
     """A token id, several, or null. Which ids there are is checked where options are."""
 
     def fits(x: Any) -> bool:
         return _is_int(x) or (isinstance(x, (list, tuple)) and all(map(_is_int, x)))
 
-    return or_null(Key(default, fits, "a token id, or a list of them"))
+    return or_null(ConfigKey(default, fits, "a token id, or a list of them"))
 
 
-def parts(inside: Keys) -> Key:
+def parts(inside: ConfigKeys) -> ConfigKey:
     """An object with keys of its own, or null."""
     return replace(_key(None, (), lambda x: isinstance(x, Mapping), "an object"), inside=inside)
 
 
-def or_null(key: Key) -> Key:
+def or_null(key: ConfigKey) -> ConfigKey:
     """The same key, whose value may be null."""
     return replace(key, fits=lambda x: x is None or key.fits(x), expected=f"{key.expected}, or null")
 
 
-def generation_keys(eos: int | None, pad: int | None = None, start: int | None = None, encoder: bool = False) -> Keys:
+def generation_keys(
+    eos: int | None, pad: int | None = None, start: int | None = None, encoder: bool = False
+) -> ConfigKeys:
     """What a config says to generation: the tokens for end, padding and start, and whether there is an encoder."""
     ids = {"eos_token_id": eos, "pad_token_id": pad, "decoder_start_token_id": start}
     return {"is_encoder_decoder": flag(encoder), **{name: token_ids(default) for name, default in ids.items()}}
 
 
-def read_config(values: Mapping[str, Any], keys: Keys, where: str) -> Config:
+def read_config(values: Mapping[str, Any], keys: ConfigKeys, where: str) -> ModelConfig:
     """The values of `keys` in a config. What else it holds is of no meaning.
 
     Args:
@@ -117,17 +119,17 @@ def read_config(values: Mapping[str, Any], keys: Keys, where: str) -> Config:
     read = {name: key.default for name, key in keys.items()}
     read |= {name: values[stored] for name, stored in _stored(values, keys)}
     given = frozenset(name for name, stored in _stored(values, keys) if values[stored] is not None)
-    return Config(**read, given=given)
+    return ModelConfig(**read, given=given)
 
 
-def _stored(values: Mapping[str, Any], keys: Keys) -> Iterator[tuple[str, str]]:
+def _stored(values: Mapping[str, Any], keys: ConfigKeys) -> Iterator[tuple[str, str]]:
     """Each key that a config has, and its name there."""
     for name, key in keys.items():
         if (stored := next((each for each in (name, *key.also) if each in values), None)) is not None:
             yield name, stored
 
 
-def _wrong(values: Mapping[str, Any], keys: Keys, outer: str = "") -> Iterator[str]:
+def _wrong(values: Mapping[str, Any], keys: ConfigKeys, outer: str = "") -> Iterator[str]:
     for name, stored in _stored(values, keys):
         key, value = keys[name], values[stored]
         if not key.fits(value):
@@ -136,8 +138,8 @@ def _wrong(values: Mapping[str, Any], keys: Keys, outer: str = "") -> Iterator[s
             yield from _wrong(value, key.inside, f"{outer}{stored}.")
 
 
-def _key(default: Any, also: tuple[str, ...], fits: Callable[[Any], bool], expected: str) -> Key:
-    key = Key(default, fits, expected, also)
+def _key(default: Any, also: tuple[str, ...], fits: Callable[[Any], bool], expected: str) -> ConfigKey:
+    key = ConfigKey(default, fits, expected, also)
     return or_null(key) if default is None else key
 
 

@@ -2,11 +2,12 @@
 
 from typing import NamedTuple
 
+from keras_xla.backend.compile_log import FIRST_CALL
 from keras_xla.backend.signature import Signature, describe_change
 from keras_xla.private.call_context import CallContext
 
 
-class Key(NamedTuple):
+class CallKey(NamedTuple):
     """Of a call.
 
     Attributes:
@@ -23,10 +24,10 @@ class Key(NamedTuple):
     layer: tuple
     context: CallContext
 
-    def cause(self, last: "Key | None") -> str:
+    def cause(self, last: "CallKey | None") -> str:
         """Why this needs another executable than the `last` call."""
         if last is None:
-            return "first call"
+            return FIRST_CALL
         if change := describe_change(last.leaves, self.leaves):
             return change
         if last.layer != self.layer:
