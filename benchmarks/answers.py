@@ -84,14 +84,14 @@ def streaming(layer, rng, turn):
 
 def loop(layer, rng, turn):
     """Seconds of 90 tokens in one call of the executable, in a call for each, and as `generate` calls it."""
-    from keras_xla.engine.runs.watch import Watch
+    from keras_xla.engine.runs.deadline import Deadline
 
     row, options = rng.integers(100, 40_000, 30).astype(np.int32), layer.options.replace(max_new_tokens=MADE)
 
     def advance(count):
         run = layer._generator.start([row], options)
         start = time.perf_counter()
-        calls = sum(1 for _ in run.advance(Watch(), count=count))
+        calls = sum(1 for _ in run.advance(Deadline(), count=count))
         run.outputs()
         took = time.perf_counter() - start
         run.close()

@@ -25,7 +25,7 @@ sys.path.append(str(HERE.parent / "examples"))
 import smollm2  # noqa: E402  (a script in another folder)
 
 import keras_xla  # noqa: E402
-from keras_xla.engine.runs.watch import Watch  # noqa: E402
+from keras_xla.engine.runs.deadline import Deadline  # noqa: E402
 
 TEXTS = (
     "Rome is the capital of Italy. It was founded, as the legend has it, in 753 BC by Romulus and Remus. For a "
@@ -235,7 +235,7 @@ def answers(layer, rows, ways: dict[str, tuple], order: list[str]) -> dict[str, 
         start = time.perf_counter()
         runs[way] = layer._generator.start(rows, options, assistant=assistant)
         seconds[way], length[way] = time.perf_counter() - start, 0
-    going = {way: run.advance(Watch()) for way, run in runs.items()}
+    going = {way: run.advance(Deadline()) for way, run in runs.items()}
     while going:
         way = min(going, key=length.get)  # the first one in order, if there are several
         start = time.perf_counter()

@@ -71,6 +71,8 @@ def let_go_of_the_oldest(
     for _, size, path in sorted(kept):
         if spare >= 0:
             return
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:  # another user's, or a folder: it stays, and others go in its place
+            continue
         spare += size

@@ -9,7 +9,7 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from keras_xla.tracebacks import FOLDER, hide_ours
@@ -113,6 +113,13 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """`warnings.warn` at the line that called keras_xla, with the command that shows the section of the message."""
     pointer = _pointer(message)
     warnings.warn(f"{message}\n{pointer}" if pointer else message, category, stacklevel=_users_frame())
+
+
+def warn_once(said: set, what: Hashable, message: str) -> None:
+    """`warn`, unless `what` is among what was `said`; then it is."""
+    if what not in said:
+        said.add(what)
+        warn(message)
 
 
 def _users_frame() -> int:

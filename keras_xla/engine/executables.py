@@ -111,17 +111,20 @@ class Executables:
 
     def _compile_once(self, key, args, weights, may_compile):
         """Run the executable of `key`, which this thread compiles unless another one does."""
-        cause = self._begin(key, may_compile)
-        if cause is None:
+        begun = self._begin(key, may_compile)
+        if begun is None:
             return self._compiled[key](*args, weights=weights)
         try:
-            return self._compile(key, cause, args, weights)
+            return self._compile(key, *begun, args, weights)
         finally:
             with self._lock:
                 self._begun.pop(key).set()
 
-    def _begin(self, key, may_compile) -> str | None:
-        """Why this thread has to compile `key`; None where another one has done it, which may take a while."""
+    def _begin(self, key, may_compile) -> tuple[str, bool] | None:
+        """Why this thread has to make the executable of `key`, and whether it may compile, rather than only read it.
+
+        None where another one has made it, which may take a while.
+        """
         while True:
             with self._lock:
                 if key in self._compiled:
@@ -130,16 +133,20 @@ class Executables:
                 if elsewhere is None:
                     changes = self._changes(key)
                     cause = FIRST_CALL if changes is None else _told(changes)
-                    if changes is not None and not may_compile and not self.kept.holds(key):
-                        raise RecompileError(
-                            f'{self.name} would compile again: {cause}. It was made with on_recompile="raise": call '
-                            "warmup with such sizes and options before, or widen the buckets."
-                        )
+                    may_compile = may_compile or changes is None
+                    if not may_compile and not self.kept.holds(key):
+                        raise self._refused(cause)
                     self._begun[key] = threading.Event()
-                    return cause
+                    return cause, may_compile
             elsewhere.wait()  # should that fail, this thread tries
 
-    def _compile(self, key, cause, args, weights):
+    def _refused(self, cause: str) -> RecompileError:
+        return RecompileError(
+            f'{self.name} would compile again: {cause}. It was made with on_recompile="raise": call warmup with such '
+            "sizes and options before, or widen the buckets."
+        )
+
+    def _compile(self, key, cause, may_compile, args, weights):
         function, names = self._build(key)
         if (read := self.kept.read(key, names or ())) is not None:
             compiled = _Stateless(read) if names is None else read
@@ -152,6 +159,8 @@ class Executables:
                 raise
             self._compiled[key] = compiled
             return result
+        if not may_compile:  # what is kept is not whole
+            raise self._refused(cause)
         variables, traces = [*self._variables, *self._more_variables(key)], []
 
         def traced(*args):  # runs while tracing only

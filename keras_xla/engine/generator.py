@@ -15,10 +15,10 @@ from keras_xla.engine.checks import check, check_negative, check_speech, decoder
 from keras_xla.engine.executables import Executables
 from keras_xla.engine.padding import Rows
 from keras_xla.engine.programs import Programs
+from keras_xla.engine.runs.deadline import Deadline, DeadlineReached
 from keras_xla.engine.runs.refill import Refill
 from keras_xla.engine.runs.run import Guide, Run, Stop, nothing, refuse_broken
 from keras_xla.engine.runs.starter import Batch, Starter
-from keras_xla.engine.runs.watch import Ended, Watch
 from keras_xla.engine.search import processors as logits
 from keras_xla.engine.search.own_processors import check_processor_options
 from keras_xla.engine.states.prompt_cache import CachedPrompt, PromptCache, SavedPrompt
@@ -83,7 +83,7 @@ class Generator:
         prompts: Rows | None = None,
         hidden: Any = None,
         *,
-        watch: Watch | None = None,
+        deadline: Deadline | None = None,
         stops: Sequence[Stop] = (),
         guides: Sequence[Guide | None] = (),
         reuse: PromptCache | SavedPrompt | None = None,
@@ -102,7 +102,7 @@ class Generator:
             options: What to generate.
             prompts: What an encoder-decoder's completions begin with; `options.decoder_start_token_id` by default.
             hidden: Instead of `rows`, what `encode` returned; a row with an empty prompt then is idle.
-            watch: Ends the call before; by default `options.max_time` does.
+            deadline: Ends the call before; by default `options.max_time` does.
             stops: What ends each completion before.
             guides: What leads each completion.
             reuse: Where the prompts' beginnings may stand already, and where they are put.
@@ -123,26 +123,26 @@ class Generator:
             ValueError: for what `checks.check` refuses; before anything compiles. Also if the model's
                 logits are NaN, unless `skip_broken`.
         """
-        watch = Watch(options.max_time) if watch is None else watch
+        deadline = Deadline(options.max_time) if deadline is None else deadline
         if hidden is not None:  # one batch already
-            return self._outputs(self.start(rows, options, prompts, hidden, numbers=numbers), watch)
+            return self._outputs(self.start(rows, options, prompts, hidden, numbers=numbers), deadline)
         self.check(rows, options, prompts, negative=negative)  # all of them, before the first batch runs
         negative, made, order = negative_prompts(rows, options, negative), [], []
         alone = self.keeps_prompts and not any(guides) and reuse is None and assistant is None
         known = [copy.copy(stop) for stop in stops]  # what runs again is looked at from its beginning again
         if alone and (asked := self._refill.worth_it(rows, options, first_row, known)) is not None:
             self.prompt_runner.refresh()
-            outputs = self._refill.outputs(asked, options, watch, report, skip_broken)
+            outputs = self._refill.outputs(asked, options, deadline, report, skip_broken)
             again = np.unique(np.flatnonzero(np.isnan(outputs["scores"])) // options.num_return_sequences)
             broken = [rows[i] for i in again]
             for part in self.parts(broken, options.of_rows(again), room_for=len(rows)) if broken else []:
                 part = dataclasses.replace(part, prompts=again[part.prompts])
-                more: dict[str, Any] = dict(numbers=part.rows, first_row=first_row, room=part.room, watch=watch)
+                more: dict[str, Any] = dict(numbers=part.rows, first_row=first_row, room=part.room, deadline=deadline)
                 try:
                     run = self.start(part.of(rows), part.options, **more)
-                except Ended:  # their scores stay NaN
+                except DeadlineReached:  # their scores stay NaN
                     break
-                mended = self._outputs(run, watch, part.of_rows(stops), (), options, skip_broken)
+                mended = self._outputs(run, deadline, part.of_rows(stops), (), options, skip_broken)
                 for name, values in outputs.items():
                     values[part.answers] = mended[name]
             return outputs
@@ -150,13 +150,13 @@ class Generator:
             begun, unwanted = (None if x is None else part.of(x) for x in (prompts, negative))
             led = part.of_rows(guides)
             more = dict(numbers=part.rows, first_row=first_row, room=part.room, assistant=assistant)
-            more |= dict(guides=led, reuse=reuse, negative=unwanted, watch=watch, skip_broken=skip_broken)
+            more |= dict(guides=led, reuse=reuse, negative=unwanted, deadline=deadline, skip_broken=skip_broken)
             try:
                 run = self.start(part.of(rows), part.options, begun, **more)
-            except Ended:
+            except DeadlineReached:
                 outputs = nothing(len(part.prompts), options)
             else:
-                outputs = self._outputs(run, watch, part.of_rows(stops), led, options, skip_broken)
+                outputs = self._outputs(run, deadline, part.of_rows(stops), led, options, skip_broken)
             made.append(outputs)
             order.append(part.answers)
             report(len(part.prompts))
@@ -229,7 +229,7 @@ class Generator:
         room: int = 0,
         assistant: "Generator | None" = None,
         negative: Rows | None = None,
-        watch: Watch | None = None,
+        deadline: Deadline | None = None,
         skip_broken: bool = False,
     ) -> Run:
         """Run the prompts of one batch; arguments and errors as for `__call__`.
@@ -239,11 +239,11 @@ class Generator:
         The batch has `room` for so many rows at least.
 
         Raises:
-            Ended: if `watch` is over before the prompts have run.
+            DeadlineReached: if `deadline` is over before the prompts have run.
         """
         more: dict[str, Any] = dict(numbers=numbers, first_row=first_row, room=room, negative=negative)
         more |= dict(guides=guides, reuse=reuse, assistant=assistant, skip_broken=skip_broken)
-        return self._starter(self._batch(rows, options, prompts, hidden, **more), watch)
+        return self._starter(self._batch(rows, options, prompts, hidden, **more), deadline)
 
     def _batch(
         self,
@@ -384,13 +384,13 @@ class Generator:
     @staticmethod
     def _outputs(
         run: Run,
-        watch: Watch,
+        deadline: Deadline,
         stops: Sequence[Stop] = (),
         guides: Sequence[Guide | None] = (),
         call: GenerationOptions | None = None,
         skip_broken: bool = False,
     ) -> dict[str, np.ndarray]:
-        for _ in run.advance(watch, stops, guides, skip_broken=skip_broken):
+        for _ in run.advance(deadline, stops, guides, skip_broken=skip_broken):
             pass
         outputs = run.outputs(None if call is None else call.most_new_tokens, skip_broken)
         run.close()

@@ -111,11 +111,7 @@ def save(executables: Sequence[Executables], folder: pathlib.Path) -> int:
             "Received a layer that has compiled nothing. Call its method warmup before, with the sizes and options "
             "that calls will have."
         )
-    if any(each.kept.computes() is None for each in executables):
-        raise ValueError(
-            "Received a layer whose model or logits_processors are code of your own, which may be another in another "
-            "process. Expected a model of keras_xla's, as from_pretrained makes it, without logits_processors."
-        )
+    _refuse_own_code(executables)
     folder.mkdir(parents=True, exist_ok=True)
     bundle, before = _NewBundle(folder), _names(folder)
     loaded = _loaded(executables, folder)
@@ -163,6 +159,14 @@ class _NewBundle(ExecutableCache):
         return super().put(key, payload)
 
 
+def _refuse_own_code(executables: Sequence[Executables]) -> None:
+    if any(each.kept.computes() is None for each in executables):
+        raise ValueError(
+            "Received a layer whose model or logits_processors are code of your own, which may be another in another "
+            "process. Expected a model of keras_xla's, as from_pretrained makes it, without logits_processors."
+        )
+
+
 def _put(executables: Sequence[Executables], bundle: ExecutableCache) -> list[str]:
     """Put all executables into a bundle; returns their keys as text."""
     saved = {key: there for each in executables for key, there in each.save(bundle).items()}
@@ -198,6 +202,7 @@ def load(executables: Sequence[Executables], folder: pathlib.Path) -> None:
     """See `SavedExecutables.load_compiled`."""
     folder = folder.expanduser().resolve()
     manifest = _manifest(folder)
+    _refuse_own_code(executables)
     there, here = manifest["computed_with"], computed_with()
     # Another version of keras_xla may describe the same model in other words.
     if there.get("keras_xla") == here["keras_xla"] and manifest["computes"] != _computes(executables):

@@ -26,16 +26,18 @@ from keras_xla.generation.speech.transcripts import Transcript
 from keras_xla.generation.text import prompts
 from keras_xla.generation.text.methods import TextMethods
 from keras_xla.generation.text.pipeline import TextPipeline
+from keras_xla.models.layers.matrices import check_quantization
 from keras_xla.models.sources.live_models import as_decoder, options_of, quantized, tokenizer_of
 from keras_xla.private.keras import forget, in_stateless_scope, outputs_of_calls
 from keras_xla.private.keras_tracebacks import hide_frames
+from keras_xla.private.quantize_check import ChecksQuantizationItself
 from keras_xla.tracebacks import FOLDER
 from keras_xla.troubleshooting import explained
 
 
 @keras.saving.register_keras_serializable(package="keras_xla")
 @explained
-class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, FromPretrained):
+class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokenizer, SavedExecutables, FromPretrained):
     """A Keras layer that generates text or transcribes speech, compiled by XLA for a few fixed shapes.
 
     XLA compiles an executable for each set of shapes, which takes seconds. So the layer pads what it gets to a few
@@ -309,6 +311,7 @@ class XLAGenerationLayer(TextMethods, SavedWithTokenizer, SavedExecutables, From
         small.quantize("int8")
         ```
         """
+        check_quantization(mode)
         if config is not None and config.get_config() != type(config)().get_config():
             raise ValueError(f"Received config={config!r}; expected the default of {type(config).__name__}, or None.")
         model, before, speech = quantized(self.model, mode), self._generator.executables, self._speech

@@ -145,14 +145,15 @@ class SavedWithTokenizer(keras.layers.Layer):
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(dir_path)
 
-    def load_assets(self, dir_path: str) -> None:
+    def load_assets(self, dir_path: str | None) -> None:
         """Read the tokenizer from a `.keras` file; Keras calls it.
 
         Args:
-            dir_path: The folder that `save_assets` wrote into.
+            dir_path: The folder that `save_assets` wrote into; None where it wrote nothing.
 
         Raises:
             ValueError: The files of the tokenizer cannot be read.
         """
-        if os.path.exists(os.path.join(dir_path, "tokenizer_config.json")):
+        # Keras has no folder here where nothing was written into it, and other layers have assets.
+        if dir_path is not None and os.path.exists(os.path.join(dir_path, "tokenizer_config.json")):
             self.tokenizer = open_tokenizer(dir_path)

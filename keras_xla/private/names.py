@@ -3,14 +3,12 @@
 import functools
 import inspect
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from keras_xla.troubleshooting import warn
+from keras_xla.troubleshooting import warn_once
 
-_LOCK = threading.Lock()
 _TOLD: set[str] = set()
 
 
@@ -61,14 +59,12 @@ class Name:
         version = getattr(sys.modules.get(package), "__version__", "")
         keywords = f"({', '.join(self.takes)})" if self.takes else ""
         what = f"{package} {version} has no {self}{keywords}, as {self.seen} have it, so that {self.off}"
-        with _LOCK:
-            first = str(self) not in _TOLD
-            _TOLD.add(str(self))
-        if first:
-            warn(
-                f"keras_xla: {what}. All else works. To have that, too, install a version of {package} that keras_xla "
-                "was tested with, or a newer keras_xla."
-            )
+        warn_once(
+            _TOLD,
+            str(self),
+            f"keras_xla: {what}. All else works. To have that, too, install a version of {package} that keras_xla "
+            "was tested with, or a newer keras_xla.",
+        )
         return Gone(what)
 
 

@@ -81,6 +81,16 @@ def test_a_full_disk_costs_a_warning_and_leaves_nothing(cache, monkeypatch):
     assert [path.name for path in files(cache)] == ["a.xla"] and cache.get("a") == b"old"
 
 
+def test_a_folder_that_may_not_be_written_costs_one_warning_for_all_executables(cache, monkeypatch):
+    def denied(path, content):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(module, "write_whole", denied)
+    with pytest.warns(UserWarning, match="cannot keep executables in .*Permission denied") as told:
+        assert [cache.put(name, b"x") for name in "abc"] == [False] * 3
+    assert len(told) == 1
+
+
 def test_a_folder_that_is_a_file_costs_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
     cache = ExecutableCache(tmp_path / "file", 1000)
@@ -98,6 +108,17 @@ def test_those_that_were_not_used_for_longest_go(cache):
     cache.put("e", bytes(2000))
     assert [path.stem for path in files(cache)] == ["a", "c", "d", "e"]
     assert sum(path.stat().st_size for path in files(cache)) <= 10_000
+
+
+def test_what_may_not_be_removed_stays_and_others_go(cache):
+    cache.put("a", bytes(2000))
+    (cache.folder / "z.xla").mkdir()  # which takes no room that counts, and cannot be removed as a file
+    for path, age in ((cache.folder / "z.xla", 0), (cache.folder / "a.xla", 1)):
+        os.utime(path, (age, age))
+    for name in "bcdef":
+        assert cache.put(name, bytes(2000))
+    assert [path.stem for path in files(cache) if path.is_file()][-1] == "f"
+    assert sum(path.stat().st_size for path in files(cache) if path.is_file()) <= 10_000
 
 
 def test_what_is_larger_than_all_may_be_is_not_kept(cache):

@@ -151,6 +151,17 @@ def test_what_was_read_is_not_refused_for_a_lack_of_memory(error, refused, monke
     assert told == refused and call(executables, Key(1)) == 2 and executables.trace_count == 0
 
 
+def test_where_recompiling_is_an_error_what_is_kept_and_cannot_be_read_is_one(monkeypatch):
+    gate = Gate()
+    executables = Executables("gate", gate.build, [], on_recompile="raise")
+    call(executables, Key(1))
+    monkeypatch.setattr(executables.kept, "holds", lambda key: True)  # by its name, but it is not whole
+    for _ in range(2):
+        with pytest.raises(RecompileError, match="size 1 -> 2"):
+            call(executables, Key(2))
+    assert executables.keys == [Key(1)] and executables.trace_count == 1
+
+
 def test_an_error_in_a_trace_lets_others_trace():
     executables = Executables("gate", lambda key: ((lambda x: 1 // key.size), None), [])
     with pytest.raises(ZeroDivisionError):

@@ -11,8 +11,8 @@ from keras_xla import RecompileError
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.generator import Generator
+from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.engine.runs.refilled_generation import RefilledGeneration
-from keras_xla.engine.runs.watch import Watch
 from tests import examples
 from tests.engine.fake import EOS, Recall, encode
 
@@ -241,13 +241,13 @@ def test_rows_that_end_together_and_other_ways_run_in_batches(runs, options):
 
 @pytest.mark.slow
 def test_a_call_that_ends_before_returns_what_there_is(runs):
-    class After(Watch):
+    class After(Deadline):
         @property
         def over(self):
             return sum(runs) >= 5
 
     rows, options = [encode("abc")] * 12, options_of(max_new_tokens=200, eos_token_id=9)
-    made = generator(0.0)(rows, options, watch=After())
+    made = generator(0.0)(rows, options, deadline=After())
     full = generator(0.0)(rows, options)
     assert 0 < sorted(made["lengths"])[-1] < 200 and min(made["lengths"]) == 0
     for row, whole, length in zip(made["sequences"], full["sequences"], made["lengths"], strict=True):

@@ -13,6 +13,7 @@ from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.runs import speculation
+from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.engine.runs.speculation import (
     FREE_READINGS,
     GAIN_OVER_PRICE,
@@ -23,7 +24,6 @@ from keras_xla.engine.runs.speculation import (
     PRICE,
     RunTimes,
 )
-from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.search.prompt_lookup import LONGEST, look_up
 from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK, sizes_of
 from tests import examples
@@ -59,7 +59,7 @@ def generate(texts, guesses, count=None, gen=None, **options):
     """The outputs, and how often the model ran: without guesses, and with them."""
     options = {"max_new_tokens": 20, "eos_token_id": EOS, "pad_token_id": 0, **options}
     run = (gen or generator()).start([encode(text) for text in texts], GenerationOptions(**options | guesses))
-    for _ in run.advance(Watch(), count=count):
+    for _ in run.advance(Deadline(), count=count):
         pass
     runs, outputs = getattr(run.generation, "runs", None), run.outputs()
     run.close()

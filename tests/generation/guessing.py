@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.engine.runs.watch import Watch
+from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.tokenizers import tiny
@@ -32,7 +32,7 @@ def runs_of(layer, rows, assistant=None, **options):
     rows = [np.array(row, np.int32) for row in rows]
     helper = None if assistant is None else assistant._generator
     run = layer._generator.start(rows, layer.options.replace(**options), assistant=helper)
-    for _ in run.advance(Watch(), count=NEW):
+    for _ in run.advance(Deadline(), count=NEW):
         pass
     run.close()
     return run.generation.runs.tolist()

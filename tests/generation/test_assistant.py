@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.engine.runs.speculation import RunTimes
-from keras_xla.engine.runs.watch import Watch
+from tests import reference
 from tests.engine.prices import check_always, set_to
 from tests.generation.guessing import layer_of, runs_of, same
 from tests.tokenizers import tiny
@@ -43,6 +44,14 @@ def test_tokens_stay_the_same(layer, assistant, mode):
     same(layer.generate(ROWS, assistant=layer, **MODES[mode]), plain)  # which guesses right each time
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", reference.VARIANTS)
+def test_tokens_of_every_family_stay_the_same(checkpoint, assistant, variant):
+    layer = layer_of(checkpoint, variant)
+    for mode in ("greedy", "sampled", "ends"):
+        same(layer.generate(ROWS, assistant=assistant, **MODES[mode]), layer.generate(ROWS, **MODES[mode]))
+
+
 @pytest.mark.quick_on_jax
 @pytest.mark.parametrize("options", [{}, dict(do_sample=True, seed=1)], ids=str)
 def test_a_model_that_thinks_alike_guesses_all_tokens(layer, options):
@@ -78,7 +87,7 @@ def test_what_an_assistant_has_missed_it_reads(layer, assistant, monkeypatch):
     run.generation.advance(20)
     assert run.generation.runs.tolist() == [20, 0]
     set_to(monkeypatch, 0.01, "price", "least")
-    for _ in run.advance(Watch(), count=20):
+    for _ in run.advance(Deadline(), count=20):
         pass
     out = run.outputs()
     same(out, plain)

@@ -205,6 +205,10 @@ def test_nothing_compiled_and_code_of_ones_own_cannot_be_saved(checkpoint, tmp_p
     layer.generate([[5, 6]])
     with pytest.raises(ValueError, match="code of your own"):
         layer.save_compiled(tmp_path / "bundle")
+    (tmp_path / "other").mkdir()
+    manifest(layer, tmp_path / "other")
+    with pytest.raises(ValueError, match="code of your own"):
+        layer.load_compiled(tmp_path / "other")
     (tmp_path / "mine.txt").write_text("")
     (tmp_path / MANIFEST).write_text("")
     with pytest.raises(FileExistsError, match=r"holds other files .* mine\.txt"):

@@ -112,6 +112,22 @@ def test_a_saved_layer_has_the_tokenizer_that_nobody_had_asked_for(folder, reads
 
 
 @pytest.mark.slow
+def test_a_layer_without_a_tokenizer_is_loaded_beside_layers_that_have_files(checkpoint, tmp_path):
+    """Keras puts their files into folders, of which an empty one is not there any more."""
+    texts = [["to be or not"], ["that is the question"]]
+    words = keras.layers.TextVectorization(output_sequence_length=4)
+    words.adapt(texts)
+    layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), max_new_tokens=3)
+    model = keras.Sequential([keras.Input((1,), dtype="string"), words, layer])
+    expected = model.predict(keras.ops.convert_to_tensor(texts), verbose=0)["sequences"]
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+    assert restored.layers[-1].tokenizer is None
+    made = restored.predict(keras.ops.convert_to_tensor(texts), verbose=0)["sequences"]
+    assert made.tolist() == expected.tolist()
+
+
+@pytest.mark.slow
 def test_another_tokenizer_takes_its_place_unread(folder, reads):
     layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
     layer.tokenizer = tiny()

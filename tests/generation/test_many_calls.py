@@ -15,13 +15,22 @@ from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.tokenizers import tiny
 
+VOCAB = 97
+ZEROS = np.zeros((VOCAB,), "float32")
+
+
+def biased(tokens, logits, step, *, values=ZEROS):
+    return logits + values
+
+
+def layer_of(checkpoint, variant, **more):
+    options = dict(max_new_tokens=8, eos_token_id=2, cache_buckets=(32, 64, 128), on_recompile="raise")
+    return XLAGenerationLayer(load_model(open_checkpoint(checkpoint(variant))), tiny(), **options, **more)
+
 
 @pytest.fixture
 def layer(checkpoint):
-    model = load_model(open_checkpoint(checkpoint("llama-tied-gqa")))
-    return XLAGenerationLayer(
-        model, tiny(), max_new_tokens=8, eos_token_id=2, cache_buckets=(32, 64, 128), on_recompile="raise"
-    )
+    return layer_of(checkpoint, "llama-tied-gqa")
 
 
 def mixed(rng):
@@ -84,6 +93,7 @@ KINDS = {
     "guesses": dict(prompt_lookup_num_tokens=4),
     "guided": dict(guidance_scale=1.5),
     "scored": dict(output_logprobs=True, top_logprobs=3),
+    "assisted": dict(num_assistant_tokens=4),
 }
 PROCESSED = (
     dict(repetition_penalty=1.3),
@@ -99,7 +109,7 @@ DRAWN = ("temperature", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cu
 
 def anything(rng):
     """A kind of call, its inputs, and whatever options may be given to it."""
-    kind = rng.choice(list(KINDS), p=[0.6, 0.1, 0.1, 0.1, 0.1])
+    kind = rng.choice(list(KINDS), p=[0.55, 0.1, 0.1, 0.1, 0.1, 0.05])
     rows = [rng.integers(5, 90, rng.integers(1, 40)).tolist() for _ in range(rng.integers(1, 3))]
     options = dict(max_new_tokens=int(rng.integers(1, 20)))
     if rng.random() < 0.2:
@@ -107,14 +117,27 @@ def anything(rng):
     if rng.random() < 0.5:
         options |= dict(do_sample=True, seed=int(rng.integers(100)), top_k=int(rng.integers(0, 20)))
         options |= {name: float(rng.uniform(0.1, 0.9)) for name in DRAWN if rng.random() < 0.2}
+        if rng.random() < 0.2:
+            options["temperature"] = rng.uniform(0.1, 2, len(rows)).tolist()
+        if rng.random() < 0.1:
+            options["renormalize_logits"] = True
         if kind != "beams" and rng.random() < 0.2:
             options |= dict(num_return_sequences=2) if len(rows) == 1 else dict(seed=[1, 2])
     for some in PROCESSED:
         options |= some if rng.random() < 0.1 else {}
+    if kind == "beams":
+        options |= dict(
+            length_penalty=float(rng.uniform(-1, 2)), early_stopping=[True, False, "never"][rng.integers(3)]
+        )
+    if rng.random() < 0.3:
+        options["processor_options"] = {"biased": {"values": rng.normal(0, 2, VOCAB).astype("float32")}}
     if kind == "plain" and rng.random() < 0.1:
         options["stop_strings"] = ["ab", "c"]
     if kind == "plain" and "num_return_sequences" not in options and rng.random() < 0.1:
-        options["regex"] = "[a-z]{1,9}"
+        if any(name in options for some in PROCESSED for name in some):  # a text that they forbid may have to come
+            options["regex"] = "[a-z]{1,9}"
+        else:
+            options["json_schema"] = {"type": "string", "maxLength": 5}
         options.pop("forced_eos_token_id", None)  # it may have to be a letter
     if kind == "guided":
         options["guidance_scale"] = float(rng.uniform(-1, 3))
@@ -125,17 +148,24 @@ def anything(rng):
 
 
 @pytest.mark.slow
-def test_ten_thousand_calls_with_any_options_compile_nothing_and_leave_no_memory_behind(layer):
-    for options in KINDS.values():
-        layer.warmup(batch_sizes=[1, 2], prompt_lengths=[5, 40], max_new_tokens=20, verbose=0, **options)
+def test_ten_thousand_calls_with_any_options_compile_nothing_and_leave_no_memory_behind(checkpoint):
+    layer = layer_of(checkpoint, "llama-tied-gqa", logits_processors=[biased])
+    assistant = layer_of(checkpoint, "gpt2")
+    for kind, options in KINDS.items():
+        more = dict(assistant=assistant) if kind == "assisted" else {}
+        layer.warmup([1, 2], [5, 40], max_new_tokens=20, verbose=0, **options, **more)
+    layer.score([[5, 6, 7], list(range(5, 65))])
+    layer.score([list(range(5, 65))])
     rng, sizes, before = np.random.default_rng(0), [], layer.trace_count
     for i in range(10_000):
         kind, rows, options = anything(rng)
         if kind == "plain" and i % 7 == 0 and "num_return_sequences" not in options:
             options.pop("reuse_prompt", None)
             list(layer.stream(rows, **options))
+        elif i % 50 == 1:
+            layer.score([[5, *row] for row in rows])
         else:
-            layer.generate(rows, **options)
+            layer.generate(rows, **options, **(dict(assistant=assistant) if kind == "assisted" else {}))
         if i % 1000 == 999:
             gc.collect()
             sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

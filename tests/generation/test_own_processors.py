@@ -11,6 +11,7 @@ from keras_xla import XLAGenerationLayer
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
+from tests.engine.prices import check_always
 
 VARIANT, VOCAB, NEW = "llama-tied-gqa", 97, 8
 ROWS = [[5, 6, 7], [8, 9, 10, 11, 12]]
@@ -91,6 +92,44 @@ def test_other_tensors_compile_nothing(layer):
 def test_steps_count_new_tokens(model):
     made = layer_of(model, third_is_five).generate(ROWS)["sequences"]
     assert (made[:, 2] == 5).all() and not (made[:, [0, 1, 3]] == 5).all()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        dict(prompt_lookup_num_tokens=4),
+        dict(assistant=True),
+        dict(prompt_lookup_num_tokens=4, do_sample=True, seed=3),
+    ],
+    ids=str,
+)
+def test_guesses_change_nothing(model, how, monkeypatch):
+    check_always(monkeypatch)
+    layer = layer_of(model, bias, not_twice, third_is_five)
+    how = {**how, "assistant": layer_of(model)} if "assistant" in how else how
+    rows = [[5, 6, 7, 5, 6], [8, 9, 8, 9, 8]]
+    values = {"bias": {"values": np.random.default_rng(1).normal(0, 3, VOCAB).astype("float32")}, "not_twice": None}
+    draws = {name: how[name] for name in ("do_sample", "seed") if name in how}
+    plain = layer.generate(rows, processor_options=values, **draws)
+    made = layer.generate(rows, processor_options=values, **how)
+    np.testing.assert_array_equal(made["sequences"], plain["sequences"])
+    assert (made["sequences"][:, 2] == 5).all()
+
+
+def test_in_a_long_list_each_row_is_as_if_alone(model):
+    """Rows that take the place of others are at another step than those beside them."""
+    layer = layer_of(model, not_twice, third_is_five)
+    rows = [[6 + i % 40, 50 + i % 7] for i in range(80)]
+    how = dict(max_new_tokens=[3 + i % 6 for i in range(80)], verbose=0)
+    alone = [layer.generate([row], max_new_tokens=3 + i % 6)["sequences"][0].tolist() for i, row in enumerate(rows)]
+    out = layer.generate(rows, **how)
+    assert [row[:n].tolist() for row, n in zip(out["sequences"], out["lengths"], strict=True)] == alone
+
+
+def test_with_guidance_they_change_the_guided_scores(model):
+    layer = layer_of(model, third_is_five)
+    made = layer.generate(ROWS, guidance_scale=1.5)["sequences"]
+    assert (made[:, 2] == 5).all()
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from keras_xla.engine.runs.watch import Watch
+from keras_xla.engine.runs.deadline import Deadline
 from tests import reference
 from tests.engine.prices import check_always
 from tests.generation.guessing import NEW, SEQ2SEQ, layer_of, runs_of, same
@@ -120,7 +120,7 @@ def test_a_row_that_a_stop_string_ends_guesses_no_more(layer):
     options = dict(stop_strings=[text[:2]], prompt_lookup_num_tokens=4)
     completion = layer._text.completion(["abcabcabc"], layer._tokenizer, layer.options, options)
     run = layer._generator.start(completion.rows, completion.options)
-    for _ in run.advance(Watch(), completion._stops(), count=1):
+    for _ in run.advance(Deadline(), completion._stops(), count=1):
         pass
     assert run.generation.step < 12
     run.close()

@@ -107,6 +107,31 @@ def test_what_was_frozen_stays_frozen_and_the_dtype_stays(folder):
     assert again.model.compute_dtype == "bfloat16" and again.model.quantization == "int8"
 
 
+@pytest.mark.parametrize("dtype", ["float16", "mixed_float16"])
+def test_what_computes_in_float16_is_quantized_as_while_it_is_loaded(folder, dtype):
+    """Keras refuses that for its own layers."""
+    layer = XLAGenerationLayer.from_pretrained(folder, dtype=dtype)
+    layer.quantize("int8")
+    expected = XLAGenerationLayer.from_pretrained(folder, dtype=dtype, quantization="int8")
+    assert [v.dtype for v in layer.variables] == [v.dtype for v in expected.variables]
+    made, wanted = (each.generate(IDS, max_new_tokens=4) for each in (layer, expected))
+    np.testing.assert_array_equal(made["sequences"], wanted["sequences"])
+
+
+def test_a_configuration_of_another_mode_is_refused_with_its_mode(folder):
+    class Config:
+        """As Keras' for GPTQ, which cannot be made without arguments."""
+
+        mode = "gptq"
+
+        def __init__(self, dataset):
+            pass
+
+    layer = XLAGenerationLayer.from_pretrained(folder)
+    with pytest.raises(ValueError, match="Received quantization='gptq'; expected 'int8', 'int4', or None"):
+        type(layer).quantize(layer, "gptq", config=Config([]))
+
+
 def test_keras_quantizes_the_other_layers_of_a_model(folder):
     inputs = keras.Input((None,), dtype="int32")
     hidden = keras.layers.GRU(8, return_sequences=True)(keras.layers.Embedding(20, 8)(inputs))

@@ -180,7 +180,9 @@ def test_a_grammar_that_another_option_leaves_nothing_of_costs_no_other_answer(l
     assert made[0] is None and made[1] and made[2] == "y"
 
 
-@pytest.mark.parametrize("many", [4, 40], ids=["batches", "rows that make room"])
+@pytest.mark.parametrize(
+    "many", [4, 40, pytest.param(1000, marks=pytest.mark.slow)], ids=["batches", "rows that make room", "a thousand"]
+)
 def test_a_row_whose_logits_are_nan(layer, many):
     rows = [[5 + i % 20, 6] for i in range(many)]
     good = layer.generate(rows, eos_token_id=2, verbose=0)

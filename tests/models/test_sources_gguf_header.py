@@ -46,6 +46,7 @@ def test_header_is_what_gguf_reader_reads(tmp_path):
             "mixture",
         ),
         ({"fields": {"split.count": 3}}, "one of 3 parts.*--merge"),
+        ({"fields": {"split.count": 3}, "arch": "none"}, "one of 3 parts.*--merge"),  # a later part tells no more
         ({"fields": {"llama.block_count": None}}, "has no 'llama.block_count'"),
         (
             {"fields": {"llama.rope.dimension_count": 8}},

@@ -164,6 +164,14 @@ def test_an_adapter_beside_a_model_is_not_left_out_in_silence(tmp_path):
         open_checkpoint(tmp_path)
 
 
+def test_parts_without_their_index_are_named(tmp_path):
+    save(tmp_path, max_shard_size="10KB")
+    (tmp_path / "model.safetensors.index.json").unlink()
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(FileNotFoundError, match=r"has model-00001-of-.*download model\.safetensors\.index\.json too"):
+        open_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/outside.safetensors", "a/b.safetensors", ".."])
 def test_an_index_that_names_files_elsewhere_is_refused(tmp_path, name):
     save(tmp_path, max_shard_size="10KB")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_xla.cache_folder import cache_folder, let_go_of_the_oldest, write_whole
-from keras_xla.troubleshooting import explained, warn
+from keras_xla.troubleshooting import explained, warn_once
 
 MAGIC = b"keras_xla executable 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -37,7 +37,7 @@ class CacheSettings:
 
 
 _settings = CacheSettings()
-_told: set[str] = set()
+_told: set[tuple[str, pathlib.Path]] = set()
 
 
 @explained
@@ -124,13 +124,13 @@ class ExecutableCache:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._warn(f"keras_xla cannot read the executables in {self.folder}, and compiles: {error}")
+            self._warn("read", f"keras_xla cannot read the executables in {self.folder}, and compiles: {error}")
             return None
         start = len(MAGIC) + _DIGEST
         payload = content[start:]
         if content[:start] != MAGIC + hashlib.sha256(payload).digest():
             self.drop(key)
-            self._warn(f"keras_xla does not read {path}, which is damaged, and compiles.")
+            self._warn(path.name, f"keras_xla does not read {path}, which is damaged, and compiles.")
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # used now
@@ -146,7 +146,7 @@ class ExecutableCache:
             write_whole(self._path(key), content)
             let_go_of_the_oldest(self.folder, ".xla", self.max_bytes, lambda file: file.st_size)
         except OSError as error:
-            self._warn(f"keras_xla cannot keep executables in {self.folder}: {error}")
+            self._warn("keep", f"keras_xla cannot keep executables in {self.folder}: {error}")
             return False
         return True
 
@@ -164,7 +164,5 @@ class ExecutableCache:
     def _path(self, key: str) -> pathlib.Path:
         return self.folder / f"{key}.xla"
 
-    def _warn(self, message: str) -> None:
-        if message not in _told:
-            _told.add(message)
-            warn(message)
+    def _warn(self, what: str, message: str) -> None:
+        warn_once(_told, (what, self.folder), message)

@@ -20,11 +20,11 @@ from keras_xla.engine.executables import Executables
 from keras_xla.engine.keys import RefillKey, StateKey
 from keras_xla.engine.padding import Rows
 from keras_xla.engine.programs import Programs
+from keras_xla.engine.runs.deadline import Deadline, DeadlineReached
 from keras_xla.engine.runs.generation import Pace, keys_on_the_way
 from keras_xla.engine.runs.refilled_generation import FILLED_PART, Completed, RefilledGeneration, filled_at_once
 from keras_xla.engine.runs.run import Stop, nothing, refuse_broken
 from keras_xla.engine.runs.starter import AHEAD, Batch, request_of
-from keras_xla.engine.runs.watch import Ended, Watch
 from keras_xla.engine.states.prompt_runner import PromptRunner
 from keras_xla.engine.states.state_pool import StatePool
 from keras_xla.engine.warmup import FirstCall
@@ -121,7 +121,7 @@ class Refill:
         self,
         asked: LongList,
         options: GenerationOptions,
-        watch: Watch,
+        deadline: Deadline,
         report: Callable[[int], None],
         skip_broken: bool = False,
     ) -> dict[str, np.ndarray]:
@@ -130,7 +130,7 @@ class Refill:
         Args:
             asked: What `worth_it` returned.
             options: Those of the call.
-            watch: Ends the call before.
+            deadline: Ends the call before.
             report: Called with how many prompts have just been finished.
             skip_broken: See `Run.outputs`. Rows that come after such a row may be broken by it, too.
 
@@ -139,15 +139,15 @@ class Refill:
         """
         finished, copies, key = 0, copies_of(options), self._state_key(asked)
         turns = self._turns(asked.seeded(), key, self._pool.take(key), skip_broken)
-        with _SmallStates(self._pool, self._prompt_runner, turns.generation, watch) as small:
+        with _SmallStates(self._pool, self._prompt_runner, turns.generation, deadline) as small:
             try:
-                while turns.unfinished and not watch.over:
+                while turns.unfinished and not deadline.over:
                     turns.fill(small)
-                    turns.generation.advance(seconds=watch.seconds)
+                    turns.generation.advance(seconds=deadline.seconds)
                     before, finished = finished, finished + turns.collect()
                     if prompts := finished // copies - before // copies:
                         report(prompts)
-            except Ended:  # while prompts ran
+            except DeadlineReached:  # while prompts ran
                 small.spoiled = turns.spoiled = True  # nobody knows what they have left in the cache
             completed = turns.close()  # raises for NaN, before a state goes back
             small.spoiled |= turns.spoiled
@@ -283,8 +283,10 @@ class _Turns:
 class _SmallStates:
     """Runs prompts in states of N rows."""
 
-    def __init__(self, pool: StatePool, prompt_runner: PromptRunner, generation: RefilledGeneration, watch: Watch):
-        self._pool, self._prompt_runner, self._watch = pool, prompt_runner, watch
+    def __init__(
+        self, pool: StatePool, prompt_runner: PromptRunner, generation: RefilledGeneration, deadline: Deadline
+    ):
+        self._pool, self._prompt_runner, self._deadline = pool, prompt_runner, deadline
         self._rows, self._weights = filled_at_once(generation.batch), generation.weights
         self._key: StateKey | None = None
         self._state: DeviceState | Any = None  # `Any`: None where there is no key
@@ -296,7 +298,7 @@ class _SmallStates:
             self._key, self._state = StateKey(self._rows, slots), None
             self._state = self._pool.take(self._key)
         known = min(int(starts.min()), ids.shape[1] - 1)
-        self._prompt_runner.prefill(self._key, self._state, ids, starts, known, self._weights, self._watch.check)
+        self._prompt_runner.prefill(self._key, self._state, ids, starts, known, self._weights, self._deadline.check)
         return self._state
 
     def __enter__(self) -> "_SmallStates":

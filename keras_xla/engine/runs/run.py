@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 
 from keras_xla.config import GenerationOptions
+from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.engine.runs.generation import CALL_SECONDS, Found, Generation
-from keras_xla.engine.runs.watch import Watch
 
 
 class Stop(Protocol):
@@ -59,7 +59,7 @@ class Run:
 
     def advance(
         self,
-        watch: Watch,
+        deadline: Deadline,
         stops: Sequence[Stop] = (),
         guides: Sequence[Guide | None] = (),
         count: int | None = None,
@@ -69,7 +69,7 @@ class Run:
         """Make all tokens, unless the call ends before; comes back after each call of the executable.
 
         Args:
-            watch: Ends the call before.
+            deadline: Ends the call before.
             stops: What ends each row before.
             guides: What leads each row; then each call makes one token.
             count: Runs of the model a call of the executable; by default as many as are worth one.
@@ -80,8 +80,8 @@ class Run:
         self._look(stops)
         self._lead(guides, skip_broken)
         count, first = 1 if any(guides) else count, 1 if seconds < CALL_SECONDS else None
-        while self.generation.unfinished and not watch.over:
-            self.generation.advance(count or first, min(seconds, watch.seconds))
+        while self.generation.unfinished and not deadline.over:
+            self.generation.advance(count or first, min(seconds, deadline.seconds))
             self._look(stops)
             self._lead(guides, skip_broken)
             first = None

@@ -18,10 +18,10 @@ from keras_xla.engine.executables import Executables
 from keras_xla.engine.keys import AdvanceKey, PrefillWholeKey, SpeculateKey, StateKey
 from keras_xla.engine.padding import Rows, pad_left, pad_more
 from keras_xla.engine.programs import Programs
+from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.engine.runs.generation import Generation, Pace, keys_on_the_way
 from keras_xla.engine.runs.run import Guide, Run, allowed
 from keras_xla.engine.runs.speculation import RunTimes, Speculation
-from keras_xla.engine.runs.watch import Watch
 from keras_xla.engine.search.guidance import guidance_tensors
 from keras_xla.engine.search.request import Request, eos_room, make_request
 from keras_xla.engine.search.speculate import sizes_of
@@ -143,21 +143,21 @@ class Starter:
         self._paces: dict[AdvanceKey, Pace] = {}
         self._run_times: dict[SpeculateKey, RunTimes] = {}
 
-    def __call__(self, batch: Batch, watch: Watch | None = None) -> Run:
+    def __call__(self, batch: Batch, deadline: Deadline | None = None) -> Run:
         """A generation with the prompts in its cache.
 
         Raises:
-            Ended: if `watch` is over before that; the state is let go of then.
+            DeadlineReached: if `deadline` is over before that; the state is let go of then.
         """
-        watch = Watch() if watch is None else watch
-        watch.check()
+        deadline = Deadline() if deadline is None else deadline
+        deadline.check()
         asked, progress = self._prepared(batch), None
         ids, starts, weights = asked.ids, asked.starts, asked.weights
         reuse = None if asked.key.guided else batch.reuse  # what stays of a prompt is one row of a cache
         key, state, known = self._prompt_runner.state(asked.key, batch.sources, ids, starts, reuse, weights)
         self._put_prompts(asked, key, state)
         if self._programs.chunked:
-            self._prompt_runner.prefill(key, state, ids, starts, known, weights, watch.check)
+            self._prompt_runner.prefill(key, state, ids, starts, known, weights, deadline.check)
         else:
             progress = self._run_whole(asked, state) or None
         busy = np.array([len(prompt) > 0 for prompt in batch.prompts])

@@ -13,8 +13,8 @@ from keras_xla.engine.batches import numbers as numbers_of
 from keras_xla.engine.checks import check_assisted, check_lists, negative_prompts
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.padding import Rows, pad_left
+from keras_xla.engine.runs.deadline import Deadline, DeadlineReached
 from keras_xla.engine.runs.run import Run, nothing
-from keras_xla.engine.runs.watch import Ended, Watch
 from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.progress import ProgressBar
@@ -150,7 +150,7 @@ class Completion:
             self.rows,
             self.options,
             self.decoder,
-            watch=self._watch(),
+            deadline=self._deadline(),
             stops=self._stops(),
             guides=guides,
             reuse=self.reuse,
@@ -227,15 +227,15 @@ class Completion:
 
     def _steps(self) -> Iterator[tuple[int, np.ndarray, bool]]:
         """Row, its new ids so far, and whether there will be no others; the last is said once of each row."""
-        watch, stops, guides = self._watch(), self._stops(), self._guides()
+        deadline, stops, guides = self._deadline(), self._stops(), self._guides()
         for part in self.generator.parts(self.rows, self.options, self.unwanted):
             led, numbers, told = part.of_rows(guides), part.rows.tolist(), set()
             try:
-                run = self._start(part, led, watch)
-            except Ended:
+                run = self._start(part, led, deadline)
+            except DeadlineReached:
                 return
             try:
-                for _ in run.advance(watch, part.of_rows(stops), led, seconds=PIECE_SECONDS):
+                for _ in run.advance(deadline, part.of_rows(stops), led, seconds=PIECE_SECONDS):
                     for row, (ids, over) in zip(numbers, run.rows(), strict=True):
                         if row not in told:
                             told |= {row} if over else set()
@@ -253,14 +253,14 @@ class Completion:
 
     def _streamed(self, streamer: Any) -> dict[str, np.ndarray]:
         part = self._check_streamer(streamer)
-        watch, fill = self._watch(), self.options.fill
+        deadline, fill = self._deadline(), self.options.fill
         prompts = self.generator.decoder_prompts(self.rows, self.options, self.decoder)
         prompts = [prompt for prompt in prompts for _ in range(copies_of(self.options))]
         streamer.put(pad_left(prompts, len(prompts), fill)[0])
         guides, shown = self._guides(), 0
         try:
-            run = self._start(part, guides, watch)
-        except Ended:
+            run = self._start(part, guides, deadline)
+        except DeadlineReached:
             streamer.end()
             outputs = nothing(len(self.rows), self.options)
             self._warn_of_cut_off(guides, _cut(outputs))
@@ -276,7 +276,7 @@ class Completion:
                 streamer.put(np.array([ids[step] if step < len(ids) else fill for ids, _ in rows], np.int64))
             shown = max(known, shown)
 
-        for _ in run.advance(watch, self._stops(), guides, seconds=PIECE_SECONDS):
+        for _ in run.advance(deadline, self._stops(), guides, seconds=PIECE_SECONDS):
             tell()
         tell(all_rows=True)
         streamer.end()
@@ -300,11 +300,11 @@ class Completion:
             )
         return part
 
-    def _start(self, part: Part, guides: list, watch: Watch) -> Run:
+    def _start(self, part: Part, guides: list, deadline: Deadline) -> Run:
         """See `Generator.start`."""
         decoder, negative = (None if rows is None else part.of(rows) for rows in (self.decoder, self.unwanted))
         more: dict[str, Any] = dict(guides=guides, reuse=self.reuse, numbers=part.rows, room=part.room)
-        more |= dict(negative=negative, assistant=self.assistant, watch=watch)
+        more |= dict(negative=negative, assistant=self.assistant, deadline=deadline)
         return self.generator.start(part.of(self.rows), part.options, decoder, **more)
 
     def _first_row(self) -> int:
@@ -331,8 +331,8 @@ class Completion:
                 "only. Pass num_beams=1."
             )
 
-    def _watch(self) -> Watch:
-        return Watch(self.options.max_time, self.cancel)
+    def _deadline(self) -> Deadline:
+        return Deadline(self.options.max_time, self.cancel)
 
     def _stops(self) -> list[StopStrings]:
         if not self.options.stop_strings:

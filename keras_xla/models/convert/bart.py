@@ -133,7 +133,8 @@ def _mbart(config) -> EncoderDecoderSpec:
     return _spec(config, "pre")
 
 
-def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
+def modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
+    """Ours, by the names of those in a checkpoint that they come from; Marian has the same."""
     return {
         **embeddings(spec),
         "decoder.head_bias": ("final_logits_bias",),
@@ -155,5 +156,5 @@ SIZES = (
     "decoder_attention_heads",
 )
 _WITH_POSITIONS = (*SIZES, "max_position_embeddings*d_model")
-BART = Family(_BART, _bart, _modules, _WITH_POSITIONS, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")
-MBART = Family(_MBART, _mbart, _modules, _WITH_POSITIONS, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")
+BART = Family(_BART, _bart, modules, _WITH_POSITIONS, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")
+MBART = Family(_MBART, _mbart, modules, _WITH_POSITIONS, "model.", ignored=_IGNORED, optional=r"^final_logits_bias$")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_xla.models.convert.bart import SIZES, embeddings, stack, stack_keys, stack_modules
+from keras_xla.models.convert.bart import SIZES, modules, stack, stack_keys
 from keras_xla.models.convert.common import Family
 from keras_xla.models.convert.config_keys import MOST_COMPUTED, flag, generation_keys, token_ids, whole
 from keras_xla.models.spec import (
@@ -50,22 +50,11 @@ def _spec(config) -> EncoderDecoderSpec:
     )
 
 
-def _modules(spec: EncoderDecoderSpec) -> dict[str, tuple[str, ...]]:
-    return {
-        **embeddings(spec),
-        "decoder.head_bias": ("final_logits_bias",),
-        "encoder.positions": ("encoder.embed_positions",),
-        "decoder.positions": ("decoder.embed_positions",),
-        **stack_modules("encoder", spec.encoder.layers),
-        **stack_modules("decoder", spec.decoder.layers),
-    }
-
-
 # The sinusoids are stored in some checkpoints; they are computed here.
 MARIAN = Family(
     _KEYS,
     _spec,
-    _modules,
+    modules,
     (*SIZES, "max_position_embeddings"),
     "model.",
     ignored=r"^(en|de)coder\.embed_positions\.weight$",

@@ -239,6 +239,11 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / name for name in names]
     if (folder / tensorflow_folder.H5).exists():
         return [folder / tensorflow_folder.H5]
+    if parts := sorted(file.name for file in folder.glob("*.safetensors")):
+        raise FileNotFoundError(
+            f"The folder {folder} has {', '.join(parts)}, but neither {_WEIGHTS} nor {INDEX}. If these files are the "
+            f"parts of a model, download {INDEX} too; a file that holds all weights has to be called {_WEIGHTS}."
+        )
     found = sorted({file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern)})
     raise FileNotFoundError(
         f"The folder {folder} has neither {_WEIGHTS} nor {INDEX} nor {tensorflow_folder.H5}"

@@ -14,7 +14,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 
 from keras_xla.cache_folder import cache_folder, let_go_of_the_oldest, write_whole
-from keras_xla.troubleshooting import warn
+from keras_xla.troubleshooting import warn_once
 
 FORMAT = 2
 MOST_KEPT = 1000  # decisions on disk; the oldest ones go
@@ -140,9 +140,7 @@ class Decisions:
         return None
 
     def _warn(self, what: str, message: str) -> None:
-        if (what, str(self.folder)) not in _warned:
-            _warned.add((what, str(self.folder)))
-            warn(message)
+        warn_once(_warned, (what, str(self.folder)), message)
 
 
 def decisions() -> Decisions:

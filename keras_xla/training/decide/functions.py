@@ -41,7 +41,7 @@ class FunctionPolicy:
         """Take note of a call, in way `"graph"` or `"xla"`, that neither traced nor compiled anything."""
         self.journal.ran(KIND, way, 1, seconds)
 
-    def curious(self) -> bool:
+    def worth_tracing(self) -> bool:
         """Whether the function is called often and long enough."""
         tally = self.journal.tallies.get((KIND, "graph"))
         if tally is None:
@@ -84,7 +84,7 @@ class FunctionPolicy:
             return self._decided(calls, "graph", "measured: XLA is not faster", times, first)
         return self._decided(calls, "xla", "measured", times, first)
 
-    def regrets(self, calls: Calls, seconds: float) -> bool:
+    def compiles_too_often(self, calls: Calls, seconds: float) -> bool:
         """Whether XLA seems to compile again and again, as it does where a value becomes a shape."""
         if self.jit_compile is True or seconds < SECONDS_TO_COMPILE:
             return False
@@ -95,7 +95,8 @@ class FunctionPolicy:
         if self._regret < 2 * times.compile:
             return False
         self._remember(calls, replace(times, tried=None, failed=COMPILES_AGAIN, time=time.time()))
-        return self._decided(calls, "graph", COMPILES_AGAIN) == "graph"
+        self._decided(calls, "graph", COMPILES_AGAIN)
+        return True
 
     def compiled(self, calls: Calls, seconds: float) -> None:
         """Write it to the compile log."""

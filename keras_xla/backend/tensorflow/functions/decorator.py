@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.functions.watch import Watch
+from keras_xla.backend.tensorflow.functions.function_tuner import FunctionTuner
 from keras_xla.backend.tensorflow.graphs.operations import is_user_file
 from keras_xla.private.names import otherwise
 from keras_xla.private.tensorflow import Function, may_be_recorded
@@ -28,21 +28,21 @@ class WatchedFunction(Function):
     TensorFlow makes one more of them for each instance of a class with a decorated method.
     """
 
-    _watch: Watch | None = None
+    _tuner: FunctionTuner | None = None
 
     def __init__(self, python_function, *args, **kwargs):
         super().__init__(python_function, *args, **kwargs)
-        self._watch = _watch_of(python_function)
+        self._tuner = _tuner_of(python_function)
 
     @functools.wraps(Function.__call__)  # for autograph, which converts what is not TensorFlow's
     def __call__(self, *args, **kwargs):
-        watch = self._watch
-        if watch is None or watch.resting or not _POLICY_OF or not _outermost():
+        tuner = self._tuner
+        if tuner is None or tuner.settled or not _POLICY_OF or not _outermost():
             return super().__call__(*args, **kwargs)
-        return watch.call(self, args, kwargs)
+        return tuner.call(self, args, kwargs)
 
     def __getstate__(self):
-        return super().__getstate__() | {"_watch": None}
+        return super().__getstate__() | {"_tuner": None}
 
 
 def replace_functions(policy_of: Callable) -> None:
@@ -78,14 +78,14 @@ def function(*args, **kwargs):
 def _adopt(made: Any) -> Any:
     if type(made) is Function and _is_user_function(made.python_function):
         made.__class__ = WatchedFunction
-        made._watch = _watch_of(made.python_function)
+        made._tuner = _tuner_of(made.python_function)
     return made
 
 
-def _watch_of(python_function: Callable) -> Watch:
+def _tuner_of(python_function: Callable) -> FunctionTuner:
     inner = inspect.unwrap(python_function)
     name = getattr(inner, "__qualname__", "") or getattr(inner, "name", type(inner).__name__)
-    return Watch(lambda: _POLICY_OF[0](name.replace("<locals>.", "")))
+    return FunctionTuner(lambda: _POLICY_OF[0](name.replace("<locals>.", "")))
 
 
 @otherwise(False)

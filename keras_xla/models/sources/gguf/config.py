@@ -53,6 +53,11 @@ def gguf_config(header: GGUFHeader) -> dict[str, Any]:
     Llama 3's scaling of its rotary frequencies, a tensor in GGUF, becomes `rope_freq_factors`.
     """
     fields, tensors = header.fields, header.tensors
+    if (parts := fields.whole("split.count", 1)) > 1:
+        raise ValueError(
+            f"{header.path} is one of {parts} parts of a model; expected a single file. "
+            "Join the parts with `llama-gguf-split --merge FIRST_PART OUT`."
+        )
     architecture = fields.text("general.architecture", None)
     if architecture not in ARCHITECTURES:
         raise ValueError(
@@ -133,11 +138,6 @@ def _refuse_unreadable(header: GGUFHeader, architecture: str) -> None:
     experts = header.fields.whole(f"{architecture}.expert_count", 0)
     if experts or any(re.search(r"ffn_gate_inp|_exps\.|ffn_up\.\d", name) for name in header.tensors):
         raise ValueError(f"{header.path} is a mixture of experts, which is not supported; expected a dense model.")
-    if (parts := header.fields.whole("split.count", 1)) > 1:
-        raise ValueError(
-            f"{header.path} is one of {parts} parts of a model; expected a single file. "
-            "Join the parts with `llama-gguf-split --merge FIRST_PART OUT`."
-        )
 
 
 def _rope_scaling(header: GGUFHeader, architecture: str) -> dict[str, Any] | None:

@@ -34,8 +34,8 @@ _UNSEEDED_RANDOM = {"RandomUniform", "RandomStandardNormal", "TruncatedNormal", 
 _STATEFUL_RANDOM = re.compile(r"RngReadAndSkip|RngSkip|NonDeterministicInts|StatefulUniform|StatefulStandardNormal.*")
 
 
-class Watch:
-    """What is known of one function; `resting` when it runs plainly from now on, without a look.
+class FunctionTuner:
+    """What is known of one function; `settled` when it runs plainly from now on, without a look.
 
     `make_policy()` gives, at the first call, the `FunctionPolicy` that is asked.
     """
@@ -46,7 +46,7 @@ class Watch:
         self._thread = 0
         self._looking, self._count, self._seconds = False, 0, 0.0
         self._variants: dict[tuple, _Variant] = {}
-        self.resting = False
+        self.settled = False
 
     def call(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Run a call that comes from outside of every graph."""
@@ -56,7 +56,7 @@ class Watch:
         if threading.get_ident() != self._thread:
             return plain()
         if not self._looking:
-            self._looking = self._policy.curious()
+            self._looking = self._policy.worth_tracing()
         if not self._looking:
             return self._timed(function, plain)
         start = time.perf_counter()
@@ -97,7 +97,7 @@ class Watch:
         if variant.way == "xla":
             seconds, outputs = clocked(executable, wait=False)
             self._policy.ran("xla", seconds + looked)
-            if self._policy.regrets(variant.calls, seconds):
+            if self._policy.compiles_too_often(variant.calls, seconds):
                 self._settle(variant)
             return outputs
         return self._measure(variant, plain, executable, looked)
@@ -143,10 +143,10 @@ class Watch:
         """Run these arguments plainly from now on; and all, unless others run through XLA."""
         variant.way, variant.executable = "this", None
         if not any(other.way == "xla" for other in self._variants.values()):
-            self.resting, self._variants = True, {}
+            self.settled, self._variants = True, {}
 
     def _rest(self, reason: str) -> None:
-        self.resting, self._variants = True, {}
+        self.settled, self._variants = True, {}
         self._policy.failed(None, reason)
 
     def _variant_of(self, function: Any, args, kwargs) -> tuple["_Variant | None", list]:

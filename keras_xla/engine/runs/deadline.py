@@ -6,12 +6,12 @@ import time
 from keras_xla.engine.runs.generation import CALL_SECONDS
 
 
-class Ended(Exception):
+class DeadlineReached(Exception):
     """A call shall end before its prompts have run; nobody outside of the engine and its callers sees it."""
 
 
-class Watch:
-    """Watches the generations of one call.
+class Deadline:
+    """When the generations of one call have to end.
 
     Args:
         max_time: Seconds from now, after which no more tokens are made; None for no limit.
@@ -29,9 +29,9 @@ class Watch:
         return cancelled or (self._end is not None and time.monotonic() >= self._end)
 
     def check(self) -> None:
-        """Raise `Ended` if it is over."""
+        """Raise `DeadlineReached` if it is over."""
         if self.over:
-            raise Ended
+            raise DeadlineReached
 
     @property
     def seconds(self) -> float:
