@@ -63,7 +63,8 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
             -1 elsewhere; `logits (rows, vocab_size)` float32, for beams log-probabilities; `step (rows, 1)` int32 is 0
             for the first new token. Keyword-only arguments are tensors like their defaults, see `processor_options`.
         cache_bytes: The most bytes that the caches of prompts which run at once may take, 2 GiB by default. It holds
-            for decoder-only models of keras_xla's; one prompt may take more, and an assistant's cache comes on top.
+            for decoder-only models of keras_xla's; one prompt may take more. While a cache grows, the smaller one is
+            there, too, and an assistant's cache comes on top.
             More prompts, and more than 64 or the largest batch bucket, run in several batches, those of like length
             together. All that chats and `reuse_prompt=True` keep between calls takes at most as much again, or what
             the latest takes.

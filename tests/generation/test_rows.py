@@ -2,6 +2,7 @@
 
 import re
 import time
+import weakref
 
 import keras
 import numpy as np
@@ -181,6 +182,27 @@ class TestManyPrompts:
         sizes = [len(part.rows) for part in small._generator.parts(self.PROMPTS, small.options)]
         assert sizes == [2] * 5
         assert made(small.generate(self.PROMPTS, verbose=0)) == made(few.generate(self.PROMPTS, verbose=0))
+
+    @pytest.mark.parametrize("ends", [None, 2], ids=["batches", "rows that make room"])
+    def test_all_caches_that_are_there_at_once_fit_into_what_was_asked_for(self, model, ends):
+        """And half as much again: while a cache grows, the smaller one is there, too."""
+        row = layer_of(model)._generator._programs.slot_bytes * 64
+        layer = layer_of(model, cache_bytes=12 * row, eos_token_id=ends)
+        live, most, pool = {}, [0], layer._generator.pool
+        make = pool._make
+
+        def counted(key):
+            state = make(key)
+            live[id(state)] = key.rows * key.cache
+            weakref.finalize(state, live.pop, id(state))
+            most[0] = max(most[0], sum(live.values()))
+            return state
+
+        pool._make = counted
+        prompts = [list(range(5, 6 + i * 7 % 30)) for i in range(60)]
+        out = layer.generate(prompts, max_new_tokens=30, verbose=0)
+        assert out["sequences"].shape == (60, 30)
+        assert 8 * 64 <= most[0] <= 1.5 * 12 * 64  # slots: of eight rows at least
 
 
 def test_cache_bytes_are_checked(model):
