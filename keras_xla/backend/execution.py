@@ -16,3 +16,4 @@ class Execution:
     way: str  # in which most of them ran: `"graph"`, `"xla"` or `"partial"`
     settled: bool  # whether nothing was decided, traced or compiled meanwhile, so that the time they took counts
     wait: Callable[[], Any] | None = None  # returns when they have run; None if they have
+    calls_python: bool = False  # from the graph, which may tell Keras to stop: the next one is a batch alone

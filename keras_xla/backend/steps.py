@@ -25,4 +25,6 @@ output_shapes = _functions.output_shapes
 to_tensor = _functions.to_tensor
 cut = _functions.cut
 pad = _functions.pad
+end_of_data = _module.end_of_data
+draws_by_row = _module.draws_by_row
 with_autograph = _functions.with_autograph

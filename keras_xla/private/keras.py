@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_xla.private.keras_compile import BUILD
 from keras_xla.private.names import Name, otherwise
 
 _SEEN = "Keras 3.12 to 3.15.1 and 3.16.0.dev2026102704"
@@ -19,14 +20,6 @@ FLATTEN = Name(
     "a layer and all those inside of it, at any depth; `layers` has the direct ones only",
     "smaller batches are not filled up, explain does not know layers, and move_to_pipeline does not work",
     _SEEN,
-)
-BUILD = Name(
-    "keras.Model",
-    "_symbolic_build",
-    "makes the variables of optimizer, losses and metrics from symbolic tensors",
-    "TensorFlow makes the state in the trace of the first step, which takes longer",
-    _SEEN,
-    ("data_batch",),
 )
 OUTPUT_SPEC = Name(
     "keras.src.backend", "compute_output_spec", "what a model gives for symbolic tensors", BUILD.off, _SEEN
@@ -57,36 +50,6 @@ STATELESS = Name(
     "in_stateless_scope",
     "whether Keras runs a step of a model on JAX",
     "on JAX, with a seed, each batch of a `predict` draws alike",
-    _SEEN,
-)
-LOSSES = Name(
-    "keras.Model", "_compile_loss", "all that `compile` got as losses", "smaller batches are not filled up", _SEEN
-)
-USERS_LOSSES = Name(
-    "keras.CompileLoss", "_user_loss", "those losses as the user gave them", "smaller batches are not filled up", _SEEN
-)
-METRICS = Name(
-    "keras.Model", "_compile_metrics", "all that `compile` got as metrics", "smaller batches are not filled up", _SEEN
-)
-LOSS_OPTIONS = Name(
-    "keras.Loss",
-    "_fn_kwargs",
-    "the options of a loss, such as its axis, which change what a row's loss is",
-    "smaller batches are not filled up",
-    _SEEN,
-)
-METRIC_FUNCTION = Name(
-    "keras.metrics.MeanMetricWrapper",
-    "_fn",
-    "the function that a metric takes the mean of: Keras' own or the user's",
-    "smaller batches are not filled up",
-    _SEEN,
-)
-LOSS_TRACKER = Name(
-    "keras.Model",
-    "_loss_tracker",
-    "the metric that is shown as `loss`",
-    "smaller batches are not filled up",
     _SEEN,
 )
 TAKES_TRAINING = Name(
@@ -185,61 +148,9 @@ def flat_layers(layer: Any) -> list:
     return list(FLATTEN.of(layer)())
 
 
-def symbolic_build(model: keras.Model, batch: Any, optimizer: bool = True) -> None:
-    """Make the variables that the first batch of `fit` would make.
-
-    Args:
-        model: A compiled model.
-        batch: A batch's structure of whatever has a shape and a dtype.
-        optimizer: Whether those of the optimizer are made, too. `evaluate` makes none: which variables are trainable
-            may change before `fit`. Nor are any made where none is trainable, as in plain Keras.
-    """
-    unbuilt = getattr(model, "optimizer", None)
-    builds = optimizer and model.trainable_variables
-    unbuilt = None if builds or getattr(unbuilt, "built", True) else unbuilt
-    if unbuilt is not None:
-        unbuilt.built = True
-    try:
-        BUILD.of(model)(data_batch=batch)
-    finally:
-        if unbuilt is not None:
-            unbuilt.built = False
-
-
 def output_spec(model: keras.Model, x: Any, training: bool) -> Any:
     """What a model gives for symbolic tensors, as symbolic tensors."""
     return _of_module(OUTPUT_SPEC)(model, x, training=training)
-
-
-def compiled_losses(model: keras.Model) -> Any:
-    """What has `built`, and once that is true the `metrics` that track the losses of several outputs; or None."""
-    return LOSSES.of(model)
-
-
-def users_losses(model: keras.Model) -> Any:
-    """The losses as the user gave them to `compile`, in their structure; None without."""
-    losses = LOSSES.of(model)
-    return None if losses is None else USERS_LOSSES.of(losses)
-
-
-def compiled_metrics(model: keras.Model) -> Any:
-    """What has `built`, and once that is true the user's `metrics`; or None."""
-    return METRICS.of(model)
-
-
-def loss_options(loss: Any) -> dict[str, Any]:
-    """What a loss passes to its function besides targets and outputs."""
-    return LOSS_OPTIONS.of(loss) if hasattr(loss, "fn") else {}
-
-
-def metric_function(metric: keras.metrics.Metric) -> Callable | None:
-    """The function that a metric takes the mean of."""
-    return METRIC_FUNCTION.of(metric) if isinstance(metric, keras.metrics.MeanMetricWrapper) else None
-
-
-def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
-    """The metric that is shown as `loss`."""
-    return LOSS_TRACKER.of(model)
 
 
 def takes_training(layer: keras.Layer) -> bool:

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from keras_xla.private import keras as private
-from keras_xla.private import logits, names
+from keras_xla.private import keras_compile, logits, names
 from keras_xla.private.names import Name
 from keras_xla.training.compile import compile
 from tests.private.helpers import names_of
 
-CASES = [(name, True) for name in [*names_of(private), logits.LOGITS]]  # filled batches need the most of them
+NAMES = sorted({*names_of(private), *names_of(keras_compile)}, key=str)
+CASES = [(name, True) for name in [*NAMES, logits.LOGITS]]  # filled batches need the most of them
 if keras.backend.backend() == "tensorflow":
     from keras_xla.private import tensorflow as private_tensorflow
 

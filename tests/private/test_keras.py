@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_xla.private import keras as private
+from keras_xla.private import keras_compile as compiled
 from keras_xla.private.names import Gone, Name
 from tests.private.helpers import names_of
 
@@ -53,13 +54,14 @@ def owners(model):
     x = model.outputs[0]
     return {
         private.FLATTEN: model,
-        private.BUILD: model,
-        private.LOSSES: model,
-        private.USERS_LOSSES: model._compile_loss,
-        private.METRICS: model,
-        private.LOSS_OPTIONS: keras.losses.MeanSquaredError(),
-        private.METRIC_FUNCTION: keras.metrics.MeanAbsoluteError(),
-        private.LOSS_TRACKER: model,
+        compiled.BUILD: model,
+        compiled.LOSSES: model,
+        compiled.USERS_LOSSES: model._compile_loss,
+        compiled.METRICS: model,
+        compiled.LOSS_OPTIONS: keras.losses.MeanSquaredError(),
+        compiled.METRIC_FUNCTION: keras.metrics.MeanAbsoluteError(),
+        compiled.METRIC_OPTIONS: keras.metrics.MeanAbsoluteError(),
+        compiled.LOSS_TRACKER: model,
         private.TAKES_TRAINING: model,
         private.TRACKER: model,
         private.OUTPUT_SPEC: sys.modules[private.OUTPUT_SPEC.owner],
@@ -79,7 +81,7 @@ def owners(model):
     } | {name: keras.Model for name in private.MAKE_FUNCTIONS}
 
 
-@pytest.mark.parametrize("name", names_of(private), ids=str)
+@pytest.mark.parametrize("name", sorted({*names_of(private), *names_of(compiled)}, key=str), ids=str)
 def test_name(name: Name, model):
     owner = owners(model)[name]
     if owner is None:
@@ -95,20 +97,22 @@ def test_all_layers_at_any_depth(model):
 def test_the_symbolic_build_makes_all_state():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile("adam", loss="mse", metrics=["mae"])
-    assert not model.optimizer.built and not private.compiled_metrics(model).built
-    private.symbolic_build(model, (keras.KerasTensor((4, 3)), keras.KerasTensor((4, 2))))
-    assert model.optimizer.built and private.compiled_metrics(model).built and private.compiled_losses(model).built
+    assert not model.optimizer.built and not compiled.compiled_metrics(model).built
+    compiled.symbolic_build(model, (keras.KerasTensor((4, 3)), keras.KerasTensor((4, 2))))
+    assert model.optimizer.built and compiled.compiled_metrics(model).built and compiled.compiled_losses(model).built
 
 
 def test_losses_and_metrics_as_they_were_given(model):
-    assert private.users_losses(model) == "mse"
-    assert [metric.name for metric in private.compiled_metrics(model).metrics] == ["mae"]
-    assert private.loss_tracker(model).name == "loss"
-    assert private.loss_options(keras.losses.CategoricalCrossentropy(axis=1))["axis"] == 1
-    assert private.loss_options(lambda y, p: 0) == {}
-    assert private.is_of_keras(private.metric_function(keras.metrics.MeanAbsoluteError()))
-    assert not private.is_of_keras(private.metric_function(keras.metrics.MeanMetricWrapper(lambda y, p: y)))
-    assert private.metric_function(keras.metrics.AUC()) is None
+    assert compiled.users_losses(model) == "mse"
+    assert [metric.name for metric in compiled.compiled_metrics(model).metrics] == ["mae"]
+    assert compiled.loss_tracker(model).name == "loss"
+    assert compiled.loss_options(keras.losses.CategoricalCrossentropy(axis=1))["axis"] == 1
+    assert compiled.loss_options(lambda y, p: 0) == {}
+    assert private.is_of_keras(compiled.metric_function(keras.metrics.MeanAbsoluteError()))
+    assert not private.is_of_keras(compiled.metric_function(keras.metrics.MeanMetricWrapper(lambda y, p: y)))
+    assert compiled.metric_function(keras.metrics.AUC()) is None
+    assert compiled.metric_options(keras.metrics.CosineSimilarity(axis=0)) == {"axis": 0}
+    assert compiled.metric_options(keras.metrics.AUC()) == {}
 
 
 def test_a_layer_that_is_forgotten_takes_its_weights_along():
@@ -127,7 +131,7 @@ def test_a_layer_that_is_forgotten_takes_its_weights_along():
 
 def test_losses_before_compile():
     model = keras.Sequential([keras.layers.Dense(1)])
-    assert private.users_losses(model) is None and private.compiled_metrics(model) is None
+    assert compiled.users_losses(model) is None and compiled.compiled_metrics(model) is None
 
 
 def test_evaluate_returns_logs_as_it_does(model):

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+
 from keras_xla.backend.data import runs_python
 from keras_xla.backend.execution import ONE_STEP
 from keras_xla.backend.jax.batches import leaves_of
@@ -30,6 +32,18 @@ state_maker = _nothing  # Keras makes all state before it traces
 runs_eagerly = _never  # not all functions
 must_be_freed = _never  # which counts for iterators that are freed slowly
 replace_functions = restore_functions = _nothing  # `jax.jit`, which scripts write themselves, is XLA
+
+
+def end_of_data(iterator: Any, steps: int) -> Exception:
+    """What Keras' own function, for so many steps at a time, raises where an iterator has no batch left."""
+    return StopIteration()
+
+
+def draws_by_row() -> bool:
+    """Whether the random numbers of a row do not depend on how many rows there are behind it."""
+    return jax.config.jax_default_prng_impl == "threefry2x32" and getattr(
+        jax.config, "jax_threefry_partitionable", True
+    )
 
 
 class TakingRows:

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from keras_xla.backend.signature import symbolic
 from keras_xla.private.functional import is_graph
-from keras_xla.private.keras import flat_layers, output_spec, symbolic_build
+from keras_xla.private.keras import flat_layers, output_spec
+from keras_xla.private.keras_compile import symbolic_build
 from keras_xla.private.names import otherwise
 
 

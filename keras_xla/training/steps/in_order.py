@@ -51,7 +51,8 @@ class InOrder:
             yield made.outputs, made.batches
             if made.settled:
                 self._journal.ran(self._kind, made.way, made.batches, seconds)
-                count = next_count(made.batches, seconds, made.outputs) if self._session.ahead else 1
+                ahead = self._session.ahead and not made.calls_python
+                count = next_count(made.batches, seconds, made.outputs) if ahead else 1
 
     def _function(self) -> Any:
         """The model's, which Keras asks for at every step: a callback may compile the model again."""

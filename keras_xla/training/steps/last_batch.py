@@ -14,14 +14,15 @@ import numpy as np
 
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.signature import symbolic
-from keras_xla.private.keras import (
+from keras_xla.backend.steps import draws_by_row
+from keras_xla.private.keras import flat_layers, is_of_keras
+from keras_xla.private.keras_compile import (
     compiled_losses,
     compiled_metrics,
-    flat_layers,
-    is_of_keras,
     loss_options,
     loss_tracker,
     metric_function,
+    metric_options,
     symbolic_build,
     users_losses,
 )
@@ -29,7 +30,7 @@ from keras_xla.private.logits import with_logits
 from keras_xla.private.names import otherwise
 from keras_xla.training.steps.rowwise import is_keras_own, rowwise_in_inference
 
-# One number for each row (and position), of that row alone.
+# One number for each row (and position), of that row alone: losses, and metrics that are means.
 _LOSSES = {
     "binary_crossentropy",
     "binary_focal_crossentropy",
@@ -48,6 +49,14 @@ _LOSSES = {
     "poisson",
     "sparse_categorical_crossentropy",
     "squared_hinge",
+}
+_ACCURACIES = {
+    "accuracy",
+    "binary_accuracy",
+    "categorical_accuracy",
+    "sparse_categorical_accuracy",
+    "sparse_top_k_categorical_accuracy",
+    "top_k_categorical_accuracy",
 }
 _BY_SHAPE = ("crossentropy", "ce")  # Keras finds out which of its losses that is when it sees the outputs
 _MEANS = {"sum_over_batch_size", "mean"}
@@ -80,9 +89,10 @@ def _rows_alone(model: keras.Model, kind: str) -> bool:
 
 
 def _alone(layer: keras.layers.Layer) -> bool:
-    kind = type(layer)
+    kind, draws = type(layer), any(getattr(layer, name, 0) for name in ("rate", "dropout", "recurrent_dropout"))
     return (
         not kind.__name__.startswith(_MIX)
+        and (not draws or draws_by_row())
         and getattr(layer, "activity_regularizer", None) is None
         and not getattr(layer, "mask_zero", False)
     )
@@ -117,9 +127,18 @@ def _metrics_count(model: keras.Model) -> bool:
         and "update_state" not in vars(metric)  # the user's own
         and not type(metric).__name__.startswith(_COUNT_ROWS)
         and not type(metric).__name__.endswith(_IOU)
-        and ((function := metric_function(metric)) is None or is_of_keras(function))
+        and _is_a_mean_of_rows(metric)
         for metric in compiled.metrics
     )
+
+
+def _is_a_mean_of_rows(metric: keras.metrics.Metric) -> bool:
+    """Whether a metric gives each row a number; true for those that are not the means of a function."""
+    function = metric_function(metric)
+    if function is None:
+        return True
+    known = getattr(function, "__name__", "") in _LOSSES | _ACCURACIES  # no loss as an object: it is a scalar
+    return known and is_of_keras(function) and metric_options(metric).get("axis", -1) == -1
 
 
 def _metrics_take(model: keras.Model, batch: Any) -> bool:

@@ -97,7 +97,7 @@ class Groups:
         if made.settled:
             self._journal.ran("predict", made.way, made.batches, seconds)
             # Twice as many at most: batches that were read beforehand tell little about how fast the others come.
-            most = 1 if self._watched else 2 * count
+            most = 1 if self._watched or made.calls_python else 2 * count
             self._count = min(most, next_count(made.batches, seconds, made.outputs))
         self.made.add(made.outputs, made.batches)
         return made.outputs if self._watched else self._nothing

@@ -8,6 +8,7 @@ import keras
 
 from keras_xla.backend import keras2
 from keras_xla.backend.execution import Execution
+from keras_xla.backend.steps import end_of_data
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
 
@@ -41,7 +42,10 @@ class StepFunction:
         """
         session = self._session()
         if session is None or not session.answers_loop():
-            return self._run(arguments, self.steps).outputs
+            try:
+                return self._run(arguments, self.steps).outputs
+            except StopIteration:
+                raise end_of_data(arguments[-1], self.steps) from None
         self._time(session)
         if session.ahead_steps:
             session.ahead_steps -= 1
@@ -77,7 +81,8 @@ class StepFunction:
             # As the last ones were, since data may come slower than before; and twice as many at most, since those that
             # were read beforehand tell little about the others. So hardly a call keeps Ctrl-C waiting.
             fitting = int(AHEAD_SECONDS * made.batches / max(seconds, 1e-6))
-            self._ahead = max(1, min(AHEAD_STEPS, fitting, 2 * self._ahead))
+            most = 1 if made.calls_python else min(AHEAD_STEPS, 2 * self._ahead)
+            self._ahead = max(1, min(most, fitting))
             self._journal.ran(self._kind, made.way, made.batches, seconds)
 
     def _count(self, session: Session) -> int:

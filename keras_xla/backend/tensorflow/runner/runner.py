@@ -12,17 +12,17 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.execution import Execution
-from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.new_shapes import NewShapes, ShapesRefused, TrialImpossible, WayFailed
 from keras_xla.backend.row_numbers import are_numbers
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
-from keras_xla.backend.tensorflow.graphs.last_batch import ROWS, Shapes, fillable
+from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.runner.executable import STEPS_AT_ONCE, Executable
 from keras_xla.backend.tensorflow.runner.loops import collectable
 from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, joined
 from keras_xla.backend.tensorflow.runner.sources import Batches, gathered, shapes_of, source_of
-from keras_xla.backend.tensorflow.runner.specs import alike, common, leaves_with_names, name_of, opened, spec_of
+from keras_xla.backend.tensorflow.runner.specs import leaves_with_names, opened, spec_of
 from keras_xla.backend.tensorflow.runner.trace import Trace, tensors_of
+from keras_xla.backend.tensorflow.runner.traces import Traces
 
 MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good
 
@@ -79,17 +79,14 @@ class Runner:
         filled_step: Callable | None = None,
         counts_by_size: Callable[[], bool] = lambda: False,
     ):
-        self._step, self._arrays = step, arrays
-        self._before, self._filled_step, self._counts_by_size = before, filled_step, counts_by_size
+        self._arrays, self._counts_by_size = arrays, counts_by_size
         self._decide, self._compiled, self._failed, self._again = decide, compiled, failed, again
-        self._specs: dict[str, Any] = {}
-        self._opened: dict[str, str] = {}  # the specs but for the number of rows
-        self._traces: dict[str, Trace] = {}
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
         self._made: dict[tuple, Executable] = {}
         self._passes: weakref.WeakKeyDictionary[tf.data.Iterator, _Pass] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()  # several threads may predict
-        self._news = 0  # decisions, traces and compilations so far
+        self._traces = Traces(step, self._lock, before, filled_step)
+        self._decided_and_compiled = 0  # times so far
 
     def run(self, iterator: Iterator, count: int = 1, every: bool = False) -> Execution:
         """Run the next batches of an iterator: one of `tf.data`, of batches or of row numbers, or any other of batches.
@@ -135,15 +132,16 @@ class Runner:
                 break
         if not ran:
             raise StopIteration
-        outputs = repack(this.executable.trace.concrete.structured_outputs, outputs)
-        return Execution(outputs, ran, way, self._news == news)
+        trace = this.executable.trace
+        outputs = repack(trace.concrete.structured_outputs, outputs)
+        return Execution(outputs, ran, way, self._news == news, calls_python=trace.calls_python)
 
     def run_batch(self, batch: Any) -> Execution:
         """Run one step on a batch of arrays or tensors, or of row numbers."""
         news = self._news
         batch = gathered(tensors_of(batch), self._arrays)
         shapes = shapes_of(batch)
-        key = self._key(keras.tree.map_structure(spec_of, batch))
+        key = self._traces.key(keras.tree.map_structure(spec_of, batch))
 
         def once(executable):
             def run():
@@ -171,7 +169,7 @@ class Runner:
         """
         news, tensors = self._news, leaves_of(arrays)
         batch = repack(arrays, [tf.TensorSpec([size, *x.shape[1:]], x.dtype) for x in tensors])
-        key, shapes = self._key(batch if known else keras.tree.map_structure(opened, batch)), shapes_of(batch)
+        key, shapes = self._traces.key(batch if known else keras.tree.map_structure(opened, batch)), shapes_of(batch)
 
         several = first + STEPS_AT_ONCE * size <= min(x.shape[0] for x in tensors)
 
@@ -190,7 +188,13 @@ class Runner:
             if ran:
                 break
             chosen, count = self._executable(key, "graph", (), shapes), 1  # it says what is wrong with the values
-        return Execution(repack(chosen.trace.concrete.structured_outputs, outputs), ran, chosen.way, self._news == news)
+        outputs = repack(chosen.trace.concrete.structured_outputs, outputs)
+        return Execution(outputs, ran, chosen.way, self._news == news, calls_python=chosen.trace.calls_python)
+
+    @property
+    def _news(self) -> int:
+        """How many decisions, traces and compilations there were so far."""
+        return self._decided_and_compiled + self._traces.made
 
     def reconsider(self) -> None:
         """Ask again about what runs as the plain graph."""
@@ -230,11 +234,11 @@ class Runner:
         if not pending.has_value():
             if this is None and not are_numbers(iterator.element_spec):
                 # Plain Keras' step is traced, and with it made what the model lacks, before it asks for a batch.
-                self._traced(self._key(Batches(iterator.element_spec).spec))
+                self._traces.of(self._traces.key(Batches(iterator.element_spec).spec))
             raise StopIteration
         if this is None:
             source = source_of(iterator.element_spec, pending.get_value(), self._arrays)
-            this = _Pass(source, self._key(source.spec))
+            this = _Pass(source, self._traces.key(source.spec))
         else:
             self._chosen.pop((this.key, this.usual), None)
         this.pending, this.stale = pending, False
@@ -251,11 +255,9 @@ class Runner:
         Plain Keras traces it by the tensors of a batch, whose sizes are known; this raises what that raises.
         """
         try:
-            self._traced(this.key)
+            self._traces.of(this.key)
         except Exception:
-            with self._lock:
-                self._specs.pop(this.key, None)
-            Trace(self._step, keras.tree.map_structure(spec_of, this.source.example(this.pending.get_value())))
+            self._traces.anew(keras.tree.map_structure(spec_of, this.source.example(this.pending.get_value())))
             return False
         return True
 
@@ -280,42 +282,6 @@ class Runner:
         shapes, once = shapes_of(batch), _once(this, iterator, this.pending)
         return self._answer(this.key, shapes) or self._ask(this.key, batch, once), shapes
 
-    def _key(self, spec: Any) -> str:
-        """Names the trace that TensorFlow would take for batches of that structure, made where nothing else runs them.
-
-        Like `tf.function(..., reduce_retracing=True)`: one that is there and fits, or a new one that leaves open
-        whatever differs between this structure and those of the same kind before it.
-        """
-        with self._lock:
-            if (key := name_of(spec)) in self._specs:
-                return key
-            for key, known in self._specs.items():
-                pairs = zip(leaves_of(spec), leaves_of(known), strict=True)
-                if alike(known, spec) and all(x.shape.is_subtype_of(y.shape) for x, y in pairs):
-                    return key
-            for known in list(self._specs.values()):
-                if alike(known, spec):
-                    spec = repack(spec, map(common, leaves_of(spec), leaves_of(known)))
-            key = name_of(spec)
-            if key not in self._specs:
-                self._opened[key] = name_of(spec, lambda x: repr(opened(x)))
-                self._specs[key] = spec
-            return key
-
-    def _traced(self, key: str) -> Trace:
-        with self._lock:
-            if key not in self._traces:
-                spec = self._specs[key]
-                if self._before is not None:
-                    self._before(spec)
-                filled = self._filled_step(spec) if self._filled_step and self._may_fill(spec) else None
-                self._news += 1
-                self._traces[key] = Trace(filled, FilledBatch(spec, ROWS)) if filled else Trace(self._step, spec)
-            return self._traces[key]
-
-    def _may_fill(self, spec: Any) -> bool:
-        return self._filled_step is not None and fillable(spec)
-
     def _answer(self, key: str, shapes: Shapes) -> Executable | None:
         """What was decided for these shapes, unless nothing was, or it may be another thing by now."""
         chosen = self._chosen.get((key, shapes))
@@ -326,11 +292,11 @@ class Runner:
     def _compiled_for(self, key: str, shapes: Shapes) -> Executable | None:
         """What is compiled for these shapes, by a trace that knows more or less than this one of how many rows come."""
         for (other, given), chosen in list(self._chosen.items()):
-            if given != shapes or chosen.way == "graph" or self._opened[other] != self._opened[key]:
+            if given != shapes or chosen.way == "graph" or not self._traces.differ_in_rows(other, key):
                 continue
             if self._counts_by_size():
                 return None
-            if not self._may_fill(self._specs[key]) or chosen.trace.fills == self._traced(key).fills:
+            if not self._traces.may_fill(key) or chosen.trace.fills == self._traces.of(key).fills:
                 self._chosen[key, shapes] = chosen
                 return chosen
         return None
@@ -343,11 +309,11 @@ class Runner:
             now = self._chosen.get((key, shapes))
             if now is not None and now is not before:  # another thread has had it decided
                 return now
-            self._chosen[key, shapes] = chosen = self._decided(self._traced(key), key, batch, once)
+            self._chosen[key, shapes] = chosen = self._decided(self._traces.of(key), key, batch, once)
             return chosen
 
     def _decided(self, trace: Trace, key: str, batch, once: Callable) -> Executable:
-        self._news += 1
+        self._decided_and_compiled += 1
         leaves, shapes = leaves_with_names(batch), shapes_of(batch)
 
         def executable(way):
@@ -376,14 +342,14 @@ class Runner:
         """One way to run batches of these leaves and shapes; the plain graph is one for all shapes."""
         name = key, way, None if way == "graph" else shapes
         if name not in self._made:
-            told, trace = functools.partial(self._tell, leaves, way), self._traced(key)
+            told, trace = functools.partial(self._tell, leaves, way), self._traces.of(key)
             if trace.fills and way == "graph":  # nothing is filled up for it
-                self._news, trace = self._news + 1, Trace(self._step, self._specs[key])
+                trace = self._traces.unfilled(key)
             self._made[name] = Executable(trace, way, name[2], told)
         return self._made[name]
 
     def _tell(self, leaves: tuple, way: str, seconds: float) -> None:
-        self._news += 1
+        self._decided_and_compiled += 1
         self._compiled(leaves, seconds, way)
 
     def _instead_of(self, executable: Executable, error: WayFailed, once: Callable) -> Executable:

@@ -21,7 +21,7 @@ from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
 from keras_xla.private.tensorflow import is_composite, ops_are_deterministic
 
-_LOOPS = ("While", "StatelessWhile")
+_LOOPS, _PYTHON = ("While", "StatelessWhile"), ("PyFunc", "EagerPyFunc")
 
 
 class Traced:
@@ -38,6 +38,11 @@ class Traced:
     @functools.cached_property
     def _effects(self) -> Effects:
         return Effects(self.concrete.graph)
+
+    @functools.cached_property
+    def calls_python(self) -> bool:
+        """Whether it calls functions of Python, each of which may look at the model, or change it."""
+        return any(kind.startswith(_PYTHON) for kind in self._effects.lasting)
 
     @functools.cached_property
     def blockers(self) -> list:

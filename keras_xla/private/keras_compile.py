@@ -1,0 +1,122 @@
+"""What `compile` has put on a model of Keras 3, and what makes its variables: names that Keras does not promise."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_xla.private.names import Name
+
+_SEEN = "Keras 3.12 to 3.15.1 and 3.16.0.dev2026102704"
+
+BUILD = Name(
+    "keras.Model",
+    "_symbolic_build",
+    "makes the variables of optimizer, losses and metrics from symbolic tensors",
+    "TensorFlow makes the state in the trace of the first step, which takes longer",
+    _SEEN,
+    ("data_batch",),
+)
+LOSSES = Name(
+    "keras.Model", "_compile_loss", "all that `compile` got as losses", "smaller batches are not filled up", _SEEN
+)
+USERS_LOSSES = Name(
+    "keras.CompileLoss", "_user_loss", "those losses as the user gave them", "smaller batches are not filled up", _SEEN
+)
+METRICS = Name(
+    "keras.Model", "_compile_metrics", "all that `compile` got as metrics", "smaller batches are not filled up", _SEEN
+)
+LOSS_OPTIONS = Name(
+    "keras.Loss",
+    "_fn_kwargs",
+    "the options of a loss, such as its axis, which change what a row's loss is",
+    "smaller batches are not filled up",
+    _SEEN,
+)
+METRIC_FUNCTION = Name(
+    "keras.metrics.MeanMetricWrapper",
+    "_fn",
+    "the function that a metric takes the mean of: Keras' own or the user's",
+    "smaller batches are not filled up",
+    _SEEN,
+)
+METRIC_OPTIONS = Name(
+    "keras.metrics.MeanMetricWrapper",
+    "_fn_kwargs",
+    "the options of that function, such as its axis",
+    "smaller batches are not filled up",
+    _SEEN,
+)
+LOSS_TRACKER = Name(
+    "keras.Model",
+    "_loss_tracker",
+    "the metric that is shown as `loss`",
+    "smaller batches are not filled up",
+    _SEEN,
+)
+
+
+def symbolic_build(model: keras.Model, batch: Any, optimizer: bool = True) -> None:
+    """Make the variables that the first batch of `fit` would make.
+
+    Where a batch is refused, the losses and metrics that it does not fit are not there either: as in plain Keras the
+    next batch tells which they are.
+
+    Args:
+        model: A compiled model.
+        batch: A batch's structure of whatever has a shape and a dtype.
+        optimizer: Whether those of the optimizer are made, too. `evaluate` makes none: which variables are trainable
+            may change before `fit`. Nor are any made where none is trainable, as in plain Keras.
+    """
+    unbuilt = getattr(model, "optimizer", None)
+    builds = optimizer and model.trainable_variables
+    unbuilt = None if builds or getattr(unbuilt, "built", True) else unbuilt
+    if unbuilt is not None:
+        unbuilt.built = True
+    found = [getattr(model, name.name, None) for name in (LOSSES, METRICS)]
+    unmade = [each for each in found if not getattr(each, "built", True)]
+    try:
+        BUILD.of(model)(data_batch=batch)
+    except Exception:
+        for each in unmade:
+            each.built = False
+        raise
+    finally:
+        if unbuilt is not None:
+            unbuilt.built = False
+
+
+def compiled_losses(model: keras.Model) -> Any:
+    """What has `built`, and once that is true the `metrics` that track the losses of several outputs; or None."""
+    return LOSSES.of(model)
+
+
+def users_losses(model: keras.Model) -> Any:
+    """The losses as the user gave them to `compile`, in their structure; None without."""
+    losses = LOSSES.of(model)
+    return None if losses is None else USERS_LOSSES.of(losses)
+
+
+def compiled_metrics(model: keras.Model) -> Any:
+    """What has `built`, and once that is true the user's `metrics`; or None."""
+    return METRICS.of(model)
+
+
+def loss_options(loss: Any) -> dict[str, Any]:
+    """What a loss passes to its function besides targets and outputs."""
+    return LOSS_OPTIONS.of(loss) if hasattr(loss, "fn") else {}
+
+
+def metric_function(metric: keras.metrics.Metric) -> Callable | None:
+    """The function that a metric takes the mean of."""
+    return METRIC_FUNCTION.of(metric) if isinstance(metric, keras.metrics.MeanMetricWrapper) else None
+
+
+def metric_options(metric: keras.metrics.Metric) -> dict[str, Any]:
+    """What a metric passes to that function besides targets and outputs."""
+    return METRIC_OPTIONS.of(metric) if isinstance(metric, keras.metrics.MeanMetricWrapper) else {}
+
+
+def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
+    """The metric that is shown as `loss`."""
+    return LOSS_TRACKER.of(model)
