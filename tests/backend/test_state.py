@@ -130,6 +130,28 @@ def test_metrics_are_those_of_the_outputs_in_training(heads, jit_compile):
         np.testing.assert_allclose(histories[1][name], values, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.parametrize("first", ["sparse_categorical_crossentropy", "categorical_crossentropy"])
+def test_labels_that_were_refused_decide_on_no_metric(jit_compile, first):
+    """`"accuracy"` is another metric for whole numbers than for one-hot rows: Keras decides when it sees them."""
+    numbers, rows = Y, np.eye(3, dtype="float32")[Y]
+    wrong, right = (rows, numbers) if first.startswith("sparse") else (numbers, rows)
+    made = []
+    for ours in (False, True):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input(X.shape[1:]), keras.layers.Dense(3, "softmax")])
+        given = dict(optimizer="sgd", loss=first, metrics=["accuracy"])
+        if ours:
+            compile(model, **given, jit_compile=jit_compile)
+        else:
+            model.compile(**given, jit_compile=False)
+        with pytest.raises(ValueError):
+            model.fit(X, wrong, batch_size=16, verbose=0)
+        made.append(model.evaluate(X, right, batch_size=16, verbose=0))
+    np.testing.assert_allclose(made[1], made[0], rtol=1e-4)
+    assert made[0][1] > 0.1
+
+
 def test_what_is_wrong_is_said_by_the_step_itself():
     errors = []
     for wrap in (lambda model, **options: model.compile(**options), compile):

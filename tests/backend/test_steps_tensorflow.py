@@ -126,6 +126,99 @@ def test_losses_metrics_and_custom_steps_are_checked_too(where):
     assert int(model.optimizer.iterations) == 0
 
 
+@keras.saving.register_keras_serializable("test_steps_tensorflow")
+class KnowsItsLength(keras.layers.Layer):
+    """Can be traced only where the length of a row is known."""
+
+    def call(self, x):
+        if x.shape[1] is None:
+            raise TypeError("this layer wants to know how long a row is")
+        if x.shape[1] > 12:
+            raise ValueError("this row is too long")
+        return x[:, :3] * x.shape[1]
+
+    def compute_output_shape(self, shape):
+        return (shape[0], 3)
+
+
+@pytest.mark.parametrize("way", ["auto", True])
+def test_a_batch_that_cannot_be_traced_says_nothing_of_others(way):
+    model = keras.Sequential([keras.Input((None,)), KnowsItsLength()])
+    compile(model, "sgd", "mse", jit_compile=way)
+    rows = {length: np.ones((8, length), "float32") for length in (10, 12, 14)}
+    targets = np.ones((8, 3), "float32")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="too long"):
+            model.predict(rows[14], verbose=0)
+        with pytest.raises(ValueError, match="too long"):
+            model.evaluate(rows[14], targets, verbose=0)
+    np.testing.assert_array_equal(model.predict(rows[10], verbose=0), 10 * targets)
+    assert model.evaluate(rows[10], targets, verbose=0) == 81
+    with pytest.raises(TypeError, match="how long a row is"):  # as in plain Keras, for which the length is open by now
+        model.predict(rows[12], verbose=0)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_loop_of_the_users_own_ends_with_the_error_of_plain_keras(steps):
+    data, ends = tf.data.Dataset.from_tensor_slices((X, Y)).batch(SIZE // 4), []
+    for ours in (False, True):
+        model = classifier()
+        given = dict(**OPTIONS, steps_per_execution=steps)
+        compile(model, **given) if ours else model.compile(**given, jit_compile=False)
+        for kind in ("train", "test"):
+            getattr(model, f"make_{kind}_function")()
+            step, iterator = getattr(model, f"{kind}_function"), iter(data)
+            for _ in range(4 // steps):
+                step(iterator)
+            with pytest.raises((StopIteration, tf.errors.OutOfRangeError)) as error:
+                step(iterator)
+            ends.append(error.type)
+    assert ends[:2] == ends[2:] == 2 * [tf.errors.OutOfRangeError if steps == 1 else StopIteration]
+
+
+class StopsItself(keras.Sequential):
+    """Its step tells Keras to stop, from the graph."""
+
+    def train_step(self, data):
+        logs = super().train_step(data)
+        self._tell("stop_training", self.optimizer.iterations)
+        return logs
+
+    def test_step(self, data):
+        logs = super().test_step(data)
+        self._tell("stop_evaluating", self.seen.assign_add(1))
+        return logs
+
+    def predict_step(self, data):
+        outputs = super().predict_step(data)
+        self._tell("stop_predicting", self.seen.assign_add(1))
+        return outputs
+
+    def _tell(self, name, count):
+        tf.py_function(lambda n: setattr(self, name, bool(n >= 5)), [count], [])
+
+
+@pytest.mark.parametrize("data", ["arrays", "dataset"])
+def test_a_step_that_tells_keras_to_stop_is_the_last_one(data):
+    x, made = np.tile(X, (6, 1)), []
+    y = np.tile(Y, 6)
+    for ours in (False, True):
+        keras.utils.set_random_seed(0)
+        model = StopsItself([keras.Input((20,)), keras.layers.Dense(3)])
+        model.seen = tf.Variable(0, trainable=False)
+        compile(model, **OPTIONS) if ours else model.compile(**OPTIONS, jit_compile=False)
+        given = (x, y) if data == "arrays" else (tf.data.Dataset.from_tensor_slices((x, y)).batch(4),)
+        size = dict(batch_size=4) if data == "arrays" else {}
+        model.fit(*given, **size, shuffle=False, verbose=0)
+        counts = [int(model.optimizer.iterations)]
+        for method in (model.evaluate, model.predict):
+            model.seen.assign(0)
+            method(*(given[:1] if method == model.predict else given), **size, verbose=0)
+            counts.append(int(model.seen))
+        made.append(counts)
+    assert made[1] == made[0] and made[0][:2] == [5, 5]
+
+
 def test_batches_of_strings_are_refused():
     model = keras.Sequential([keras.layers.Lambda(lambda x: tf.ones((tf.shape(x)[0], 3)))])
     compile(model, **FORCED)

@@ -118,6 +118,9 @@ def one_number():
         lambda: compiled(with_layer_of((5, 4), keras.layers.Masking())),
         lambda: regression(keras.metrics.R2Score()),
         lambda: regression(keras.metrics.PearsonCorrelation()),
+        lambda: regression(keras.losses.MeanAbsoluteError()),
+        lambda: regression(keras.losses.dice),
+        lambda: regression(keras.metrics.CosineSimilarity(axis=0)),
     ],
     ids=[
         "batch norm",
@@ -136,6 +139,9 @@ def one_number():
         "mask",
         "R2",
         "correlation",
+        "a loss as a metric",
+        "a metric of all rows",
+        "a metric along the rows",
     ],
 )
 def test_those_whose_rows_may_depend_on_each_other_are_not(make):
@@ -306,6 +312,35 @@ def test_an_infinite_loss_of_the_last_row_is_infinite(of):
         results.append([evaluated, history, model.get_weights() if of == "targets" else []])
     assert log.kinds() == ["test", "train"] and results[0][0] == [np.inf, np.inf]
     keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), *results)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [keras.losses.MeanAbsoluteError(), keras.losses.dice, keras.metrics.CosineSimilarity(axis=0)],
+    ids=["a loss as a metric", "a metric of all rows", "a metric along the rows"],
+)
+def test_metrics_that_give_no_number_for_each_row_are_those_of_plain_keras(metric):
+    y, made = np.abs(X[:, :2]), []
+    for compile_ in (plainly, ours):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(2)])
+        compile_(model, "sgd", loss="mse", metrics=[metric])
+        made.append(model.fit(X, y, batch_size=32, shuffle=False, verbose=0).history)
+    keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), *made)
+
+
+@on_jax
+def test_where_random_numbers_of_rows_depend_on_how_many_there_are():
+    import jax
+
+    before = jax.config.jax_threefry_partitionable
+    try:
+        for same in (True, False):
+            jax.config.update("jax_threefry_partitionable", same)
+            assert fills(compiled(classifier(dropout=0.2)), "train") == same
+            assert fills(compiled(classifier()), "train")
+    finally:
+        jax.config.update("jax_threefry_partitionable", before)
 
 
 def test_a_model_that_is_not_filled_compiles_twice():
