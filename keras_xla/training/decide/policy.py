@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import keras
 
@@ -31,8 +32,22 @@ STEPS_OF_AN_UNKNOWN_EPOCH = 200  # of data that do not tell their length
 # A loss of XLA may be due to other work on the machine, and is measured again.
 SHARE_OF_STEPS_BEFORE = 0.1  # of the steps to come, that run before that
 MOST_TRIALS = 3  # of a graph, over all runs; then a near miss is one
-_NOW, _AGAIN = "measured", "measured again"
 DETERMINISTIC = "TensorFlow's op determinism is on, and a choice by the clock may be another one in the next run"
+
+
+class _Measurement(NamedTuple):
+    """Both ways' times, and whether they were measured for this decision: for the first time, or again."""
+
+    times: Times
+    now: bool = True
+    again: bool = False
+
+    @property
+    def source(self) -> str:
+        """Who has measured, in words."""
+        if not self.now:
+            return self.times.source
+        return "measured again" if self.again else "measured"
 
 
 @dataclass
@@ -100,11 +115,11 @@ class Policy:
         way = "partial" if facts.blocked or facts.tower else "xla"
         trials = Trials(new_shapes, way, steps_to_come, functools.partial(estimated_cost, facts))
         try:
-            times, source = self._times(trials)
+            measurement = self._measured(trials)
         except TrialImpossible as error:
             self._steps_until_asked_again = 2 * self._steps_done + 1
             return "graph", f"no trial: {error}", {}
-        return self._faster(trials, times, source)
+        return self._faster(trials, measurement)
 
     def _steps_to_come(self, shapes: tuple) -> float:
         """Steps that an answer is for; 0 if batches of these shapes had better wait for one."""
@@ -119,14 +134,14 @@ class Policy:
     def _is_doubted(self, shapes: tuple) -> bool:
         return shapes in self._doubted_from and self._steps_done >= self._doubted_from[shapes]
 
-    def _times(self, trials: Trials) -> tuple[Times, str]:
-        """The times of both ways, and since when they are known."""
+    def _measured(self, trials: Trials) -> _Measurement:
+        """What is known of both ways, or what trials tell."""
         shapes, key = trials.new_shapes.shapes, self._key(trials.new_shapes)
         known, doubted = self.decisions.get(key), self._is_doubted(shapes)
         known = known if known is not None and known.way == trials.way else None
         self._doubted_from.pop(shapes, None)
         if known is not None and (known.tried is None or not doubted):
-            return known, known.source
+            return _Measurement(known, now=False)
         lasting = True
         try:
             times = trials.measure() if known is None else trials.compare(known)
@@ -135,10 +150,11 @@ class Policy:
             lasting = error.lasting
         if times.way and lasting:
             self.decisions.put(key, times, f"{self.model.name}.{self.kind}_step", faster_way(times))
-        return times, _AGAIN if doubted or known is not None else _NOW
+        return _Measurement(times, again=doubted or known is not None)
 
-    def _faster(self, trials: Trials, times: Times, source: str) -> tuple[str, str, dict[str, float]]:
+    def _faster(self, trials: Trials, measurement: _Measurement) -> tuple[str, str, dict[str, float]]:
         """The way, the reason, and milliseconds a step."""
+        times, source = measurement.times, measurement.source
         seconds = {"graph": times.graph} | ({} if times.tried is None else {times.way: times.tried})
         measured = {way: 1e3 * each for way, each in seconds.items()}
         if times.failed:
@@ -146,12 +162,12 @@ class Policy:
         if times.tried is None:
             return "graph", self._too_few(trials.steps_to_come, trials.steps_to_repay(times)), measured
         if faster_way(times) == "graph":
-            if source != _AGAIN and times.trials < MOST_TRIALS and trials.may_be_wrong(times):
+            if not measurement.again and times.trials < MOST_TRIALS and trials.may_be_wrong(times):
                 wait = SHARE_OF_STEPS_BEFORE * trials.steps_to_come
                 self._doubted_from[trials.new_shapes.shapes] = self._steps_done + wait
             return "graph", f"{source}: XLA is not faster", measured
         enough = times.compile / (times.graph - times.tried)
-        if source not in (_NOW, _AGAIN) and trials.steps_to_come < enough:
+        if not measurement.now and trials.steps_to_come < enough:
             return "graph", f"{source}: {self._too_few(trials.steps_to_come, enough)}", measured
         self._rare_shapes.gains(times.graph - times.tried, times.compile)
         return times.way, source, measured
