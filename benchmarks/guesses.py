@@ -359,25 +359,30 @@ def row(lines: list[dict], way: str, kind: str, batch: int) -> str:
     return f"| {kind} | {again:.0%} | {batch} | {measured(of, way)} |"
 
 
-def measured(of: list[dict], way: str) -> str:
-    """Runs of the model per token, and times as fast: of all together, in the lowest round, and of single calls."""
+def total_of(of: list[dict], way: str) -> tuple[float, float, float]:
+    """Runs of the model per token, and times as fast, of all calls together: the median and the lowest round."""
 
     def total(way, field, turn=None):
         return sum(np.sum(line[field]) for line in of if line["way"] == way and turn in (None, line["round"]))
+
+    rounds = sorted({line["round"] for line in of})
+    ratios = [total("plain", "seconds", turn) / total(way, "seconds", turn) for turn in rounds]
+    runs = total(way, "runs") / total("plain", "runs")  # a plain run is one token of each row
+    return runs, statistics.median(ratios), min(ratios)
+
+
+def measured(of: list[dict], way: str) -> str:
+    """The same as cells of a table, and times as fast for single calls."""
 
     def middle(way, call):
         return statistics.median(
             line["seconds"] for line in of if (line["kind"], line["first"], line["way"]) == (*call, way)
         )
 
-    rounds = sorted({line["round"] for line in of})
-    ratios = [total("plain", "seconds", turn) / total(way, "seconds", turn) for turn in rounds]
+    runs, ratio, lowest = total_of(of, way)
     calls = sorted({(line["kind"], line["first"]) for line in of})
     single = [middle("plain", call) / middle(way, call) for call in calls]
-    runs = total(way, "runs") / total("plain", "runs")  # a plain run is one token of each row
-    return (
-        f"{runs:.2f} | {statistics.median(ratios):.2f}x | {min(ratios):.2f}x | {min(single):.2f}x - {max(single):.2f}x"
-    )
+    return f"{runs:.2f} | {ratio:.2f}x | {lowest:.2f}x | {min(single):.2f}x - {max(single):.2f}x"
 
 
 def main():
