@@ -71,8 +71,6 @@ def let_go_of_the_oldest(
     for _, size, path in sorted(kept):
         if spare >= 0:
             return
-        try:
+        with contextlib.suppress(OSError):  # another user's, or a folder: it stays, and does not count
             path.unlink(missing_ok=True)
-        except OSError:  # another user's, or a folder: it stays, and others go in its place
-            continue
         spare += size

@@ -51,6 +51,7 @@ NOT_SHOWN = {
     ("backend/jax/step_loop.py", "the step does more than compute:"): _KERAS_RUNS_IT,
     ("backend/jax/step_loop.py", "convolutions are slower in a loop on CPU"): _KERAS_RUNS_IT,
     ("backend/jax/step_loop.py", "the step changes the types of its state"): _KERAS_RUNS_IT,
+    ("troubleshooting.py", "warn(message)"): _ANOTHER,
     ("backend/tensorflow/runner/ways.py", "NotSplittable(str(error))"): _ANOTHER,
     ("backend/tensorflow/runner/executable.py", "WayFailed(str(error), error.node)"): _ANOTHER,
     ("backend/tensorflow/runner/executable.py", "ShapesRefused(str(error))"): _ANOTHER,
@@ -162,6 +163,8 @@ def said(node: ast.AST) -> list[ast.AST] | None:
         return None
     if ast.unparse(node.func) == "print":
         return node.args if any("stderr" in ast.unparse(keyword) for keyword in node.keywords) else None
+    if called(node) == "warn_once":  # what was said, by what it is known, and the text
+        return node.args[2:]
     return node.args if SPEAKERS.match(ast.unparse(node.func)) else None
 
 

@@ -1,4 +1,4 @@
-"""ProgressBar bars of what takes long, as Keras has them."""
+"""Progress bars of what takes long, as Keras has them."""
 
 import math
 import sys

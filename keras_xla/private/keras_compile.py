@@ -59,8 +59,8 @@ LOSS_TRACKER = Name(
 def symbolic_build(model: keras.Model, batch: Any, optimizer: bool = True) -> None:
     """Make the variables that the first batch of `fit` would make.
 
-    Where a batch is refused, the losses and metrics that it does not fit are not there either: as in plain Keras the
-    next batch tells which they are.
+    Where a batch is refused, its metrics are not there either: the next batch tells which they are, as in plain Keras.
+    (Losses stay as they are, as they do there: made again, they would be there twice.)
 
     Args:
         model: A compiled model.
@@ -73,13 +73,13 @@ def symbolic_build(model: keras.Model, batch: Any, optimizer: bool = True) -> No
     unbuilt = None if builds or getattr(unbuilt, "built", True) else unbuilt
     if unbuilt is not None:
         unbuilt.built = True
-    found = [getattr(model, name.name, None) for name in (LOSSES, METRICS)]
-    unmade = [each for each in found if not getattr(each, "built", True)]
+    metrics = getattr(model, METRICS.name, None)
+    made = not getattr(metrics, "built", True)
     try:
         BUILD.of(model)(data_batch=batch)
     except Exception:
-        for each in unmade:
-            each.built = False
+        if made:
+            metrics.built = False
         raise
     finally:
         if unbuilt is not None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_xla.training.compile import compile
-from tests.training.helpers import OPTIONS, SIZE, X, Y, classifier
+from tests.training.helpers import LOSS, OPTIONS, SIZE, X, Y, classifier
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("on the other backends Keras makes it so itself", allow_module_level=True)
@@ -150,6 +150,23 @@ def test_labels_that_were_refused_decide_on_no_metric(jit_compile, first):
         made.append(model.evaluate(X, right, batch_size=16, verbose=0))
     np.testing.assert_allclose(made[1], made[0], rtol=1e-4)
     assert made[0][1] > 0.1
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+def test_the_losses_of_several_outputs_are_there_once_after_a_batch_that_was_refused(jit_compile):
+    made = []
+    for ours in (False, True):
+        keras.utils.set_random_seed(0)
+        x = keras.Input(X.shape[1:])
+        model = keras.Model(x, {"a": keras.layers.Dense(3)(x), "b": keras.layers.Dense(1)(x)})
+        given = dict(optimizer="sgd", loss={"a": LOSS, "b": "mse"}, metrics={"a": ["accuracy"]})
+        compile(model, **given, jit_compile=jit_compile) if ours else model.compile(**given, jit_compile=False)
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+            model.fit(X, {"a": np.zeros((len(X), 4), "float32"), "b": X[:, :1]}, batch_size=16, verbose=0)
+        made.append(model.evaluate(X, {"a": Y, "b": X[:, :1]}, batch_size=16, verbose=0, return_dict=True))
+    assert made[0].keys() == made[1].keys()
+    for name, value in made[0].items():
+        np.testing.assert_allclose(made[1][name], value, rtol=1e-4, err_msg=name)
 
 
 def test_what_is_wrong_is_said_by_the_step_itself():

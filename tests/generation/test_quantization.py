@@ -114,8 +114,9 @@ def test_what_computes_in_float16_is_quantized_as_while_it_is_loaded(folder, dty
     layer.quantize("int8")
     expected = XLAGenerationLayer.from_pretrained(folder, dtype=dtype, quantization="int8")
     assert [v.dtype for v in layer.variables] == [v.dtype for v in expected.variables]
-    made, wanted = (each.generate(IDS, max_new_tokens=4) for each in (layer, expected))
-    np.testing.assert_array_equal(made["sequences"], wanted["sequences"])
+    made, wanted = logits(layer, "llama-tied-gqa"), logits(expected, "llama-tied-gqa")
+    np.testing.assert_allclose(made, wanted, atol=0.03 * wanted.std())  # of weights that were rounded to float16 before
+    assert layer.generate(IDS, max_new_tokens=4)["sequences"].shape == (2, 4)
 
 
 def test_a_configuration_of_another_mode_is_refused_with_its_mode(folder):

@@ -9,6 +9,7 @@ import pytest
 from keras_xla.private import keras as private
 from keras_xla.private import keras_compile as compiled
 from keras_xla.private.names import Gone, Name
+from keras_xla.private.quantize_check import QUANTIZE_CHECK
 from tests.private.helpers import names_of
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 2), "float32")
@@ -78,10 +79,11 @@ def owners(model):
         private.TRACES: keras.callbacks.TensorBoard("unused", profile_batch=2) if TENSORFLOW else None,
         private.INITIALIZE: keras.Variable(0.0),
         private.MAKE_FUNCTION: model,
+        QUANTIZE_CHECK: model.layers[-1],
     } | {name: keras.Model for name in private.MAKE_FUNCTIONS}
 
 
-@pytest.mark.parametrize("name", sorted({*names_of(private), *names_of(compiled)}, key=str), ids=str)
+@pytest.mark.parametrize("name", sorted({*names_of(private), *names_of(compiled), QUANTIZE_CHECK}, key=str), ids=str)
 def test_name(name: Name, model):
     owner = owners(model)[name]
     if owner is None:

@@ -381,7 +381,7 @@ def test_calls_whose_gradient_is_wanted_run_plainly():
         with tf.GradientTape() as tape:
             loss = forward(X)
         assert float(tape.gradient(loss, w)) == pytest.approx(float(tf.reduce_sum(X)), rel=1e-5)
-    assert forward._watch._policy is None
+    assert forward._tuner._policy is None
 
 
 def test_under_a_strategy_functions_run_plainly():
@@ -389,7 +389,7 @@ def test_under_a_strategy_functions_run_plainly():
     with strategy.scope():
         double = tf.function(lambda x: strategy.run(lambda y: y * 2, (x,)))
         np.testing.assert_allclose(call_often(double, X)[-1], X * 2)
-    assert double._watch._policy is None
+    assert double._tuner._policy is None
 
 
 def test_eager_functions_stay_eager():

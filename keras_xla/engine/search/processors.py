@@ -124,7 +124,8 @@ def _penalize_repetition(scores, context, extras):
 
 
 def _scaled(scores, seen, penalty):
-    return ops.where(seen, ops.where(scores < 0, scores * penalty, scores / penalty), scores)
+    changed = ops.logical_and(seen, scores > FORBIDDEN / 2)  # what is forbidden stays so
+    return ops.where(changed, ops.where(scores < 0, scores * penalty, scores / penalty), scores)
 
 
 def _penalize_presence(scores, context, extras):

@@ -158,7 +158,7 @@ class Runner:
         except WayFailed as error:
             chosen = self._instead_of(chosen, error, once)
             outputs, way = chosen.run(batch), chosen.way
-        return Execution(outputs, 1, way, self._news == news)
+        return Execution(outputs, 1, way, self._news == news, calls_python=chosen.trace.calls_python)
 
     def run_rows(self, arrays: Any, size: int, first: int, count: int, known: bool, every: bool) -> Execution:
         """Run `count` batches of `size` rows of arrays in their order, from row `first` on; or fewer, as few as one.
