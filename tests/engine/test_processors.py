@@ -161,6 +161,13 @@ def test_a_word_longer_than_the_text_so_far_forbids_nothing():
     assert (out == 0).all()
 
 
+def test_a_bias_of_minus_infinity_forbids_and_no_penalty_brings_it_back():
+    minus = float("-inf")
+    options = dict(sequence_bias={(7,): minus, (5, 8): minus, (4, 9): minus}, encoder_repetition_penalty=3.0)
+    out = ours(np.ones((1, VOCAB), "float32"), [[7, 8, 5]], [[]], GenerationOptions(**options, max_new_tokens=NEW))
+    assert set(np.flatnonzero(out[0] <= FORBIDDEN / 2)) == {7, 8}
+
+
 def test_words_of_up_to_eight_tokens_have_one_shape():
     def shapes(words):
         bias = {"sequence_bias": [(word, 1.0) for word in words]}
