@@ -59,8 +59,7 @@ LOSS_TRACKER = Name(
 def symbolic_build(model: keras.Model, batch: Any, optimizer: bool = True) -> None:
     """Make the variables that the first batch of `fit` would make.
 
-    Where a batch is refused, its metrics are not there either: the next batch tells which they are, as in plain Keras.
-    (Losses stay as they are, as they do there: made again, they would be there twice.)
+    Where a batch is refused, losses and metrics are as before: the step itself, or the next batch, makes them.
 
     Args:
         model: A compiled model.
@@ -73,17 +72,25 @@ def symbolic_build(model: keras.Model, batch: Any, optimizer: bool = True) -> No
     unbuilt = None if builds or getattr(unbuilt, "built", True) else unbuilt
     if unbuilt is not None:
         unbuilt.built = True
-    metrics = getattr(model, METRICS.name, None)
-    made = not getattr(metrics, "built", True)
+    losses, metrics = _compiled(model)
+    unmade = [each for each in (losses, metrics) if not getattr(each, "built", True)]
+    trackers = len(getattr(losses, "metrics", []))
     try:
         BUILD.of(model)(data_batch=batch)
     except Exception:
-        if made:
-            metrics.built = False
+        for each in unmade:
+            each.built = False
+        if losses in unmade:
+            del losses.metrics[trackers:]  # else those of several outputs would be there twice
         raise
     finally:
         if unbuilt is not None:
             unbuilt.built = False
+
+
+def _compiled(model: keras.Model) -> list[Any]:
+    """Losses and metrics, as far as they are there and have their names."""
+    return [getattr(model, name.name, None) for name in (LOSSES, METRICS)]
 
 
 def compiled_losses(model: keras.Model) -> Any:

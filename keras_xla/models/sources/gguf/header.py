@@ -156,7 +156,7 @@ class _Cursor:
     def _array(self, kind: int, count: int) -> list[str] | np.ndarray:
         if kind in _SCALARS:
             dtype = np.dtype(_SCALARS[kind]).newbyteorder("<")
-            return np.frombuffer(self._take(count * dtype.itemsize), dtype).copy()  # a tokenizer reads it later
+            return np.frombuffer(self._take(count * dtype.itemsize), dtype)
         if kind == _ARRAY:
             raise ValueError("it holds an array of arrays, which llama.cpp does not read either")
         return [self.value(kind) for _ in range(count)]
