@@ -94,6 +94,7 @@ def test_steps_count_new_tokens(model):
     assert (made[:, 2] == 5).all() and not (made[:, [0, 1, 3]] == 5).all()
 
 
+@pytest.mark.quick("{'assistant': True}")
 @pytest.mark.parametrize(
     "how",
     [

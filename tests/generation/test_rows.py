@@ -183,6 +183,7 @@ class TestManyPrompts:
         assert sizes == [2] * 5
         assert made(small.generate(self.PROMPTS, verbose=0)) == made(few.generate(self.PROMPTS, verbose=0))
 
+    @pytest.mark.quick("rows that make room")
     @pytest.mark.parametrize("ends", [None, 2], ids=["batches", "rows that make room"])
     def test_all_caches_that_are_there_at_once_fit_into_what_was_asked_for(self, model, ends):
         """And half as much again: while a cache grows, the smaller one is there, too."""
