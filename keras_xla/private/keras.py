@@ -10,113 +10,111 @@ from typing import Any
 import keras
 
 from keras_xla.private.keras_compile import BUILD
-from keras_xla.private.names import Name, otherwise
-
-_SEEN = "Keras 3.12 to 3.15.1 and 3.16.0.dev2026102704"
+from keras_xla.private.names import KERAS_SEEN, Name, otherwise
 
 FLATTEN = Name(
     "keras.Layer",
     "_flatten_layers",
     "a layer and all those inside of it, at any depth; `layers` has the direct ones only",
     "smaller batches are not filled up, explain does not know layers, and move_to_pipeline does not work",
-    _SEEN,
+    KERAS_SEEN,
 )
 OUTPUT_SPEC = Name(
-    "keras.src.backend", "compute_output_spec", "what a model gives for symbolic tensors", BUILD.off, _SEEN
+    "keras.src.backend", "compute_output_spec", "what a model gives for symbolic tensors", BUILD.off, KERAS_SEEN
 )
 TRACKER = Name(
     "keras.Layer",
     "_tracker",
     "what notes the layers in a layer's attributes; deleting the attribute does not take them off",
     "a layer that was quantized goes on listing its weights in floats, and keeps them in memory",
-    _SEEN,
+    KERAS_SEEN,
 )
 UNMADE = Name(
     "keras.src.backend.common.global_state",
     "set_global_attribute",
     "holds the variables that are made at the end of a `StatelessScope`",
     "Keras cannot make variables any more in a thread where reading a checkpoint has failed",
-    _SEEN,
+    KERAS_SEEN,
 )
 AUTOCAST = Name(
     "keras.src.backend.common.variables",
     "AutocastScope",
     "within it, variables of floats are read in another dtype, or with None in their own",
     "a layer for generation whose model computes in mixed precision can be called either by itself or in a model",
-    _SEEN,
+    KERAS_SEEN,
 )
 STATELESS = Name(
     "keras.src.backend.common.stateless_scope",
     "in_stateless_scope",
     "whether Keras runs a step of a model on JAX",
     "on JAX, with a seed, each batch of a `predict` draws alike",
-    _SEEN,
+    KERAS_SEEN,
 )
 TAKES_TRAINING = Name(
     "keras.Layer",
     "_call_has_training_arg",
     "whether `call` takes `training`",
     "move_to_pipeline does not work",
-    _SEEN,
+    KERAS_SEEN,
 )
 LAST_LOGS = Name(
     "keras.Model",
     "_get_metrics_result_or_logs",
     "what `evaluate` makes of the logs of the last step",
     "`evaluate` on arrays goes through Keras' own pipeline",
-    _SEEN,
+    KERAS_SEEN,
 )
 LOGS_IN_ORDER = Name(
     "keras.Model",
     "_flatten_metrics_in_order",
     "the list that `evaluate` returns without `return_dict`",
     "`evaluate` on arrays goes through Keras' own pipeline",
-    _SEEN,
+    KERAS_SEEN,
 )
 MASK = Name(
     "keras.src.backend.common.masking",
     "get_keras_mask",
     "the mask that a layer has put on its output, for the layers, losses and metrics behind it",
     "masks are lost in functions of jit, and move_to_pipeline does not work",
-    _SEEN,
+    KERAS_SEEN,
 )
 PUT_MASK = Name(
     "keras.src.backend.common.masking",
     "set_keras_mask",
     "puts a mask on a tensor",
     "masks are lost in functions of jit",
-    _SEEN,
+    KERAS_SEEN,
 )
 HISTORY = Name(
     "keras.KerasTensor",
     "_keras_history",
     "the layer that a symbolic tensor comes from",
     "move_to_pipeline does not work",
-    _SEEN,
+    KERAS_SEEN,
 )
 CALLS = Name(
     "keras.Operation",
     "_inbound_nodes",
     "the symbolic calls of a layer",
     "a layer for generation cannot be called symbolically with ids once it was with texts",
-    _SEEN,
+    KERAS_SEEN,
 )
 NODES = Name(
-    "keras.Function", "_nodes_by_depth", "the calls of layers in a model", "move_to_pipeline does not work", _SEEN
+    "keras.Function", "_nodes_by_depth", "the calls of layers in a model", "move_to_pipeline does not work", KERAS_SEEN
 )
 TRACES = Name(
     "keras.callbacks.TensorBoard",
     "_should_trace",
     "whether TensorBoard's callback profiles batches, so that it must see each of them",
     "steps do not run ahead of TensorBoard's callback",
-    _SEEN,
+    KERAS_SEEN,
 )
 INITIALIZE = Name(
     "keras.Variable",
     "_initialize",
     "takes a tf.Variable as it is, so that both stand on the same memory",
     "weights of a live TensorFlow model are copied rather than shared",
-    _SEEN,
+    KERAS_SEEN,
 )
 MAKE_FUNCTIONS = tuple(
     Name(
@@ -124,7 +122,7 @@ MAKE_FUNCTIONS = tuple(
         f"make_{kind}_function",
         f"builds `{kind}_function`, which `fit`, `evaluate` and `predict` call once for `steps_per_execution` batches",
         "models run as plain Keras runs them",
-        _SEEN,
+        KERAS_SEEN,
         ("force",),
     )
     for kind in ("train", "test", "predict")
@@ -135,7 +133,7 @@ MAKE_FUNCTION = Name(
     "_make_function",
     "builds those functions; since 3.16 its parameters tell that on JAX several steps take a stack of batches at once",
     "with steps_per_execution, smaller batches are not filled up on JAX",
-    _SEEN,
+    KERAS_SEEN,
 )
 
 SCANNED_STEPS = "multi_step_scan"  # the function that Keras 3.16 compiles for several steps at a time on JAX

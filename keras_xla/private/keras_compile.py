@@ -5,54 +5,60 @@ from typing import Any
 
 import keras
 
-from keras_xla.private.names import Name
-
-_SEEN = "Keras 3.12 to 3.15.1 and 3.16.0.dev2026102704"
+from keras_xla.private.names import KERAS_SEEN, Name
 
 BUILD = Name(
     "keras.Model",
     "_symbolic_build",
     "makes the variables of optimizer, losses and metrics from symbolic tensors",
     "TensorFlow makes the state in the trace of the first step, which takes longer",
-    _SEEN,
+    KERAS_SEEN,
     ("data_batch",),
 )
 LOSSES = Name(
-    "keras.Model", "_compile_loss", "all that `compile` got as losses", "smaller batches are not filled up", _SEEN
+    "keras.Model", "_compile_loss", "all that `compile` got as losses", "smaller batches are not filled up", KERAS_SEEN
 )
 USERS_LOSSES = Name(
-    "keras.CompileLoss", "_user_loss", "those losses as the user gave them", "smaller batches are not filled up", _SEEN
+    "keras.CompileLoss",
+    "_user_loss",
+    "those losses as the user gave them",
+    "smaller batches are not filled up",
+    KERAS_SEEN,
 )
 METRICS = Name(
-    "keras.Model", "_compile_metrics", "all that `compile` got as metrics", "smaller batches are not filled up", _SEEN
+    "keras.Model",
+    "_compile_metrics",
+    "all that `compile` got as metrics",
+    "smaller batches are not filled up",
+    KERAS_SEEN,
 )
 LOSS_OPTIONS = Name(
     "keras.Loss",
     "_fn_kwargs",
     "the options of a loss, such as its axis, which change what a row's loss is",
     "smaller batches are not filled up",
-    _SEEN,
+    KERAS_SEEN,
 )
 METRIC_FUNCTION = Name(
     "keras.metrics.MeanMetricWrapper",
     "_fn",
     "the function that a metric takes the mean of: Keras' own or the user's",
     "smaller batches are not filled up",
-    _SEEN,
+    KERAS_SEEN,
 )
 METRIC_OPTIONS = Name(
     "keras.metrics.MeanMetricWrapper",
     "_fn_kwargs",
     "the options of that function, such as its axis",
     "smaller batches are not filled up",
-    _SEEN,
+    KERAS_SEEN,
 )
 LOSS_TRACKER = Name(
     "keras.Model",
     "_loss_tracker",
     "the metric that is shown as `loss`",
     "smaller batches are not filled up",
-    _SEEN,
+    KERAS_SEEN,
 )
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
-from keras_xla.private.names import Name
+from keras_xla.private.names import KERAS_SEEN, Name
 
 LOGITS = Name(
     "keras.KerasTensor",
     "_keras_logits",
     "what a softmax or a sigmoid was made of, from which Keras computes crossentropies on TensorFlow",
     "losses of batches that are filled up are less exact; the tests find that, nothing else can",
-    "Keras 3.12 to 3.15.1 and 3.16.0.dev2026102704",
+    KERAS_SEEN,
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_xla.troubleshooting import warn_once
 
+KERAS_SEEN = "Keras 3.12 to 3.15.1 and 3.16.0.dev2026102704"  # the versions in which the names of Keras 3 were seen
 _TOLD: set[str] = set()
 
 

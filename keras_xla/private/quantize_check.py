@@ -1,13 +1,13 @@
 """Keras' own check of what is to be quantized."""
 
-from keras_xla.private.names import Name
+from keras_xla.private.names import KERAS_SEEN, Name
 
 QUANTIZE_CHECK = Name(
     "keras.Layer",
     "_check_quantize_args",
     "refuses to quantize a layer that computes in float16, before the layer's own `quantize` runs",
     "a layer for generation that computes in float16 can be quantized only while it is loaded",
-    "Keras 3.12 to 3.15.1 and 3.16.0.dev2026102704",
+    KERAS_SEEN,
 )
 
 
