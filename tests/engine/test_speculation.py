@@ -25,7 +25,7 @@ from keras_xla.engine.runs.speculation import (
     RunTimes,
 )
 from keras_xla.engine.search.prompt_lookup import LONGEST, look_up
-from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK, sizes_of
+from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK, UNKNOWN, sizes_of
 from tests import examples
 from tests.engine.fake import ALPHABET, EOS, Follow, Recall, decode, encode
 from tests.engine.prices import check_always, set_to
@@ -375,14 +375,27 @@ def test_a_price_that_was_only_a_little_wrong_does_not_hold_for_ever_either():
 
 def test_a_generation_begins_with_what_another_had_left_within_limits():
     times = RunTimes()
-    times.left(np.array([-3.0, 0.5]))
+    times.left(np.array([-3.0, 0.5]), UNKNOWN)
     assert times.free == FREE_CHECKS  # enough to tell the price
     times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     times.took(2.0, 0, 1)
     assert times.free == LEAST_FREE
-    times.left(np.array([1.5, 99.0]))
+    times.left(np.array([1.5, 99.0]), 15.0)
     assert times.free == (1.5, FREE_CHECKS[1])
+    assert times.gain == UNKNOWN  # another text may repeat nothing
+
+
+def test_an_assistant_begins_with_all_that_it_had_left_and_what_it_has_shown():
+    times = RunTimes(reads=True)
+    assert times.gain == UNKNOWN
+    times.took(None, 3, 1)
+    times.took(4.0, 4, 0)
+    times.took(2.0, 0, 1)
+    times.left(np.array([7.0, 15.0]), 12.0)
+    assert times.free == (7.0, 15.0) and times.gain == 12.0
+    times.left(np.array([-1.0, 0.0]), 0.5)  # of what was bad, another text gets its chance
+    assert times.free == LEAST_FREE and times.gain == UNKNOWN
 
 
 def test_an_assistant_reads_on_while_what_it_has_gained_pays_for_that():

@@ -77,6 +77,17 @@ def test_what_it_gains_is_counted_with_what_it_reads(layer, monkeypatch):
     assert sum(earned) == pytest.approx(30 - 6 * 1.01 - 5, abs=1e-4)
 
 
+def test_what_an_assistant_has_shown_holds_for_the_next_answer(layer, monkeypatch):
+    """Checks that have to bring more than is thought of an assistant that nobody knows."""
+    options = dict(num_assistant_tokens=3, max_new_tokens=30)
+    set_to(monkeypatch, 2.0, "least")
+    assert runs_of(layer, [ROWS[0]], assistant=layer, **options) == [30, 0]
+    set_to(monkeypatch, 0.01, "least")
+    assert runs_of(layer, [ROWS[0]], assistant=layer, **options) == [0, 8]
+    set_to(monkeypatch, 2.0, "least")
+    assert runs_of(layer, [ROWS[0]], assistant=layer, **options) == [0, 8]
+
+
 @pytest.mark.slow
 def test_what_an_assistant_has_missed_it_reads(layer, assistant, monkeypatch):
     """Guesses are too dear for a while, and then cost nothing."""

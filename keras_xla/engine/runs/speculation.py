@@ -11,6 +11,7 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.engine.keys import SpeculateKey
 from keras_xla.engine.runs.generation import Generation
+from keras_xla.engine.search.assistant import Assistant
 from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK, UNKNOWN
 
 PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made anyway, while nobody has measured it
@@ -53,6 +54,7 @@ class Plan(NamedTuple):
     tried: int | None
     unmixed: int
     free: tuple[float, float]
+    gain: float
     price: np.ndarray
     least: np.ndarray
 
@@ -81,11 +83,12 @@ class RunTimes:
         # The first run of a kind takes several times as long as the others, as a part of the executable is new then.
         self._ran = np.zeros(1 + sizes, bool)
         self._left: np.ndarray | None = None  # [2] checks of the smallest size
+        self._gain = UNKNOWN  # tokens
 
     def plan(self) -> Plan:
         """All that a call has to know, of one moment: other threads learn meanwhile."""
         with self._lock:
-            return Plan(self.may_read, self.wanting, self.tried, self.unmixed, self.free, self.price, self.least)
+            return Plan(self.may_read, self.wanting, self.tried, self.unmixed, self.free, self.gain, self.price, self.least)
 
     @property
     def may_read(self) -> bool:
@@ -151,17 +154,28 @@ class RunTimes:
         """Checks of the smallest size that a generation can pay for before it has saved anything.
 
         They are what another one had left, within limits. So texts that nobody can guess cost little each, if there are
-        many. While nobody knows the price, they are enough to tell it.
+        many. While nobody knows the price, they are enough to tell it. An assistant that has guessed well will do so
+        again, more than a text that was repeated: it keeps all that it has saved, so that one bad guess at an answer's
+        beginning is not its last one there.
         """
         with self._lock:
             if self._left is None or self._checks[0].steps is None:
                 return FREE_CHECKS
-            return tuple(np.clip(self._left, LEAST_FREE, FREE_CHECKS).tolist())
+            return tuple(np.clip(self._left, LEAST_FREE, None if self._reads else FREE_CHECKS).tolist())
 
-    def left(self, checks: np.ndarray) -> None:
-        """Learn what a generation can pay for after a call, `[2]`."""
+    @property
+    def gain(self) -> float:
+        """Tokens that good guesses without end are thought to bring as a generation begins, or `UNKNOWN`.
+
+        With an assistant that is what the last answer has shown, if that is much; of another text nobody knows.
+        """
         with self._lock:
-            self._left = checks
+            return self._gain if self._reads and self._gain > Assistant.gain else UNKNOWN
+
+    def left(self, checks: np.ndarray, gain: float) -> None:
+        """Learn what a generation can pay for after a call, `[2]`, and what good guesses without end would bring."""
+        with self._lock:
+            self._left, self._gain = checks, gain
 
     @property
     def price(self) -> np.ndarray:
@@ -256,7 +270,7 @@ class Speculation(Generation):
     def _run(self, key: SpeculateKey, count: int) -> int:
         times = self._times(key)
         plan = times.plan()
-        free = np.array([*(np.array(plan.free) * plan.price[0]), UNKNOWN])
+        free = np.array([*(np.array(plan.free) * plan.price[0]), plan.gain])
         saved = free if self._saved is None else self._saved
         reads = bool(key.assistant) and not self.runs[1]  # it reads the text at the first check of an answer
         if self._account is None:  # an answer in the middle of which it could be asked would not pay for the reading
@@ -291,7 +305,7 @@ class Speculation(Generation):
             if tried is not None and runs[1 + tried]:
                 self._saved[:2] = np.maximum(self._saved[:2], saved[:2])  # nobody pays for what tells a price
             if not waits:
-                times.left(self._saved[:2] / plan.price[0])
+                times.left(self._saved[:2] / plan.price[0], float(self._saved[2]))
         self.runs += (runs[0], sum(runs[1:]))
         return sum(runs)
 
