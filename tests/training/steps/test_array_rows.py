@@ -349,6 +349,37 @@ def test_sizes_of_batches_one_after_the_other(models):
         same(made, expected)
 
 
+LENGTHS = (5, 6, 7, 12, 6, 3)
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True], ids=str)
+@pytest.mark.parametrize("batch_size", [4, 5])
+@pytest.mark.parametrize("pooled", [True, False])
+def test_lengths_of_texts_one_after_the_other(pooled, batch_size, jit_compile):
+    """Of three lengths, the plain graph of the first two has to run the third."""
+    ids, exact = np.random.default_rng(0).integers(0, 50, (10, 12)), ON_TENSORFLOW and jit_compile == "auto"
+
+    def make(compile_, **options):
+        keras.utils.set_random_seed(0)
+        pool = [keras.layers.GlobalAveragePooling1D()] if pooled else []
+        layers = [keras.layers.Embedding(50, 8), *pool, keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input((None,)), *layers])
+        compile_(model, "sgd", "mse", **options)
+        return model
+
+    for call in ("predict", "evaluate", "fit"):
+        pair = make(keras.Model.compile), make(compile, jit_compile=jit_compile)
+        for length in LENGTHS:
+            x, y = ids[:, :length], np.ones((10, 1) if pooled else (10, length, 1), "float32")
+            data = (x,) if call == "predict" else (x, y)
+            outcomes = []
+            for model in pair:
+                keras.utils.set_random_seed(1)  # both shuffle alike
+                outcomes.append(getattr(model, call)(*data, batch_size=batch_size, verbose=0))
+            expected, made = (each.history if call == "fit" else each for each in outcomes)
+            keras.tree.map_structure(np.testing.assert_array_equal if exact else close, made, expected)
+
+
 def test_evaluate_with_several_inputs_and_outputs():
     def make(compile_):
         keras.utils.set_random_seed(0)

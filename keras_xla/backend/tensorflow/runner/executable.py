@@ -163,7 +163,7 @@ class Executable:
                 turn = dict(width=at_once) if self.way == "xla" else dict(parallel=at_once)
                 made = rows_loop(self.trace, self._step, self.shapes, joined, self.early, **turn)
                 number = tf.TensorSpec([], tf.int32)
-                rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in tensors]
+                rows = self._specs_of(tensors)
                 self._row_loops[joined, at_once] = made.get_concrete_function(rows, number, number, number)
             numbers = map(tf.constant, (size, first, count))
             return self._call(self._row_loops[joined, at_once], list(tensors), *numbers)
@@ -236,13 +236,17 @@ class Executable:
             kind = source.gathers, joined, repr(iterator.element_spec)
             if kind not in self._loops:
                 made = loop(self.trace, self._step, self.shapes, source, joined, self.early)
-                # One trace for arrays of any number of rows.
-                rows = [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in source.tensors]
+                rows = self._specs_of(source.tensors)
                 self._loops[kind] = made.get_concrete_function(iterator, tf.TensorSpec([], tf.int32), pending, rows)
             return self._call(self._loops[kind], iterator, tf.constant(count), pending, source.tensors)
 
         outputs, ran, pending = self._run(self._unrecorded(run), lambda made: int(made[1]) > 0)
         return outputs, int(ran), pending
+
+    def _specs_of(self, arrays: Sequence[tf.Tensor]) -> list[tf.TensorSpec]:
+        """For any number of rows; in the plain graph, which is one for all shapes, for any size that is open there."""
+        known = leaves_of(self.trace.spec) if arrays and self.way == "graph" else arrays
+        return [tf.TensorSpec([None, *of.shape[1:]], x.dtype) for of, x in zip(known, arrays, strict=True)]
 
     def _run(self, call: Callable[[], Any], compiled: Callable[[Any], bool] = lambda _: True) -> Any:
         if not self.untried:
