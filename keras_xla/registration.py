@@ -8,7 +8,11 @@ import importlib.machinery
 import sys
 from typing import Any
 
-_CLASSES = {"XLAGenerationLayer": "keras_xla.generation.layer", "LogMel": "keras_xla.models.layers.log_mel"}
+_CLASSES = {
+    "CompiledFunction": "keras_xla.functions.jit",
+    "LogMel": "keras_xla.models.layers.log_mel",
+    "XLAGenerationLayer": "keras_xla.generation.layer",
+}
 
 
 def register() -> None:

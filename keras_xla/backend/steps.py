@@ -28,3 +28,4 @@ pad = _functions.pad
 end_of_data = _module.end_of_data
 draws_by_row = _module.draws_by_row
 with_autograph = _functions.with_autograph
+without_autograph = _functions.without_autograph

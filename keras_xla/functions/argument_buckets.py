@@ -28,23 +28,32 @@ class ArgumentBuckets:
     """The checked form of `{"x": {0: (1, 8, 32)}}`.
 
     Raises:
-        ValueError: A name is not an argument, an axis is not an int >= 0, or sizes are not positive ints or
-            "pow2".
+        ValueError: Something is no dict, a name is not an argument, an axis is not an int >= 0, or sizes are not
+            positive ints or "pow2".
     """
 
     def __init__(self, buckets: Mapping[str, Mapping[int, Sequence[int] | str]] | None, names: Sequence[str], who: str):
         self._who = who
         self._axes: dict[str, dict[int, Sizes]] = {}
+        self._check_dict("buckets", buckets or {})
         for name, axes in (buckets or {}).items():
             if name not in names:
                 raise ValueError(
                     f"{who} received buckets for the argument {name!r}; it expects one of its arguments: "
                     f"{', '.join(names) or 'it has none'}."
                 )
+            self._check_dict(f"buckets[{name!r}]", axes)
             self._axes[name] = {axis: self._sizes(name, axis, sizes) for axis, sizes in axes.items()}
 
     def __bool__(self):
         return bool(self._axes)
+
+    def _check_dict(self, what: str, x: Any) -> None:
+        if not isinstance(x, Mapping):
+            raise ValueError(
+                f"{self._who} received {what} of type {type(x).__name__}; it expects a dict from the name of an "
+                'argument to a dict from an axis to its sizes, such as {"x": {0: (8, 64)}} or {"x": {0: "pow2"}}.'
+            )
 
     def _sizes(self, name, axis, sizes) -> Sizes:
         if not isinstance(axis, int) or axis < 0:
@@ -157,6 +166,7 @@ class ArgumentBuckets:
             padded.append(Padded(axis, bucket, shape[axis]))
         if not any(after for _, after in widths):
             return x
+        x = x if isinstance(x, np.ndarray) or mask_if_known(x) is not None else as_dense(self._who, name, x)
         check_pad_value(self._who, name, x, pad_value)
         padded_x, mask = pad(x, widths, pad_value), mask_if_known(x)
         if mask is None:

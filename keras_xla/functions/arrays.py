@@ -9,9 +9,16 @@ from keras_xla.backend.steps import to_tensor
 
 
 def is_array(x: Any) -> bool:
-    """Whether an argument may change its values freely; a variable is read where the function reads it."""
-    if isinstance(x, str | bytes) or is_variable(x):
+    """Whether an argument may change its values freely; a variable is read where the function reads it.
+
+    Arrays of other libraries are some, too, such as tensors of PyTorch.
+    """
+    if isinstance(x, str | bytes | type) or is_variable(x):
         return False
+    return _is_own(x) or all(hasattr(x, name) for name in ("__array__", "shape", "dtype"))
+
+
+def _is_own(x: Any) -> bool:
     return isinstance(x, np.ndarray | np.generic) or keras.ops.is_tensor(x)
 
 
@@ -27,7 +34,7 @@ def as_dense(who: str, name: str, x: Any) -> Any:
         TypeError: It is ragged or sparse, or holds no numbers.
     """
     try:
-        return to_tensor(x)
+        return to_tensor(x if _is_own(x) else np.asarray(x))
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{who} received {name} of type {type(x).__name__}, which cannot be one dense tensor; it "

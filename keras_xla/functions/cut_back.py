@@ -9,6 +9,7 @@ import keras
 from keras_xla.backend.steps import cut, output_shapes
 from keras_xla.functions.argument_buckets import ArgumentBuckets, Padded
 from keras_xla.functions.arrays import is_array, is_variable
+from keras_xla.functions.executable import as_it_is
 from keras_xla.private.keras import mask_if_known, put_mask
 from keras_xla.private.logits import with_logits
 
@@ -18,6 +19,10 @@ Followed = list[list[tuple[int, tuple[int, int]]] | str]
 _OTHERS = (
     "the number of its outputs, or of their axes, depends on the padding; expected as many for each size. Do without "
     "buckets there."
+)
+_CHANGED = (
+    "its output {} is {!r}, which follows from the padding. Return no number that is made of the size of such an axis, "
+    "or do without buckets there."
 )
 
 
@@ -44,9 +49,12 @@ def followed(
         made: The outputs.
     """
     shapes = [tuple(getattr(x, "shape", ())) for x in keras.tree.flatten(made)]
+    values = list(map(as_it_is, keras.tree.flatten(made)))
+    seen: list[Any] = []  # in the last trace: what is no tensor
 
     def flat(tensors):
         leaves = [x.value if isinstance(x, keras.Variable) else x for x in keras.tree.flatten(call(tensors))]
+        seen[:] = map(as_it_is, leaves)
         return [x if is_array(x) or is_variable(x) else None for x in leaves]
 
     found = []
@@ -62,6 +70,9 @@ def followed(
             pairs = zip(others, shapes, strict=False)
             if len(others) != len(shapes) or any(other is not None and len(other) != len(x) for other, x in pairs):
                 return [_OTHERS] * len(shapes)
+            for i, (value, other) in enumerate(zip(values, seen, strict=True)):
+                if value is not None and repr(value) != repr(other):
+                    return [_CHANGED.format(i, value)] * len(shapes)
             found.append((sizes, others))
             break
     return [

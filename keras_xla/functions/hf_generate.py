@@ -212,9 +212,16 @@ class CompiledGenerate:
         # The padding repeats the row's own first token: repetition_penalty then sees no token that is not there.
         first = given[np.arange(count), mask.argmax(axis=1)]
         zeros = np.zeros(count)
-        like_ids = {n: place(x, zeros) for n, x in tensors.items() if x.shape == given.shape}
+        # What the decoder begins with only happens to be of that shape.
+        own = {name: x for name, x in tensors.items() if name.startswith("decoder_")}
+        like_ids = {n: place(x, zeros) for n, x in tensors.items() if x.shape == given.shape and n not in own}
+        own = {
+            name: np.concatenate([x, np.repeat(x[:1], rows - count, axis=0)])
+            for name, x in own.items()
+            if x.shape[:1] == (count,)
+        }
         padded = {_IDS: place(given, first), _MASK: place(mask.astype(np.int32), zeros)}
-        return {**tensors, **like_ids, **padded}
+        return {**tensors, **own, **like_ids, **padded}
 
     def _as_given(self, outputs: Any, prompt: "_Prompt", config: Any) -> Any:
         """The outputs with the prompts as they were passed, and without the rows that only fill the bucket."""

@@ -2,11 +2,12 @@
 
 import copy
 import functools
+import numbers
 import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,24 +16,24 @@ from keras_xla.backend import compile_log as events
 from keras_xla.backend import is_traced
 from keras_xla.backend.compile_log import RecompileError
 from keras_xla.backend.signature import Leaf, Signature, describe
-from keras_xla.backend.steps import compile_function
+from keras_xla.backend.steps import without_autograph
 from keras_xla.diagnosis.explain import refuse_ops
 from keras_xla.functions import hf_generate
+from keras_xla.functions.added_losses import AddedLosses
 from keras_xla.functions.argument_buckets import ArgumentBuckets, Padded
 from keras_xla.functions.arrays import as_dense, is_array, is_variable
 from keras_xla.functions.call_key import CallKey
 from keras_xla.functions.cut_back import Followed, cut_back, followed
+from keras_xla.functions.executable import executable_of
 from keras_xla.functions.methods import OfInstances
 from keras_xla.functions.parameters import Parameters
 from keras_xla.functions.static_values import Static, parts, structure_of
 from keras_xla.private.call_context import call_context
 from keras_xla.private.keras import layers_if_known, mask_if_known, put_mask
-from keras_xla.private.logits import logits_of, put_logits
 from keras_xla.troubleshooting import explained
 
 _ON_RECOMPILE = ("log", "raise")
 _ADAPTERS = (hf_generate.adapt,)  # for functions that need more than padding at the end
-_AS_THEY_ARE = (str, bytes, bool, int, float, complex)  # of what a function returns
 
 
 @explained
@@ -55,9 +56,12 @@ def jit(
       TensorFlow, an integer tensor that becomes a shape compiles for every value, and nothing here can see that.
     - Keras variables that `fn` reads or assigns have their current values. On JAX this does not hold for those that are
       read inside of a `keras.StatelessScope` of its own which leaves them out: they stay as they were.
+    - What else `fn` reads, such as an attribute, a global or a value of the function around it, stays what it was at
+      the first call.
     - Keras' masks go in with the tensors that they are on, and come out with those that `fn` returns.
+    - `layer.losses` has what a call has added, where the layer is `fn`, has it as a method, or is an argument.
     - As everywhere in XLA, nothing checks the values inside. An index out of range or an assertion that fails raises no
-      error.
+      error. On TensorFlow, the first call for gradients compiles two more programs, which `compile_log` does not have.
     - Inside another compiled function, the call becomes a part of that one, and with a `keras.Input`, of the model.
 
     The `generate` of a TensorFlow model of transformers 4 gets buckets for its prompts, see
@@ -82,8 +86,8 @@ def jit(
 
     Raises:
         TypeError: `fn` is not callable.
-        ValueError: `on_recompile` or `buckets` are not as described. Or `fn` is the `generate` of a TensorFlow model,
-            and Keras does not run on TensorFlow.
+        ValueError: `on_recompile`, `buckets` or `pad_value` are not as described. Or `fn` is the `generate` of a
+            TensorFlow model, and Keras does not run on TensorFlow.
 
     Example:
     ```python
@@ -100,6 +104,8 @@ def jit(
         return functools.partial(jit, buckets=buckets, pad_value=pad_value, name=name, on_recompile=on_recompile)
     if not callable(fn):
         raise TypeError(f"keras_xla.jit received {type(fn).__name__}; it expects a function, bound method or layer.")
+    if not isinstance(pad_value, numbers.Number):
+        raise ValueError(f"keras_xla.jit received pad_value={pad_value!r}; it expects a number.")
     if on_recompile not in _ON_RECOMPILE:
         raise ValueError(f'keras_xla.jit received on_recompile={on_recompile!r}; it expects "log" or "raise".')
 
@@ -112,6 +118,7 @@ def jit(
 
 
 @explained
+@keras.saving.register_keras_serializable(package="keras_xla")
 class CompiledFunction:
     """A function with one XLA executable for each set of shapes, dtypes and static values; made by `keras_xla.jit`.
 
@@ -167,6 +174,24 @@ class CompiledFunction:
         # By name, as the function that it decorates would be.
         return name if found is self else (CompiledFunction, (self._fn, *self._options))
 
+    def get_config(self) -> dict[str, Any]:
+        """What Keras saves of it in a layer or a model: the function, as Keras does, and the options of `jit`."""
+        buckets, pad_value, name, on_recompile = self._options
+        named = {
+            argument: {str(axis): each for axis, each in axes.items()} for argument, axes in (buckets or {}).items()
+        }
+        config = dict(buckets=named or None, pad_value=pad_value, name=name, on_recompile=on_recompile)
+        return {"fn": keras.saving.serialize_keras_object(self._fn), **config}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "CompiledFunction":
+        """That of `get_config`. Where Keras finds the function by its name, it may find what decorates it."""
+        fn, buckets = keras.saving.deserialize_keras_object(config["fn"]), config["buckets"] or {}
+        if isinstance(fn, cls):
+            return fn
+        axes = {argument: {int(axis): each for axis, each in named.items()} for argument, named in buckets.items()}
+        return cls(fn, axes or None, config["pad_value"], config["name"], config["on_recompile"])
+
     @property
     def _layer(self) -> Any:
         """The layer or model that is called, or whose method this is; something else for other functions."""
@@ -182,6 +207,7 @@ class CompiledFunction:
     def __get__(self, instance, owner=None):
         return types.MethodType(self, instance) if self._binds and instance is not None else self
 
+    @without_autograph
     def __call__(self, /, *args, **kwargs):
         """Call the function, through the executable for these arguments; a first call with new shapes compiles.
 
@@ -237,9 +263,17 @@ class CompiledFunction:
         some = key, tuple(entry[:2] for entry in padded)
         if some not in self._follows:
             with self._lock:
-                call = self._caller(key, arguments)
-                self._follows[some] = followed(call, tensors, owners, self._buckets, padded, outputs)
+                call, losses = self._caller(key, arguments), AddedLosses(*self._layers_of(key))
+                self._follows[some] = self._follow(call, losses, tensors, owners, padded, outputs)
         return self._follows[some]
+
+    def _follow(
+        self, call: Callable, losses: AddedLosses, tensors: list, owners: list[str], padded: list[Padded], outputs: Any
+    ) -> Followed:
+        def outputs_alone(tensors):
+            return losses.collected(call, tensors)[0]
+
+        return followed(outputs_alone, tensors, owners, self._buckets, padded, outputs)
 
     def _leaves(self, arguments: dict[str, Any]) -> tuple[Signature, list, list[str]]:
         """What the arguments are; the tensors in them, with their masks; and of which argument each is."""
@@ -300,59 +334,16 @@ class CompiledFunction:
                     f"arguments as they were ({describe(self._last.leaves)}), or give it buckets."
                 )
             start = time.perf_counter()
-            call = self._caller(key, arguments)
-            executable = self._executable(call, tensors)
+            call, losses = self._caller(key, arguments), AddedLosses(*self._layers_of(key))
+            executable = executable_of(self._name, call, tensors, self._refuse, losses)
             outputs = executable(tensors)
-            follows = followed(call, tensors, owners, self._buckets, padded, outputs) if padded else []
+            follows = self._follow(call, losses, tensors, owners, padded, outputs) if padded else []
             events.record(self._name, "function", describe(key.leaves), cause, time.perf_counter() - start)
             key = self._as_built(key)  # by now layers are built
             self._held[key.layer] = self._layer.weights if key.layer else []
             self._last = key
             self._executables[key] = executable, follows
         return key, outputs, follows
-
-    def _executable(self, call: Callable, tensors: list) -> Callable:
-        """`call`, a function of the list of its tensors, compiled."""
-        returned: list[Any] = []  # in the last trace: the structure of the outputs, and what in it is no tensor
-        others: list[str] = []  # in the last trace: the types of what else there is, which a backend may know or not
-
-        def flat(tensors):
-            outputs = call(tensors)
-            leaves = [x.value if isinstance(x, keras.Variable) else x for x in keras.tree.flatten(outputs)]
-            returned[:] = keras.tree.map_structure(lambda _: 0, outputs), list(map(_as_it_is, leaves))
-            known = (types.NoneType, *_AS_THEY_ARE)
-            unknown = [x for x in leaves if not (isinstance(x, known) or is_array(x))]
-            if iterators := [x for x in unknown if isinstance(x, Iterator)]:  # JAX would warn, and go on
-                raise unreturned(type(iterators[0]).__name__)
-            others[:] = [type(x).__name__ for x in unknown]
-            outputs = [None if isinstance(x, _AS_THEY_ARE) else x for x in leaves]
-            return outputs, list(map(mask_if_known, leaves)), list(map(logits_of, leaves))
-
-        def unreturned(kind):
-            return TypeError(
-                f"{self._name} returned an object of type {kind}; keras_xla.jit takes tensors, numbers, strings and "
-                "None, in lists, tuples and dicts."
-            )
-
-        def named(run, *args):
-            try:
-                return run(*args)
-            except TypeError as error:
-                if not others:
-                    raise
-                raise unreturned(others[0]) from error
-
-        run = named(compile_function, flat, tensors, self._refuse)
-
-        def executable(tensors):
-            made, masks, logits = named(run, tensors)
-            made = list(map(put_logits, made, logits))
-            others.clear()  # the backend knows them: a later TypeError is about something else
-            structure, kept = returned  # neither backend gives back strings, nor JAX the order of a dict
-            leaves = [x if y is None else y for x, y in zip(map(put_mask, made, masks), kept, strict=True)]
-            return keras.tree.pack_sequence_as(structure, leaves)
-
-        return executable
 
     def _caller(self, key: CallKey, arguments: dict[str, Any]) -> Callable:
         """What calls `fn` with a list of tensors in the places of those in `arguments`."""
@@ -375,6 +366,12 @@ class CompiledFunction:
 
         return call
 
+    def _layers_of(self, key: CallKey) -> tuple[keras.layers.Layer | None, list[keras.layers.Layer]]:
+        """The layer that is called itself, if it is one; and others that a call may call."""
+        given = [leaf.value.value for leaf in key.leaves if leaf.shape is None]
+        known = [x for x in (self._layer, *given) if isinstance(x, keras.layers.Layer)]
+        return (self._fn if isinstance(self._fn, keras.layers.Layer) else None), known
+
     def _layer_state(self) -> tuple:
         """What a trace depends on beside the arguments, of a layer that is called or whose method this is."""
         layer = self._layer
@@ -390,7 +387,3 @@ class CompiledFunction:
 def _trainable(layer: keras.layers.Layer) -> tuple[bool, ...]:
     """Whether the layer, and each one inside of it, may be trained."""
     return tuple(each.trainable for each in layers_if_known(layer))
-
-
-def _as_it_is(x: Any) -> Any:
-    return x if isinstance(x, _AS_THEY_ARE) else None

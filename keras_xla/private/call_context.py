@@ -39,6 +39,12 @@ def call_context() -> CallContext:
     return CallContext(tuple(known), getattr(of("autocast_scope"), "dtype", None))
 
 
+@otherwise(False)
+def is_in_call() -> bool:
+    """Whether a layer is being called in this thread."""
+    return GLOBAL.of(sys.modules.get(GLOBAL.owner))("current_call_ctx") is not None
+
+
 def _plain(value: Any) -> Any:
     """A setting as Python has it; None for what is none, or has no value yet."""
     if isinstance(value, _PLAIN):

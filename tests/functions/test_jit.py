@@ -394,6 +394,9 @@ def test_raise_on_recompile():
         ({"on_recompile": "warn"}, r'on_recompile=\'warn\'; it expects "log" or "raise"'),
         ({"buckets": {"y": {0: (1,)}}}, "argument 'y'; it expects one of its arguments: x"),
         ({"buckets": {"x": {-1: (1,)}}}, "axis -1 .* 0 or more"),
+        ({"buckets": {"x": "pow2"}}, r"buckets\['x'\] of type str; it expects a dict"),
+        ({"buckets": [8, 32]}, "buckets of type list; it expects a dict"),
+        ({"pad_value": None}, "pad_value=None; it expects a number"),
         ({"buckets": {"x": {0: ()}}}, "expects positive ints"),
         ({"buckets": {"x": {0: "pow3"}}}, 'expects positive ints or "pow2"'),
     ],
@@ -401,6 +404,55 @@ def test_raise_on_recompile():
 def test_wrong_options(options, message):
     with pytest.raises(ValueError, match=message):
         jit(lambda x: x, **options)
+
+
+class Foreign:
+    """An array of another library: what its values are, it tells NumPy alone."""
+
+    def __init__(self, values):
+        self.values = np.array(values, "float32")
+        self.shape, self.dtype = self.values.shape, "its own"
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+
+@pytest.mark.parametrize("made", ["torch", Foreign])
+def test_arrays_of_other_libraries_may_change_their_values(made):
+    made = pytest.importorskip("torch").tensor if made == "torch" else made
+    fast = jit(lambda x: x * 2, buckets={"x": {0: (4,)}})
+    given = made([1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(fast(given), [2, 4, 6])
+    inside = given.values if isinstance(given, Foreign) else given
+    inside[0] = 5.0
+    np.testing.assert_array_equal(fast(given), [10, 4, 6])
+    np.testing.assert_array_equal(fast(made([3.0, 2.0, 1.0, 0.0])), [6, 4, 2, 0])
+    assert fast.trace_count == 1
+
+
+def test_a_number_that_is_made_of_padding_is_no_answer():
+    fast = jit(lambda x: {"rows": x.shape[0], "width": x.shape[1], "y": x * 2}, buckets={"x": {0: (4, 8)}})
+    assert fast(ONES)["rows"] == 4  # which is right: nothing was padded
+    with pytest.raises(ValueError, match="its output 0 is 4, which follows from the padding"):
+        fast(ONES[:3])
+    assert jit(lambda x: (x * 2, x.shape[1]), buckets={"x": {0: (4,)}})(ONES[:3])[1] == 3
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow converts Python")
+def test_where_tensorflow_converts_python_it_is_a_part_of_the_graph_without_a_word(caplog):
+    import tensorflow as tf
+
+    fast = jit(lambda x: x * 2)
+
+    @tf.function
+    def step(x):
+        return fast(x)
+
+    with caplog.at_level("WARNING"):
+        assert step(tf.constant(3.0)).numpy() == 6.0
+        mapped = tf.data.Dataset.from_tensor_slices([1.0, 2.0]).map(fast)
+        assert [float(x) for x in mapped] == [2.0, 4.0]
+    assert not [record for record in caplog.records if "AutoGraph" in record.getMessage()]
 
 
 def test_wrong_arguments():

@@ -57,6 +57,13 @@ def test_an_encoders_inputs_are_padded_behind(variant):
             generate(np.full((1, 65), 5), **OPTIONS)
 
 
+def test_what_the_decoder_begins_with_is_no_prompt_to_pad_whatever_its_shape():
+    model = live("t5")
+    given = dict(input_ids=np.array([[5, 6, 7, 1]]), decoder_input_ids=np.array([[0, 8, 9, 4]]))
+    expected = model.generate(**given, **OPTIONS).numpy()
+    np.testing.assert_array_equal(keras_xla.jit(model.generate)(**given, **OPTIONS).numpy(), expected)
+
+
 def test_none_switches_off_what_the_models_settings_have():
     model = live("bart")
     model.generation_config.forced_bos_token_id = 9

@@ -107,6 +107,11 @@ def with_autograph(call: Callable):
     return call()
 
 
+def without_autograph(function: Callable) -> Callable:
+    """The function; jax converts none."""
+    return function
+
+
 def to_tensor(x) -> jax.Array:
     """The array on the device; the explicit dtype drops jax's weak type, which would compile again.
 

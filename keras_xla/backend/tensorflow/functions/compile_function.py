@@ -11,9 +11,11 @@ from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops
 from keras_xla.backend.tensorflow.stored import keeps_executables, stored
 from keras_xla.private.names import otherwise
+from keras_xla.private.seeds import global_generator
 from keras_xla.private.tensorflow import may_be_recorded
 
 to_tensor = tf.convert_to_tensor
+without_autograph = tf.autograph.experimental.do_not_convert  # decorates what AutoGraph calls as it is
 _blockers = otherwise([])(blocking_ops)  # then XLA itself says what it cannot compile
 _recorded = otherwise(True)(may_be_recorded)
 
@@ -29,7 +31,7 @@ def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Calla
     if blockers := _blockers(trace):
         refuse(blockers)
     if not keeps_executables():
-        return lambda tensors: trace(list(tensors))
+        return _from_global_seeds(trace, lambda tensors: trace(list(tensors)))
     kept = stored(trace)
 
     def run(tensors):
@@ -39,7 +41,29 @@ def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Calla
                 return kept(list(tensors))
         return trace(list(tensors))
 
-    return run
+    return _from_global_seeds(trace, run)
+
+
+def _from_global_seeds(trace: Any, run: Callable) -> Callable:
+    """`run`; draws without a seed are those of the generator that Keras has at each call, not at the time of the trace.
+
+    `keras.utils.set_random_seed` takes another one, whose variable the trace does not know.
+    """
+    traced = global_generator()
+    if traced is None or all(variable is not traced.state.value for variable in trace.variables):
+        return run
+
+    def seeded(tensors):
+        now = global_generator(make=True)
+        if now is None or now is traced or not tf.executing_eagerly():
+            return run(tensors)
+        traced.state.assign(now.state)
+        try:
+            return run(tensors)
+        finally:
+            now.state.assign(traced.state)
+
+    return seeded
 
 
 def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) -> list[tuple | None]:

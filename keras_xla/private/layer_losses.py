@@ -1,0 +1,66 @@
+"""The losses that Keras keeps on a layer from one call to the next."""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+
+from keras_xla.private.names import KERAS_SEEN, Gone, Name, otherwise
+
+_OFF = "`layer.losses` is not what a call of a function of keras_xla.jit has added"
+ADDED = Name("keras.Layer", "_losses", "the losses that the last call of a layer has added", _OFF, KERAS_SEEN)
+OWN = Name(
+    "keras.Layer", "_get_own_losses", "these without those of layers inside, also while JAX traces", _OFF, KERAS_SEEN
+)
+CLEAR = Name("keras.Layer", "_clear_losses", "what a layer does first when it is called", _OFF, KERAS_SEEN)
+SCOPE = Name(
+    "keras.src.backend.common.stateless_scope",
+    "get_stateless_scope",
+    "the scope that losses go to in place of layers, unless it wants none: Keras builds layers in such a one",
+    _OFF,
+    KERAS_SEEN,
+)
+
+
+@contextlib.contextmanager
+def losses_wanted() -> Iterator[None]:
+    """Within it, losses that layers add can be found on them, whatever scope there is; it keeps none of them."""
+    try:
+        scope = SCOPE.of(sys.modules.get(SCOPE.owner))()
+    except Gone:
+        scope = None
+    if scope is None:
+        yield
+        return
+    wanted, before = scope.collect_losses, list(scope.losses)
+    scope.collect_losses = True
+    try:
+        yield
+    finally:
+        scope.collect_losses, scope.losses[:] = wanted, before
+
+
+@otherwise(())
+def losses_if_known(layer: keras.Layer) -> list[Any]:
+    """What a layer itself has added, in this call or the last one."""
+    return list(OWN.of(layer)())
+
+
+@otherwise(())
+def stored_losses(layer: keras.Layer) -> list[Any]:
+    """What stands on a layer itself, while a scope may have what it adds now."""
+    return list(ADDED.of(layer))
+
+
+@otherwise(None)
+def set_losses(layer: keras.Layer, losses: Sequence[Any]) -> None:
+    """Put losses in place of those that a layer itself has."""
+    ADDED.of(layer)[:] = losses
+
+
+@otherwise(None)
+def clear_losses(layer: keras.Layer) -> None:
+    """Take off all losses that a layer, and the layers inside of it, have added."""
+    CLEAR.of(layer)()

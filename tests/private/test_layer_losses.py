@@ -1,0 +1,41 @@
+"""The losses that Keras keeps on a layer."""
+
+import sys
+
+import keras
+import numpy as np
+
+from keras_xla.private import layer_losses
+from keras_xla.private.layer_losses import clear_losses, losses_if_known, losses_wanted, set_losses, stored_losses
+from tests.private.helpers import names_of
+
+
+def test_names():
+    layer = keras.layers.Dense(2)
+    for name in names_of(layer_losses):
+        owner = layer if name.owner == "keras.Layer" else sys.modules[name.owner]
+        assert name.of(owner) is not None
+
+
+def test_they_are_those_of_a_layer_itself():
+    layer = keras.layers.ActivityRegularization(l2=1.0)
+    model = keras.Sequential([keras.Input((3,)), layer])
+    model(np.ones((1, 3), "float32"))
+    (loss,) = losses_if_known(layer)
+    assert float(loss) == 3.0 and losses_if_known(model) == []
+    set_losses(layer, [loss, loss])
+    assert len(model.losses) == 2
+    clear_losses(model)
+    assert model.losses == []
+
+
+def test_a_scope_that_wants_none_gets_none():
+    layer = keras.layers.ActivityRegularization(l2=1.0)
+    with keras.StatelessScope() as scope:
+        layer(np.ones((1, 3), "float32"))
+        assert losses_if_known(layer) == []
+        with losses_wanted():
+            layer(np.ones((1, 3), "float32"))
+            assert [float(loss) for loss in losses_if_known(layer)] == [3.0]
+        assert scope.losses == [] and not scope.collect_losses
+    assert stored_losses(layer) == []
