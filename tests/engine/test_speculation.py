@@ -17,6 +17,7 @@ from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.engine.runs.speculation import (
     FREE_READINGS,
     GAIN_OVER_PRICE,
+    GAIN_OVER_PRICE_OF_READER,
     MOST_READINGS,
     PATIENCE,
     PATIENCE_OF_READER,
@@ -360,6 +361,23 @@ def test_a_size_that_was_in_use_in_between_is_tried_again_as_soon_as_ever():
     assert runs == PLAIN_EVERY + 16
 
 
+def test_a_size_that_an_assistant_gained_by_is_tried_again_soon():
+    """Where nothing but checks run, a machine that becomes slower looks like checks that have become dear."""
+    times = RunTimes(reads=True)
+    times.took(None, 3, 1)
+    times.took(4.0, 4, 0)
+    for seconds in (1.5, 1.5, *[9.0] * 12):
+        times.took(seconds, 0, 1)
+    assert times.price > 5 and times.tried is None
+    for runs in (64, 128, 256):
+        for _ in range(runs // 16):
+            times.took(16.0, 16, 0)
+        assert times.tried is None
+        times.took(1.0, 1, 0)
+        assert times.tried == 0
+        times.took(9.0, 0, 1)  # it is still too dear: less often from then on
+
+
 def test_a_price_that_was_only_a_little_wrong_does_not_hold_for_ever_either():
     """A size that pays less than the other one does not run, so that nothing else would tell."""
     times = a_second_a_run(sizes=2)
@@ -392,6 +410,7 @@ def test_an_assistant_begins_with_all_that_it_had_left_and_what_it_has_shown():
     times.took(None, 3, 1)
     times.took(4.0, 4, 0)
     times.took(2.0, 0, 1)
+    assert times.least == pytest.approx(GAIN_OVER_PRICE_OF_READER * times.price)
     times.left(np.array([7.0, 15.0]), 12.0)
     assert times.free == (7.0, 15.0) and times.gain == 12.0
     times.left(np.array([-1.0, 0.0]), 0.5)  # of what was bad, another text gets its chance

@@ -21,10 +21,12 @@ PRICED_CHECKS = 4  # that tell what a check costs
 PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured again
 PATIENCE = PLAIN_EVERY  # runs without checks of a size until it is tried again: its price may have been wrong
 PATIENCE_OF_READER = 4 * PLAIN_EVERY  # the same with an assistant, which has to read the text for that
+PATIENCE_IN_USE = 64  # the same for a size that an assistant gained by: then rather the machine has become slower
 MOST_PATIENCE = 64 * PLAIN_EVERY  # runs: what does not pay each time is tried less and less often, up to that
 LEARN_PLAIN, LEARN_CHECK = 0.5, 0.25  # how much of what a call took longer than thought is believed
 QUICKER = 0.8  # times what it should have taken is too quick to be true
 GAIN_OVER_PRICE = 1.5  # times the price: what good guesses have to bring, as a check just worth it brings nothing
+GAIN_OVER_PRICE_OF_READER = 1.2  # the same with an assistant, whose next guesses are much like its last ones
 NEVER = -1e9  # steps saved: too few for any check
 FREE_READINGS = 1  # measured ones, of an assistant, that need not be paid for
 MOST_READINGS = 4.0  # that can be paid for at most with what earlier answers have saved
@@ -78,8 +80,8 @@ class RunTimes:
         self._earned = 0.0  # steps that answers have been made in less, with an assistant
         self._plain: float | None = None  # seconds a run
         self._since_plain = 0  # runs
-        self._least_patience = PATIENCE_OF_READER if reads else PATIENCE
-        self._checks = [_Check(self._least_patience) for _ in range(sizes)]
+        self._patience_in_use = PATIENCE_IN_USE if reads else PATIENCE
+        self._checks = [_Check(PATIENCE_OF_READER if reads else PATIENCE) for _ in range(sizes)]
         # The first run of a kind takes several times as long as the others, as a part of the executable is new then.
         self._ran = np.zeros(1 + sizes, bool)
         self._left: np.ndarray | None = None  # [2] checks of the smallest size
@@ -88,7 +90,9 @@ class RunTimes:
     def plan(self) -> Plan:
         """All that a call has to know, of one moment: other threads learn meanwhile."""
         with self._lock:
-            return Plan(self.may_read, self.wanting, self.tried, self.unmixed, self.free, self.gain, self.price, self.least)
+            return Plan(
+                self.may_read, self.wanting, self.tried, self.unmixed, self.free, self.gain, self.price, self.least
+            )
 
     @property
     def may_read(self) -> bool:
@@ -188,7 +192,8 @@ class RunTimes:
         """Tokens that good guesses have to bring a row, `[N]`; 0 for the size that is tried."""
         with self._lock:
             tried = np.arange(self.sizes) == self.tried
-            return np.where(tried, 0, GAIN_OVER_PRICE * self.price) if self._called else np.zeros(self.sizes)
+            over = GAIN_OVER_PRICE_OF_READER if self._reads else GAIN_OVER_PRICE
+            return np.where(tried, 0, over * self.price) if self._called else np.zeros(self.sizes)
 
     def took(self, seconds: float | None, plain: int, *checked: int) -> None:
         """Learn from a call of so many runs of each kind; `seconds` are None where it compiled."""
@@ -230,7 +235,7 @@ class RunTimes:
         for check in filter(took.get, self._checks):
             learn = 1.0 if check.steps is None or (check.doubtful and not plain) else LEARN_CHECK
             if not check.unsure:  # it is in use
-                check.patience = self._least_patience
+                check.patience = self._patience_in_use
             check.steps = (1 + self._price(check)) * (1 + learn * took[check] / expected * slower)
             check.doubtful = False
 
