@@ -147,14 +147,13 @@ class Programs:
             specs["cache"] = backend.output_spec(
                 lambda ids, starts: _once_a_beam(model.prefill(ids, starts, key.cache)[1], key), ids, row
             )
-        search: Any = Sampling if key.beams == 1 else BeamSearch
         table = kind_of_cache(self.chunked, key.beams)
         sizes, beams = (key.batch, key.cache, key.beams), keras.KerasTensor((key.batch, key.beams), "int32")
         specs |= {
             "tokens": keras.KerasTensor((key.batch, key.cache), "int32"),
             "chosen": beams,
             "parents": beams,
-            "search": search.specs(*sizes),
+            "search": Sampling.specs(*sizes) if key.beams == 1 else BeamSearch.specs(*sizes, self._processed_scores),
             "table": table.specs(*sizes),
             "draft": (),
         }
@@ -250,7 +249,7 @@ class Programs:
 
         if key.beams == 1:
             return Sampling(request, is_eos, process, self._processed_scores)
-        return BeamSearch(request, is_eos, process, key.beams)
+        return BeamSearch(request, is_eos, process, key.beams, self._processed_scores)
 
     def _led(self, key: AdvanceKey, values, request: Request) -> Any:
         decoder = self._decoder(values)

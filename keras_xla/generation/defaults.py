@@ -102,30 +102,34 @@ def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[s
     return {name: value for name, value in stored.items() if name not in ignored}
 
 
-def resolve(stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bool, speech: bool) -> ResolvedOptions:
+def resolve(
+    stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bool, speech: int | None
+) -> ResolvedOptions:
     """The options that hold.
 
     Args:
         stored: What `known_options` returned.
         asked: What comes first.
         has_encoder: Whether it is an encoder-decoder: its `max_length` does not count what it reads.
-        speech: Whether the model reads speech.
+        speech: How many positions the decoder of a model that reads speech has; None for one that does not.
 
     Raises:
         TypeError, ValueError: for options as `GenerationOptions` and `SpeechOptions` do.
     """
-    if speech:
+    if speech is not None:
         wishes, rest = split_speech(asked)
         tokens = SpeechTokens.from_checkpoint(stored)
         own = {name: value for name, value in stored.items() if name in _FIELDS and value is not None}
+        own.pop("do_sample", None)  # only a temperature of the call, or of the layer, makes a transcript one of draws
         if stored.get("max_length") and "max_new_tokens" not in {**own, **asked}:
-            # Of features; it counts what their tokens begin with.
+            # Of features. In transformers it does not count what their tokens begin with, for which there has to be
+            # room.
             begun = tokens.prompt(next(iter(tokens.languages), None), tokens.task, timestamps=False)
-            own["max_new_tokens"] = max(as_integer("max_length", stored["max_length"], 1) - len(begun), 1)
+            own["max_new_tokens"] = max(min(as_integer("max_length", stored["max_length"], 1), speech - len(begun)), 1)
         stored = {name: value for name, value in stored.items() if name != "max_new_tokens"}  # transcripts take all
         of_clips = SpeechOptions.from_checkpoint(stored).replace(**wishes)
         rest, drawn = split_drawn(of_clips, rest)
-        text = resolve(own, rest, False, False)
+        text = resolve(own, rest, False, None)
         return ResolvedOptions(dataclasses.replace(text.options, **drawn), tokens, of_clips)
     options, _ = config.checkpoint_defaults(stored)
     if has_encoder and stored.get("max_length") and "max_new_tokens" not in {**options, **asked}:

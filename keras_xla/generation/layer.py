@@ -142,7 +142,8 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
         stored = known_options(stored, f"the {type(model).__name__}", is_speech(decoder))
         if max_new_tokens is not None:
             options["max_new_tokens"] = max_new_tokens
-        asked = resolve(stored, options, hasattr(decoder, "encode"), is_speech(decoder))
+        positions: Any = decoder.max_positions if is_speech(decoder) else None
+        asked = resolve(stored, options, hasattr(decoder, "encode"), positions)
         super().__init__(name=name, dtype=dtype, trainable=trainable)
         if lists := [*asked.options.per_row, *(["processor_options"] if asked.options.processor_options else [])]:
             raise ValueError(f"Received {', '.join(lists)} with values for one call. Pass that to generate.")

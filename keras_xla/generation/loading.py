@@ -79,7 +79,8 @@ class FromPretrained(keras.layers.Layer):
             kwargs["logits_processors"] = as_functions(kwargs["logits_processors"])
             own_processors(kwargs["logits_processors"])
         own = set(inspect.signature(cls.__init__).parameters) - {"max_new_tokens"}
-        resolve(stored, {n: v for n, v in kwargs.items() if n not in own and v is not None}, has_encoder, speech)
+        given = {n: v for n, v in kwargs.items() if n not in own and v is not None}
+        resolve(stored, given, has_encoder, found.max_target_positions if speech else None)
         model = load_model(checkpoint, dtype, quantization, _progress(verbose))
         if tokenizer is None and checkpoint.read_tokenizer is not None:
             tokenizer = LazyTokenizer(checkpoint.read_tokenizer)

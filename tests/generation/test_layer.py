@@ -550,7 +550,7 @@ def test_min_new_tokens_that_are_asked_for_come_before_a_min_length_of_the_check
 
 def test_min_new_tokens_of_a_checkpoint_come_before_its_min_length():
     def lengths(**asked):
-        options = resolve({"min_length": 12, "min_new_tokens": 3}, asked, False, False).options
+        options = resolve({"min_length": 12, "min_new_tokens": 3}, asked, False, None).options
         return options.min_length, options.min_new_tokens
 
     assert lengths() == lengths(min_new_tokens=3) == (0, 3) and lengths(min_new_tokens=None) == (12, 0)
@@ -560,7 +560,7 @@ def test_min_new_tokens_of_a_checkpoint_come_before_its_min_length():
 
 def test_an_encoder_decoder_without_a_start_token_begins_with_bos():
     def start(stored, **asked):
-        return resolve(stored, asked, True, False).options.decoder_start_token_id
+        return resolve(stored, asked, True, None).options.decoder_start_token_id
 
     assert start({"bos_token_id": 4}) == 4 and start({"bos_token_id": 4, "decoder_start_token_id": 5}) == 5
     assert start({"bos_token_id": 4}, decoder_start_token_id=6) == 6 and start({}) is None
@@ -584,7 +584,7 @@ def test_what_old_checkpoints_say_in_config_json(checkpoint, tmp_path):
 
 def test_a_bad_max_length_of_an_encoder_decoder_can_be_overridden():
     def new_tokens(stored, **asked):
-        return resolve(stored, asked, True, False).options.max_new_tokens
+        return resolve(stored, asked, True, None).options.max_new_tokens
 
     assert new_tokens({"max_length": 20}) == 19 and new_tokens({"max_length": 1}) == 1
     assert new_tokens({"max_length": "20"}, max_new_tokens=4) == 4

@@ -389,6 +389,7 @@ def test_all_wrong_values_are_named_at_once(folder):
         (dict(rope_parameters=None, rope_scaling={"type": "dynamic", "factor": 2.0}), "rope_type='dynamic' is not"),
         (dict(hidden_act="mish"), "the activation 'mish' is not supported"),
         (dict(sliding_window=6), "it has sliding_window=6, which transformers' Llama heeds in its cache"),
+        (dict(attention_chunk_size=6), "it has attention_chunk_size=6, which transformers' Llama heeds in its cache"),
     ],
 )
 def test_values_that_do_not_fit_each_other_or_are_not_known(folder, values, text):
@@ -427,6 +428,23 @@ def test_null_is_what_it_is_in_transformers():
     ]
     assert scales[0] == scales[1] != scales[2]
     assert spec({"model_type": "bart", "scale_embedding": None}) == spec({"model_type": "bart"})
+
+
+@pytest.mark.parametrize("name", ["sliding_window", "attention_chunk_size"])
+def test_llamas_cache_heeds_a_window_that_is_shorter_than_the_texts_may_be(name):
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    longer = {**_LLAMA, "model_type": "llama", "max_position_embeddings": 512, "rope_scaling": yarn}
+    with pytest.raises(ValueError, match=f"it has {name}=512"):
+        spec({**longer, name: 512})
+    assert spec({**longer, name: 2048}) == spec(longer)
+    layers = ["full_attention"] * longer["num_hidden_layers"]
+    assert spec({**longer, name: 512, "layer_types": layers}) == spec(longer)
+
+
+def test_linear_scaling_makes_more_positions_than_the_training_had():
+    rope = {"type": "linear", "factor": 4.0}  # Vicuna's 16k, whose config says 4,096
+    made = spec({**_LLAMA, "model_type": "llama", "max_position_embeddings": 512, "rope_scaling": rope})
+    assert made.position.max_positions == 2048
 
 
 def test_yarn_makes_more_positions_than_the_training_had():

@@ -253,7 +253,8 @@ def _larger(key: StateKey, caches: Buckets) -> StateKey:
 
 def _best_beams(state: Any, new: slice, step: int, options: GenerationOptions, cut_off: bool) -> Found:
     """The best of the finished beams; and of the running ones, where a search was cut off or none has finished."""
-    running, logprobs, tokens, lengths, scores, finished, searching = map(ops.convert_to_numpy, state)
+    state = keras.tree.map_structure(ops.convert_to_numpy, state)
+    running, logprobs, tokens, lengths, scores, finished, searching, left_running, left_finished = state
     width = scores.shape[1]
     if options.early_stopping is True:
         searching = searching & ~finished.all(axis=1)
@@ -269,9 +270,13 @@ def _best_beams(state: Any, new: slice, step: int, options: GenerationOptions, c
         both = np.concatenate([done, going_on], axis=1)
         return np.take_along_axis(both, best.reshape(*best.shape, *[1] * (both.ndim - 2)), axis=1)
 
+    made, chosen = taken(lengths, np.full_like(lengths, step)), taken(scores, ended)
+    if len(left_finished):  # then the scores are of another distribution, those of the same beams
+        means = taken(left_finished, left_running) / np.maximum(made, 1) ** np.float32(options.length_penalty)
+        chosen = np.where(np.take_along_axis(rank, best, axis=1) > -np.inf, means, chosen)
     return Found(
         taken(tokens, running)[..., new],
-        taken(lengths, np.full_like(lengths, step)),
-        taken(scores, ended),
+        made,
+        chosen,
         np.isnan(logprobs).any(axis=1) | np.isnan(scores[:, 0]) | dead,
     )

@@ -29,6 +29,9 @@ class BeamState(NamedTuple):
     scores: Any  # [B, K] float32
     finished: Any  # [B, K] bool
     open: Any  # [B] bool: a running beam may still beat the finished ones
+    # Sums of log-probabilities of what the processors have left, if anybody wants them:
+    left_running: Any  # [B, K] float32, or ()
+    left_finished: Any  # [B, K] float32, or ()
 
 
 class BeamSearch:
@@ -39,16 +42,18 @@ class BeamSearch:
         is_eos: `[V]` bool, the tokens that end a sequence.
         process: From log-probabilities `[B K, V]`, tokens `[B K, T]` and the step to processed ones.
         width: K.
+        processed_scores: Whether the state has sums of the processed distribution, too. They do not change the search.
     """
 
-    def __init__(self, request: Request, is_eos: Any, process: Callable, width: int):
+    def __init__(self, request: Request, is_eos: Any, process: Callable, width: int, processed_scores: bool):
         self._request, self._is_eos, self._process, self.width = request, is_eos, process, width
+        self._processed_scores = processed_scores
         self._candidates = max(2, 1 + request.eos.shape[0]) * width
         self._candidates = min(self._candidates, is_eos.shape[0] * width)  # there are no more
         self._early = request.early_stopping == 1
 
     @staticmethod
-    def specs(batch: int, slots: int, width: int) -> BeamState:
+    def specs(batch: int, slots: int, width: int, processed_scores: bool) -> BeamState:
         """Shapes and dtypes of the state."""
         tokens, beams = keras.KerasTensor((batch, width, slots), "int32"), (batch, width)
         return BeamState(
@@ -59,6 +64,8 @@ class BeamSearch:
             scores=keras.KerasTensor(beams, "float32"),
             finished=keras.KerasTensor(beams, "bool"),
             open=keras.KerasTensor((batch,), "bool"),
+            left_running=keras.KerasTensor(beams, "float32") if processed_scores else (),
+            left_finished=keras.KerasTensor(beams, "float32") if processed_scores else (),
         )
 
     def begin(self, tokens) -> BeamState:
@@ -77,11 +84,13 @@ class BeamSearch:
             scores=none,
             finished=ops.zeros(shape, "bool"),
             open=self._request.starts < self._request.prompt_end,  # the others only fill the bucket
+            left_running=ops.zeros(shape, "float32") if self._processed_scores else (),
+            left_finished=ops.zeros(shape, "float32") if self._processed_scores else (),
         )
 
     def advance(self, scores, step, state: BeamState):
         """See `decode.Search`."""
-        logprobs, parents, tokens = self._expand(scores, step, state)  # [B, C] each
+        logprobs, parents, tokens, left = self._expand(scores, step, state)  # [B, C] each
         rows = ops.take_along_axis(state.running, parents[:, :, None], axis=1)
         rows = ops.slice_update(rows, (0, 0, self._request.prompt_end + step), tokens[:, :, None])  # [B, C, T]
         over = ops.logical_or(ops.take(self._is_eos, tokens), self._last(step)[:, None])
@@ -90,8 +99,9 @@ class BeamSearch:
         _, best = ops.top_k(going_on, self.width)
         running, next_logprobs = _take(rows, best), _take(going_on, best)
 
-        finals, lengths, final, finished = self._collect(logprobs, rows, over, step, state)
-        state = BeamState(running, next_logprobs, finals, lengths, final, finished, state.open)
+        finished = self._collect(logprobs, rows, left, over, step, state)
+        left_running = _take(left, best) if self._processed_scores else ()
+        state = state._replace(running=running, logprobs=next_logprobs, left_running=left_running, **finished)
         on = ops.logical_and(self._improvable(step, state), ops.logical_not(self._last(step)))
         state = state._replace(open=ops.logical_and(state.open, on))
         return _take(tokens, best), _take(parents, best), state
@@ -106,7 +116,10 @@ class BeamSearch:
         return ()
 
     def _expand(self, scores, step, state: BeamState):
-        """The best (or drawn) continuations of all beams: log-probabilities, beams and tokens, `[B, C]` each."""
+        """The best (or drawn) continuations of all beams: log-probabilities, beams and tokens, `[B, C]` each.
+
+        Last come the sums of the processed distribution `[B, C]`, or `()`.
+        """
         r, vocab = self._request, scores.shape[-1]
         batch, rows = r.starts.shape[0], r.starts.shape[0] * self.width
         flat = ops.reshape(scores, (rows, vocab))
@@ -140,10 +153,14 @@ class BeamSearch:
             return logprobs, ops.cast(index, "int32")
 
         logprobs, index = ops.cond(r.do_sample, drawn, best)
-        return logprobs, index // vocab, index % vocab
+        parents, left = index // vocab, ()
+        if self._processed_scores:
+            chosen = ops.take_along_axis(ops.reshape(_normalized(flat), (batch, self.width * vocab)), index, axis=1)
+            left = chosen + _take(state.left_running, parents)
+        return logprobs, parents, index % vocab, left
 
-    def _collect(self, logprobs, rows, over, step, state: BeamState):
-        """The best `K` of the finished beams and of those that have just finished."""
+    def _collect(self, logprobs, rows, left, over, step, state: BeamState) -> dict[str, Any]:
+        """The best `K` of the finished beams and of those that have just finished, as parts of a state."""
         first = ops.arange(self._candidates, dtype="int32")[None] < self.width  # the rest are only spares
         just = ops.logical_and(over, first)
         final = logprobs / ops.cast(step + 1, "float32") ** self._request.length_penalty[:, None]
@@ -153,8 +170,10 @@ class BeamSearch:
         scores = ops.concatenate([state.scores, final], axis=1)
         _, best = ops.top_k(scores, self.width)
         lengths = ops.broadcast_to(step + 1, just.shape)
-        pairs = ((state.tokens, rows), (state.lengths, lengths), (state.scores, final), (state.finished, just))
-        return [_take(ops.concatenate(pair, axis=1), best) for pair in pairs]
+        pairs = dict(tokens=rows, lengths=lengths, scores=final, finished=just)
+        pairs |= dict(left_finished=left) if self._processed_scores else {}
+        both = {name: ops.concatenate([getattr(state, name), new], axis=1) for name, new in pairs.items()}
+        return {name: _take(each, best) for name, each in both.items()}
 
     def _last(self, step):
         """Whether this step's token is the last that a row may have, `[B]` bool."""

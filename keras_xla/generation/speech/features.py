@@ -63,6 +63,10 @@ class Features:
         """The length of a window, in frames."""
         return self.log_mel.frames
 
+    def frames_of(self, clip: np.ndarray) -> int:
+        """How many whole frames `clip (samples,)` has."""
+        return len(clip) // self.log_mel.hop_length
+
     def first_call(self) -> FirstCall:
         """Of the executable."""
         key = FeaturesKey(self.log_mel.chunk_samples)
@@ -75,7 +79,7 @@ class Features:
         """
         mel, hop = self.log_mel, self.log_mel.hop_length
         audio = np.pad(clip, (0, max(0, mel.samples - len(clip))))
-        frames = len(audio) // hop
+        frames = self.frames_of(audio)
         half = mel.n_fft // 2
         audio = np.pad(audio, half, mode="reflect")
         starts = range(0, frames * hop, mel.samples)

@@ -178,7 +178,7 @@ class Transcriber:
         """The clips without timestamps and those with, each with a plan: long ones need them."""
         if not len(clips):
             raise ValueError("Received no clips; expected at least one.")
-        long = [i for i, clip in enumerate(clips) if len(clip) > self.features.samples]
+        long = [i for i, clip in enumerate(clips) if self.features.frames_of(clip) > self.features.frames]
         if long and speech.return_timestamps is False:
             seconds = self.features.frames / FRAMES_PER_SECOND
             raise ValueError(

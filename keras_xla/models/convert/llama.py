@@ -21,7 +21,12 @@ _COMMON = {
     **ROTARY_KEYS,
     **generation_keys(eos=2),
 }
-_LLAMA = {**_COMMON, "attention_bias": flag(False), "mlp_bias": flag(False)}
+_LLAMA = {
+    **_COMMON,
+    "attention_bias": flag(False),
+    "mlp_bias": flag(False),
+    "attention_chunk_size": whole(None, least=0),
+}
 _MISTRAL = {
     **_COMMON,
     "intermediate_size": whole(14336),
@@ -40,6 +45,7 @@ _QWEN2 = {
     "max_window_layers": whole(28, least=0),
     **generation_keys(eos=None),
 }
+_CACHE_WINDOWS = {"sliding_window": "sliding_attention", "attention_chunk_size": "chunked_attention"}
 _QWEN3 = {**_QWEN2, "head_dim": whole(128), "attention_bias": flag(False)}
 
 
@@ -79,13 +85,16 @@ def _spec(
 
 def _llama(config) -> DecoderSpec:
     bias = config.attention_bias
-    window = config.sliding_window
-    if window and window < config.max_position_embeddings:
-        raise ValueError(
-            f"it has sliding_window={window}, which transformers' Llama heeds in its cache, and not in its attention. "
-            'Remove the key; or, for a model that was trained with the window, set model_type="mistral"'
-        )
-    return _spec(config, qkv_bias=bias, out_bias=bias, windows=sliding(config, None), mlp_bias=config.mlp_bias)
+    spec = _spec(config, qkv_bias=bias, out_bias=bias, windows=sliding(config, None), mlp_bias=config.mlp_bias)
+    for name, kind in _CACHE_WINDOWS.items():
+        window = getattr(config, name)
+        heeded = config.layer_types is None or kind in config.layer_types
+        if window and heeded and window < spec.position.max_positions:
+            raise ValueError(
+                f"it has {name}={window}, which transformers' Llama heeds in its cache, and not in its attention. "
+                'Remove the key; or, for a model that was trained with the window, set model_type="mistral"'
+            )
+    return spec
 
 
 def _mistral(config) -> DecoderSpec:

@@ -75,10 +75,10 @@ class NumpyParrot(TorchSpeech):
         return torch.tensor(hidden[:, 0] @ MOUTH + TABLE[last])
 
 
-def generator_of(model):
+def generator_of(model, **options):
     rules = timestamps_processor(FIRST, NO_TIMESTAMPS, EOS, reference.GENERATION["max_initial_timestamp_index"])
     buckets = dict(batch=Buckets("batch"), cache=Buckets("cache", None, 64))
-    return Generator(model, **buckets, processors={**PROCESSORS, "timestamps": rules})
+    return Generator(model, **buckets, processors={**PROCESSORS, "timestamps": rules}, **options)
 
 
 @pytest.fixture(scope="module")
@@ -173,3 +173,30 @@ class TestWhisper:
             expected = reference.segments(reference.torch_model(), clip, max_new_tokens=10, **theirs)
             expected = [tokens for *_, tokens in expected if any(token < EOS for token in tokens)]
             assert [segment.tokens for segment in transcript.segments] == expected
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+@pytest.mark.parametrize("length_penalty", [1.0, 0.0])
+def test_beams_are_scored_by_what_the_processors_left(generator, cut_off, length_penalty):
+    """So are those that the thresholds look at in Hugging Face's and in OpenAI's Whisper; the beams stay the same."""
+    by_hand, heard = NumpyParrot(reference.torch_model()), RNG.normal(size=(2, 80, 100)).astype("float32")
+    prompts = [np.array([START, 5], np.int32)] * 2
+    values = dict(reference.GENERATION, num_beams=3, max_new_tokens=4 if cut_off else 30, length_penalty=length_penalty)
+    values["suppress_tokens"] = [*values["suppress_tokens"], *range(0, EOS, 2)]  # which hold much of the mass
+    named = ("suppress_tokens", "begin_suppress_tokens", "num_beams", "max_new_tokens", "length_penalty")
+    options = GenerationOptions(**{name: values[name] for name in named}, eos_token_id=EOS)
+    of_the_model, processed = (
+        each([], options, prompts=prompts, hidden=each.encode(heard))
+        for each in (generator, generator_of(Parrot(), processed_scores=True))
+    )
+    for name in ("sequences", "lengths"):
+        np.testing.assert_array_equal(processed[name], of_the_model[name])
+    hidden = by_hand.encode(heard)
+    for row, (tokens, length) in enumerate(zip(processed["sequences"], processed["lengths"], strict=True)):
+        total = 0.0
+        for i, token in enumerate(tokens[:length]):
+            logits = by_hand._logits(np.concatenate([prompts[row], tokens[:i]]), hidden[row : row + 1])[0]
+            logits[[*options.suppress_tokens, *(options.begin_suppress_tokens if i == 0 else ())]] = -np.inf
+            total += float(torch.log_softmax(logits, -1)[token])
+        assert processed["scores"][row] == pytest.approx(total / length**length_penalty, rel=1e-4)
+    assert (processed["scores"] - of_the_model["scores"]).max() > 0.001

@@ -84,8 +84,19 @@ def test_features_have_as_many_tokens_as_the_checkpoint_says(folder):
     assert [token for token in made if token < EOS] == [token for token in expected if token < EOS]
     stored = {**reference.GENERATION, "max_new_tokens": 6}
     for asked, most in ({}, 6), (dict(max_new_tokens=9), 9):
-        found = resolve(stored, asked, True, True)
+        found = resolve(stored, asked, True, reference.POSITIONS)
         assert (found.options.max_new_tokens, found.speech.max_new_tokens) == (most, asked.get("max_new_tokens"))
+    for length, most in ((7, 7), (reference.POSITIONS, reference.POSITIONS - 4), (9999, reference.POSITIONS - 4)):
+        found = resolve({**reference.GENERATION, "max_length": length}, {}, True, reference.POSITIONS)
+        assert found.options.max_new_tokens == most
+
+
+def test_only_who_asks_for_draws_gets_them():
+    """Hugging Face's Whisper goes by the call's temperature, whatever the checkpoint says."""
+    stored = {**reference.GENERATION, "do_sample": True, "temperature": 0.7}
+    assert not resolve(stored, {}, True, reference.POSITIONS).options.do_sample
+    drawn = resolve(stored, dict(do_sample=True), True, reference.POSITIONS).options
+    assert drawn.do_sample and drawn.temperature == 0.7
 
 
 @pytest.mark.slow

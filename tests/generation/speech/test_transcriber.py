@@ -331,6 +331,15 @@ class TestPrompts:
         assert TOKENS.no_speech == NO_SPEECH
 
 
+def test_a_part_of_a_frame_makes_no_clip_longer_than_a_window():
+    options, noise = SpeechOptions(language="en", return_timestamps=False), sound(1.1)
+    model = Spy(script=timed(GOOD))
+    transcriber(model).transcribe([noise[: 16000 + 159]], options)
+    assert len(model.windows) == 1
+    with pytest.raises(ValueError, match="Clip 0 is longer than the 1 s"):
+        transcriber(model).transcribe([noise[: 16000 + 160]], options)
+
+
 def test_as_many_tokens_as_fit_are_made_unless_told_otherwise():
     def most(**options):
         model = Spy(script=timed(GOOD))
