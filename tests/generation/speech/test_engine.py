@@ -198,5 +198,5 @@ def test_beams_are_scored_by_what_the_processors_left(generator, cut_off, length
             logits = by_hand._logits(np.concatenate([prompts[row], tokens[:i]]), hidden[row : row + 1])[0]
             logits[[*options.suppress_tokens, *(options.begin_suppress_tokens if i == 0 else ())]] = -np.inf
             total += float(torch.log_softmax(logits, -1)[token])
-        assert processed["scores"][row] == pytest.approx(total / length**length_penalty, rel=1e-4)
+        assert processed["scores"][row] == pytest.approx(total / length**length_penalty, rel=1e-4, abs=1e-5)
     assert (processed["scores"] - of_the_model["scores"]).max() > 0.001
