@@ -27,5 +27,6 @@ cut = _functions.cut
 pad = _functions.pad
 end_of_data = _module.end_of_data
 draws_by_row = _module.draws_by_row
+is_of_trace = _functions.is_of_trace
 with_autograph = _functions.with_autograph
 without_autograph = _functions.without_autograph

@@ -6,9 +6,17 @@ from typing import Any
 
 import keras
 
+from keras_xla.backend.steps import is_of_trace
 from keras_xla.private.call_context import is_in_call
 from keras_xla.private.keras import layers_if_known
-from keras_xla.private.layer_losses import clear_losses, losses_if_known, losses_wanted, set_losses, stored_losses
+from keras_xla.private.layer_losses import (
+    clear_losses,
+    kept_losses,
+    losses_if_known,
+    losses_wanted,
+    put_back_losses,
+    stored_losses,
+)
 
 
 class AddedLosses:
@@ -22,32 +30,38 @@ class AddedLosses:
     def __init__(self, called: keras.Layer | None, known: Sequence[keras.Layer]):
         self._called = None if called is None else weakref.ref(called)
         self._known = list(map(weakref.ref, known if called is None else [called, *known]))
-        self._added: list[weakref.ref] = []  # the layers that added some in the last trace
+        self._all: list[weakref.ref] = []  # the layers that there were in the last trace
+        self._added: list[weakref.ref] = []  # those of them that added some
 
     def collected(self, call: Callable, tensors: Sequence[Any]) -> tuple[Any, list[list[Any]]]:
-        """What `call(tensors)` returns, and what each layer added; a trace leaves no loss of its own on a layer."""
-        before = {id(layer): stored_losses(layer) for layer in self._layers()}
+        """What `call(tensors)` returns, and what each layer added; a trace leaves no loss of its own on a layer.
+
+        What is added in a loop or a branch cannot leave it, and does not count.
+        """
+        before = {id(layer): kept_losses(layer) for layer in self._layers()}
         try:
             with losses_wanted():
                 there = {id(layer): losses_if_known(layer) for layer in self._layers()}
                 outputs = call(tensors)
-                added = [(layer, _new(layer, there.get(id(layer), ()))) for layer in self._layers()]
+                layers = self._layers()
+                new = [_new(layer, there.get(id(layer), ())) for layer in layers]
+                mine = [[x for x in losses if is_of_trace(x, tensors)] for losses in new]
         finally:
             for layer in self._layers():
-                set_losses(layer, before.get(id(layer), ()))
-        added = [(layer, losses) for layer, losses in added if losses]
-        self._added = [weakref.ref(layer) for layer, _ in added]
+                put_back_losses(layer, before.get(id(layer)))
+        added = [(layer, losses) for layer, losses in zip(layers, mine, strict=True) if losses]
+        self._all, self._added = list(map(weakref.ref, layers)), [weakref.ref(layer) for layer, _ in added]
         return outputs, [losses for _, losses in added]
 
     def put(self, made: Sequence[Sequence[Any]]) -> None:
         """Give each layer what it added, in place of what it had, unless it is called inside of another one."""
         layers = [(reference(), losses) for reference, losses in zip(self._added, made, strict=True)]
         alive: list[tuple[Any, Sequence[Any]]] = [(layer, losses) for layer, losses in layers if layer is not None]
-        if not alive:
-            return
-        if not is_in_call():
-            called = None if self._called is None else self._called()
-            for layer in [layer for layer, _ in alive] if called is None else [called]:
+        called = None if self._called is None else self._called()
+        if called is not None and (alive or any(map(_has_some, self._all))) and not is_in_call():
+            clear_losses(called)
+        elif called is None and alive and not is_in_call():
+            for layer, _ in alive:
                 clear_losses(layer)
         for layer, losses in alive:
             layer.add_loss(list(losses))
@@ -55,6 +69,11 @@ class AddedLosses:
     def _layers(self) -> list[keras.Layer]:
         known = [layer for reference in self._known if (layer := reference()) is not None]
         return list({id(each): each for layer in known for each in layers_if_known(layer)}.values())
+
+
+def _has_some(reference: weakref.ref) -> bool:
+    layer = reference()
+    return layer is not None and bool(stored_losses(layer))
 
 
 def _new(layer: keras.Layer, before: Sequence[Any]) -> list[Any]:

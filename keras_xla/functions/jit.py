@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import numbers
 import sys
 import threading
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_xla.backend import compile_log as events
 from keras_xla.backend import is_traced
@@ -104,7 +104,7 @@ def jit(
         return functools.partial(jit, buckets=buckets, pad_value=pad_value, name=name, on_recompile=on_recompile)
     if not callable(fn):
         raise TypeError(f"keras_xla.jit received {type(fn).__name__}; it expects a function, bound method or layer.")
-    if not isinstance(pad_value, numbers.Number):
+    if isinstance(pad_value, str | None) or np.ndim(pad_value):
         raise ValueError(f"keras_xla.jit received pad_value={pad_value!r}; it expects a number.")
     if on_recompile not in _ON_RECOMPILE:
         raise ValueError(f'keras_xla.jit received on_recompile={on_recompile!r}; it expects "log" or "raise".')
@@ -177,9 +177,7 @@ class CompiledFunction:
     def get_config(self) -> dict[str, Any]:
         """What Keras saves of it in a layer or a model: the function, as Keras does, and the options of `jit`."""
         buckets, pad_value, name, on_recompile = self._options
-        named = {
-            argument: {str(axis): each for axis, each in axes.items()} for argument, axes in (buckets or {}).items()
-        }
+        named = {argument: dict(map(_as_json, axes.items())) for argument, axes in (buckets or {}).items()}
         config = dict(buckets=named or None, pad_value=pad_value, name=name, on_recompile=on_recompile)
         return {"fn": keras.saving.serialize_keras_object(self._fn), **config}
 
@@ -263,13 +261,15 @@ class CompiledFunction:
         some = key, tuple(entry[:2] for entry in padded)
         if some not in self._follows:
             with self._lock:
-                call, losses = self._caller(key, arguments), AddedLosses(*self._layers_of(key))
-                self._follows[some] = self._follow(call, losses, tensors, owners, padded, outputs)
+                call = self._caller(key, arguments)
+                self._follows[some] = self._follow(key, call, tensors, owners, padded, outputs)
         return self._follows[some]
 
     def _follow(
-        self, call: Callable, losses: AddedLosses, tensors: list, owners: list[str], padded: list[Padded], outputs: Any
+        self, key: CallKey, call: Callable, tensors: list, owners: list[str], padded: list[Padded], outputs: Any
     ) -> Followed:
+        losses = AddedLosses(*self._layers_of(key))
+
         def outputs_alone(tensors):
             return losses.collected(call, tensors)[0]
 
@@ -337,7 +337,7 @@ class CompiledFunction:
             call, losses = self._caller(key, arguments), AddedLosses(*self._layers_of(key))
             executable = executable_of(self._name, call, tensors, self._refuse, losses)
             outputs = executable(tensors)
-            follows = self._follow(call, losses, tensors, owners, padded, outputs) if padded else []
+            follows = self._follow(key, call, tensors, owners, padded, outputs) if padded else []
             events.record(self._name, "function", describe(key.leaves), cause, time.perf_counter() - start)
             key = self._as_built(key)  # by now layers are built
             self._held[key.layer] = self._layer.weights if key.layer else []
@@ -387,3 +387,8 @@ class CompiledFunction:
 def _trainable(layer: keras.layers.Layer) -> tuple[bool, ...]:
     """Whether the layer, and each one inside of it, may be trained."""
     return tuple(each.trainable for each in layers_if_known(layer))
+
+
+def _as_json(entry: tuple[int, Sequence[int] | str]) -> tuple[str, list[int] | str]:
+    axis, sizes = entry
+    return str(axis), sizes if isinstance(sizes, str) else list(sizes)

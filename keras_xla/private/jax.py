@@ -48,6 +48,13 @@ DESERIALIZE = Name(
     "JAX 0.7 to 0.10.2",
     ("serialized", "in_tree", "out_tree", "backend", "execution_devices"),
 )
+TRACE = Name(
+    "jax.core.Tracer",
+    "_trace",
+    "the trace that an array is of while JAX traces: that of a loop or a branch, or of the function around it",
+    "a function of keras_xla.jit cannot call a layer that adds a loss in a loop or a branch",
+    "JAX 0.7 to 0.10.2",
+)
 _THREAD = threading.local()  # jax compiles in the thread that calls
 _CACHES: dict[str, Any] = {}  # that JAX uses, by the folders that it opens
 
@@ -62,6 +69,12 @@ def listening(listener: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         _THREAD.listener = before
+
+
+@otherwise(None)
+def trace_of(x: Any) -> Any:
+    """The trace that an array is of; None for one that has values."""
+    return TRACE.of(x) if isinstance(x, jax.core.Tracer) else None
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from keras_xla.private.names import KERAS_SEEN, Gone, Name, otherwise
 
 _OFF = "`layer.losses` is not what a call of a function of keras_xla.jit has added"
 ADDED = Name("keras.Layer", "_losses", "the losses that the last call of a layer has added", _OFF, KERAS_SEEN)
+IDS = Name("keras.Layer", "_loss_ids", "which losses of a scope are a layer's", _OFF, KERAS_SEEN)
 OWN = Name(
     "keras.Layer", "_get_own_losses", "these without those of layers inside, also while JAX traces", _OFF, KERAS_SEEN
 )
@@ -49,15 +50,24 @@ def losses_if_known(layer: keras.Layer) -> list[Any]:
 
 
 @otherwise(())
-def stored_losses(layer: keras.Layer) -> list[Any]:
+def stored_losses(layer: keras.Layer) -> Sequence[Any]:
     """What stands on a layer itself, while a scope may have what it adds now."""
-    return list(ADDED.of(layer))
+    return ADDED.of(layer)
 
 
 @otherwise(None)
-def set_losses(layer: keras.Layer, losses: Sequence[Any]) -> None:
-    """Put losses in place of those that a layer itself has."""
+def kept_losses(layer: keras.Layer) -> Any:
+    """What `put_back_losses` takes."""
+    return list(ADDED.of(layer)), set(IDS.of(layer))
+
+
+@otherwise(None)
+def put_back_losses(layer: keras.Layer, kept: Any) -> None:
+    """Give a layer the losses that it had when `kept_losses` was called; none with None."""
+    losses, ids = ([], set()) if kept is None else kept
     ADDED.of(layer)[:] = losses
+    IDS.of(layer).clear()
+    IDS.of(layer).update(ids)
 
 
 @otherwise(None)

@@ -32,6 +32,7 @@ class Data(Shown):
         weighted: Whether every row has a weight.
         spoiled: What is wrong with it: `"label"`, `"id"`, `"value"` or `"width"`, or it is to `"raise"`; see `spoil`.
         seed: Other rows.
+        length: Of the rows, where the kind of model takes any; 0 for the longest.
     """
 
     rows: int = 20
@@ -40,6 +41,7 @@ class Data(Shown):
     weighted: bool = False
     spoiled: str = ""
     seed: int = 0
+    length: int = 0
 
     @property
     def arrays(self) -> bool:
@@ -62,6 +64,8 @@ class Given:
     def __init__(self, data: Data, kind: Kind):
         rng = np.random.default_rng((SEED, data.seed))
         x, y = kind.rows(rng, data.rows)
+        if data.length:
+            x, y = x[:, : data.length], y if y.ndim == 1 else y[:, : data.length]
         weights = rng.uniform(0.5, 1.5, data.rows).astype("float32") if data.weighted else None
         self.data, self.kind = data, kind
         self.x, self.y = spoil(x, y, data.spoiled)

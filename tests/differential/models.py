@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-FEATURES, CLASSES, IDS, LENGTH = 5, 3, 11, 3
+FEATURES, CLASSES, IDS, LENGTH, LONGEST = 5, 3, 11, 3, 9
 CROSSENTROPY = "sparse_categorical_crossentropy"
 
 
@@ -26,6 +26,7 @@ class Kind:
         whole: Whether XLA can compile all of it.
         forms: Of data that it takes, if not all; see `data.Data`.
         splits: Whether a part of it runs plainly where XLA compiles the rest.
+        longest: Of the rows that it takes, where it takes rows of all lengths; 0 where they have one.
     """
 
     build: Callable[[], keras.Model]
@@ -38,6 +39,7 @@ class Kind:
     whole: bool = True
     splits: bool = False
     forms: tuple[str, ...] = ()
+    longest: int = 0
 
 
 def _numbers(rng, rows):
@@ -59,6 +61,14 @@ def _measured(rng, rows):
 
 def _ids(rng, rows):
     return rng.integers(1, IDS, (rows, LENGTH)).astype("int32"), _labels(rng, rows)
+
+
+def _texts(rng, rows):
+    return rng.integers(1, IDS, (rows, LONGEST)).astype("int32"), _labels(rng, rows)
+
+
+def _tagged(rng, rows):
+    return _texts(rng, rows)[0], rng.integers(0, CLASSES, (rows, LONGEST)).astype("int32")
 
 
 def _dict(rng, rows):
@@ -113,6 +123,14 @@ def embedding():
     return _head(
         layers.Embedding(IDS, 4, mask_zero=True), layers.GlobalAveragePooling1D(), shape=(LENGTH,), dtype="int32"
     )
+
+
+def texts():
+    return _head(layers.Embedding(IDS, 4), layers.GlobalAveragePooling1D(), shape=(None,), dtype="int32")
+
+
+def tagger():
+    return _head(layers.Embedding(IDS, 4), layers.Dense(4, "tanh"), shape=(None,), dtype="int32")
 
 
 def convnet():
@@ -318,4 +336,6 @@ KINDS: dict[str, Kind] = {
     "counting": Kind(counting, _classified),
     "ragged": Kind(ragged, _ragged, bad=("label",), whole=False, forms=("dataset", "shuffled", "unknown", "repeated")),
     "checked": Kind(checked, _classified, bad=("label", "value")),
+    "texts": Kind(texts, _texts, bad=("label", "id"), longest=LONGEST),
+    "tagger": Kind(tagger, _tagged, classes=False, bad=("id",), longest=LONGEST),
 }

@@ -62,7 +62,9 @@ def drawn(rng: random.Random, way: str | None = None) -> Scenario:
     any_way = rng.choice(("plain",) * 5 + ("xla",) * 3 + ("tried", "partial", "true", "any"))
     way = way or any_way
     kinds = [
-        name for name, kind in KINDS.items() if (kind.splits or way != "partial") and (kind.whole or way != "true")
+        name
+        for name, kind in KINDS.items()
+        if (kind.splits or way != "partial") and (kind.whole or way != "true") and not kind.longest
     ]
     name = rng.choice([each for each in kinds for _ in range(1 if each in SLOW else 4)])
     kind = KINDS[name]
@@ -76,6 +78,9 @@ def drawn(rng: random.Random, way: str | None = None) -> Scenario:
     seed = rng.randrange(100)
     if not kind.forms and rng.randrange(6) == 0:  # at the end, so that all else is what it was before this was drawn
         rest += draw.failing()
+    if rng.randrange(10) == 0 and way != "partial":  # another one altogether, so that all others stay what they were
+        name = rng.choice([name for name, kind in KINDS.items() if kind.longest])
+        rest = _Draw(rng, KINDS[name]).lengths()
     return Scenario(name, (first, *rest), dtype, way, entry, seed)
 
 
@@ -158,6 +163,15 @@ class _Draw:
         if compiling.optimizer == "adamw":
             compiling = dataclasses.replace(compiling, optimizer="adam")
         return compiling, do.Fit(data=data, shuffle=False, callbacks=rng.choice(((), (Look(),))))
+
+    def lengths(self) -> list:
+        """Calls with rows of one length after the other."""
+        rng, made = self._rng, []
+        forms = ("arrays",) if self._one_in(2) else KNOWN
+        for _ in range(rng.choice((4, 6, 8))):
+            data = dataclasses.replace(self.data(forms), length=rng.randrange(2, self._kind.longest))
+            made.append(rng.choice((do.Fit(data=data), do.Evaluate(data=data), do.Predict(data=data))))
+        return made
 
     def callbacks(self, call: str) -> tuple:
         rng, made = self._rng, []

@@ -26,7 +26,7 @@ from keras_xla.engine.runs.speculation import (
     RunTimes,
 )
 from keras_xla.engine.search.prompt_lookup import LONGEST, look_up
-from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK, UNKNOWN, sizes_of
+from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, MOST_CHECKS, SLACK, UNKNOWN, sizes_of
 from tests import examples
 from tests.engine.fake import ALPHABET, EOS, Follow, Recall, decode, encode
 from tests.engine.prices import check_always, set_to
@@ -411,8 +411,8 @@ def test_an_assistant_begins_with_all_that_it_had_left_and_what_it_has_shown():
     times.took(4.0, 4, 0)
     times.took(2.0, 0, 1)
     assert times.least == pytest.approx(GAIN_OVER_PRICE_OF_READER * times.price)
-    times.left(np.array([7.0, 15.0]), 12.0)
-    assert times.free == (7.0, 15.0) and times.gain == 12.0
+    times.left(np.array([3.0, 99.0]), 12.0)
+    assert times.free == (3.0, MOST_CHECKS[1]) and times.gain == 12.0
     times.left(np.array([-1.0, 0.0]), 0.5)  # of what was bad, another text gets its chance
     assert times.free == LEAST_FREE and times.gain == UNKNOWN
 

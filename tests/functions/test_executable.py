@@ -1,5 +1,7 @@
 """What a call of a compiled function leaves behind, beside its outputs: losses on layers, and the state of draws."""
 
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -78,10 +80,53 @@ def test_a_layer_that_is_called_twice_in_another_one_adds_twice():
 
 
 def test_buckets_leave_no_losses_of_other_sizes():
-    layer = Adds()
-    fast = jit(layer, buckets={"x": {0: (8,)}})
-    fast(ONES)
-    assert losses_of(layer) == [12.0]
+    class Large(Adds):
+        def call(self, x):
+            return super().call(x) if x.shape[0] >= 8 else x * 2
+
+    for layer in (Adds(), Large()):
+        fast = jit(layer, buckets={"x": {0: (8,)}})
+        for _ in range(2):
+            fast(ONES)
+            assert losses_of(layer) == [12.0]
+
+
+def test_a_call_that_adds_none_leaves_none_of_an_earlier_call():
+    class InTraining(keras.layers.Layer):
+        def call(self, x, training=False):
+            if training:
+                self.add_loss(keras.ops.sum(x))
+            return x * 2
+
+    layer = InTraining()
+    fast = jit(layer)
+    for training in (True, False, True, False):
+        fast(ONES, training=training)
+        assert losses_of(layer) == [12.0] * training
+
+
+def test_what_is_added_in_a_loop_or_a_branch_stays_there():
+    inner = Adds()
+
+    class Branch(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = inner
+
+        def call(self, x):
+            return keras.ops.cond(keras.ops.sum(x) > 0, lambda: self.inner(x), lambda: x)
+
+    class Cell(keras.layers.SimpleRNNCell):
+        def call(self, x, states, training=False):
+            self.add_loss(keras.ops.sum(x))
+            return super().call(x, states, training=training)
+
+    fast = jit(Branch())
+    for _ in range(2):
+        np.testing.assert_array_equal(fast(ONES), 2 * ONES)
+    recurrent, series = keras.layers.RNN(Cell(4)), np.ones((2, 5, 3), "float32")
+    expected = np.asarray(recurrent(series))
+    np.testing.assert_allclose(jit(recurrent)(series), expected, rtol=1e-5)
 
 
 @pytest.mark.skipif(not TENSORFLOW, reason="of TensorFlow's tape")
@@ -113,3 +158,18 @@ def test_draws_without_a_seed_begin_anew_with_set_random_seed():
     keras.utils.set_random_seed(1)  # both draw from one generator, whose state goes on from one to the other
     np.testing.assert_array_equal(fast(ONES), first[0])
     np.testing.assert_array_equal(ONES + keras.random.normal((3,)), plain[1])
+
+
+@pytest.mark.skipif(not TENSORFLOW, reason="on JAX, Keras refuses draws without a seed where something is compiled")
+def test_draws_in_another_thread_are_those_of_its_own_generator():
+    keras.utils.set_random_seed(1)
+    fast, other = jit(lambda x: x + keras.random.normal((3,))), []
+    first = [np.asarray(fast(ONES)) for _ in range(3)]
+    keras.utils.set_random_seed(1)
+    again = [np.asarray(fast(ONES))]
+    thread = threading.Thread(target=lambda: other.extend(np.asarray(fast(ONES)) for _ in range(2)))
+    thread.start()
+    thread.join()
+    again += [np.asarray(fast(ONES)) for _ in range(2)]
+    np.testing.assert_array_equal(again, first)
+    assert not np.array_equal(*other) and not any(np.array_equal(other[0], each) for each in first)

@@ -11,6 +11,7 @@ from keras_xla.engine.keys import PrefillKey
 from keras_xla.engine.runs.generation import Pace
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
+from tests.tokenizers import tiny
 
 TOKENS = np.arange(100, dtype="int32") % 90 + 5
 PROMPT = TOKENS[None]  # four chunks of 32 tokens
@@ -67,6 +68,17 @@ def test_no_chunk_of_the_prompt_runs_afterwards(layer, chunks, asked):
     out = layer.generate(PROMPT, cancel=SetWhenAsked(asked))
     assert len(chunks) == max(asked - 2, 0)  # looked at once before all
     assert out["lengths"].tolist() == [0] and out["sequences"].shape == (1, 4)
+
+
+@pytest.mark.parametrize("asked", [1, 2, 6])
+def test_a_stream_has_the_prompts_that_it_was_to_return(layer, asked):
+    call = dict(return_prompt=True)
+    texts = XLAGenerationLayer(layer.model, tiny(), max_new_tokens=4, batch_buckets=(1,))
+    expected = texts.generate(["abc", "de"], cancel=SetWhenAsked(asked), **call)
+    made = ["", ""]
+    for row, piece in texts.stream(["abc", "de"], cancel=SetWhenAsked(asked), **call):
+        made[row] += piece
+    assert made == expected and made[1] == "de"
 
 
 @pytest.mark.parametrize("asked", [1, 3])

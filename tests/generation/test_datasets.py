@@ -45,8 +45,9 @@ def test_texts_come_in_the_order_of_the_dataset(dataset):
         slices(ragged).batch(2),
         slices((ragged, [0, 1, 0])).ragged_batch(2),
         slices({"input_ids": ragged.to_tensor(), "attention_mask": [[1, 1, 1], [1, 0, 0], [1, 1, 0]]}).batch(2),
+        slices({"input_ids": ragged, "attention_mask": tf.ones_like(ragged)}).ragged_batch(2),
     ],
-    ids=["vectors", "ragged", "ragged batches", "pairs", "ids and masks"],
+    ids=["vectors", "ragged", "ragged batches", "pairs", "ids and masks", "ragged ids and masks"],
 )
 def test_ids_lose_their_padding_only_by_a_mask(dataset):
     assert [row.tolist() for row in prompts.rows(listed(dataset))] == ROWS

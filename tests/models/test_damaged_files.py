@@ -173,7 +173,7 @@ def test_generation_configs(folder, count):
         with warnings.catch_warnings(action="ignore"):  # options with a letter of their names changed are not known
             stored = known_options(stored_options(checkpoint, model_config(checkpoint)), checkpoint.path, False)
         try:
-            resolve(stored, {}, False, False)
+            resolve(stored, {}, False, None)
         except (ValueError, TypeError) as error:
             assert str(error).startswith("Received ") and len(str(error)) < 20_000, error
         assert time.perf_counter() - start < 10

@@ -172,6 +172,29 @@ def test_fit_changes_the_layer_too_and_only_what_has_changed_is_copied(jit_compi
     assert layer.trace_count == 2  # prompts and tokens
 
 
+def test_predict_has_the_weights_of_now_in_each_batch_and_leaves_them_to_later_calls():
+    """On JAX, Keras takes back what is assigned while it predicts."""
+    task, rows = make(CAUSAL, "llama"), np.array([[5, 6], [7, 8], [9, 10]])
+    layer = XLAGenerationLayer(open_task(task), max_new_tokens=8, eos_token_id=None)
+    pipe = keras.Sequential([keras.Input((2,), dtype="int32"), layer])
+    before = layer.generate(rows)["sequences"].tolist()
+    shaken(task, 1)
+    predicted = pipe.predict(rows, batch_size=2, verbose=0)["sequences"].tolist()
+    again = XLAGenerationLayer(open_task(task), max_new_tokens=8, eos_token_id=None)
+    assert predicted == again.generate(rows)["sequences"].tolist() != before
+    assert layer.generate(rows)["sequences"].tolist() == predicted
+
+
+def test_a_layer_of_mixed_precision_copies_what_the_task_has_as_it_stands():
+    task = make(CAUSAL, "llama")
+    model = open_task(task)
+    layer = XLAGenerationLayer(model, max_new_tokens=4, dtype="mixed_bfloat16")
+    expected = layer.generate(PROMPTS[1:2])["scores"]
+    np.testing.assert_array_equal(layer(np.array(PROMPTS[1:2]))["scores"], expected)
+    with keras.src.backend.common.variables.AutocastScope("bfloat16"):  # as around a layer's call
+        assert model.follower.refresh() == 0
+
+
 @pytest.mark.parametrize("name", UNDESCRIBED)
 @pytest.mark.slow
 def test_other_classes_run_through_their_own_cached_call(name):

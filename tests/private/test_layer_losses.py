@@ -6,7 +6,14 @@ import keras
 import numpy as np
 
 from keras_xla.private import layer_losses
-from keras_xla.private.layer_losses import clear_losses, losses_if_known, losses_wanted, set_losses, stored_losses
+from keras_xla.private.layer_losses import (
+    clear_losses,
+    kept_losses,
+    losses_if_known,
+    losses_wanted,
+    put_back_losses,
+    stored_losses,
+)
 from tests.private.helpers import names_of
 
 
@@ -23,9 +30,12 @@ def test_they_are_those_of_a_layer_itself():
     model(np.ones((1, 3), "float32"))
     (loss,) = losses_if_known(layer)
     assert float(loss) == 3.0 and losses_if_known(model) == []
-    set_losses(layer, [loss, loss])
-    assert len(model.losses) == 2
+    kept = kept_losses(layer)
     clear_losses(model)
+    assert model.losses == []
+    put_back_losses(layer, kept)
+    assert [each is loss for each in model.losses] == [True]
+    put_back_losses(layer, None)
     assert model.losses == []
 
 
@@ -38,4 +48,4 @@ def test_a_scope_that_wants_none_gets_none():
             layer(np.ones((1, 3), "float32"))
             assert [float(loss) for loss in losses_if_known(layer)] == [3.0]
         assert scope.losses == [] and not scope.collect_losses
-    assert stored_losses(layer) == []
+    assert not stored_losses(layer)

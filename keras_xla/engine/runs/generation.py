@@ -272,7 +272,8 @@ def _best_beams(state: Any, new: slice, step: int, options: GenerationOptions, c
 
     made, chosen = taken(lengths, np.full_like(lengths, step)), taken(scores, ended)
     if len(left_finished):  # then the scores are of another distribution, those of the same beams
-        means = taken(left_finished, left_running) / np.maximum(made, 1) ** np.float32(options.length_penalty)
+        power = np.maximum(made, 1).astype(np.float32) ** np.float32(options.length_penalty)
+        means = taken(left_finished, left_running) / power
         chosen = np.where(np.take_along_axis(rank, best, axis=1) > -np.inf, means, chosen)
     return Found(
         taken(tokens, running)[..., new],

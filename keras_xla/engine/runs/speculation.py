@@ -12,7 +12,7 @@ from keras_xla import backend
 from keras_xla.engine.keys import SpeculateKey
 from keras_xla.engine.runs.generation import Generation
 from keras_xla.engine.search.assistant import Assistant
-from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, SLACK, UNKNOWN
+from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, MOST_CHECKS, SLACK, UNKNOWN
 
 PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made anyway, while nobody has measured it
 LEAST_PRICE = 0.05  # that can be told from noise
@@ -165,7 +165,8 @@ class RunTimes:
         with self._lock:
             if self._left is None or self._checks[0].steps is None:
                 return FREE_CHECKS
-            return tuple(np.clip(self._left, LEAST_FREE, None if self._reads else FREE_CHECKS).tolist())
+            most = np.array(MOST_CHECKS) * self.price[-1] / self.price[0] if self._reads else FREE_CHECKS
+            return tuple(np.clip(self._left, LEAST_FREE, most).tolist())
 
     @property
     def gain(self) -> float:

@@ -227,13 +227,15 @@ class Completion:
 
     def _steps(self) -> Iterator[tuple[int, np.ndarray, bool]]:
         """Row, its new ids so far, and whether there will be no others; the last is said once of each row."""
-        deadline, stops, guides = self._deadline(), self._stops(), self._guides()
+        deadline, stops, guides, none = self._deadline(), self._stops(), self._guides(), np.zeros((0,), np.int32)
         for part in self.generator.parts(self.rows, self.options, self.unwanted):
             led, numbers, told = part.of_rows(guides), part.rows.tolist(), set()
             try:
                 run = self._start(part, led, deadline)
             except DeadlineReached:
-                return
+                yield from ((row, none, True) for row in numbers)
+                self._warn_of_cut_off(led, [none] * len(numbers), numbers)
+                continue
             try:
                 for _ in run.advance(deadline, part.of_rows(stops), led, seconds=PIECE_SECONDS):
                     for row, (ids, over) in zip(numbers, run.rows(), strict=True):

@@ -92,8 +92,7 @@ def one_by_one(inputs: Any) -> list:
         return [dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)]
     if isinstance(inputs, (str, bytes, Mapping)):
         return [[inputs]]
-    if hasattr(inputs, "to_list") and not hasattr(inputs, "__array__"):  # a ragged tensor
-        inputs = inputs.to_list()
+    inputs = _listed(inputs)
     if isinstance(inputs, (list, tuple)):
         chat = bool(inputs) and isinstance(inputs[0], Mapping)
         ids = bool(inputs) and all(isinstance(each, Integral) for each in inputs)  # of one prompt, which is refused
@@ -143,8 +142,7 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
                 "where there is padding."
             )
         inputs, mask = inputs["input_ids"], inputs.get("attention_mask")
-    if hasattr(inputs, "to_list") and not hasattr(inputs, "__array__"):  # a ragged tensor
-        inputs = inputs.to_list()
+    inputs, mask = _listed(inputs), _listed(mask)
     if isinstance(inputs, (list, tuple)):
         return _ragged(list(inputs), mask, pad)
     ids = _array(inputs)
@@ -203,6 +201,11 @@ def _check_message(i: int, message: Message) -> None:
             f"Chat {i} has a message with role={message['role']!r} and content={content!r}; expected strings, "
             "or as the content a list of parts."
         )
+
+
+def _listed(x: Any) -> Any:
+    """Lists in place of a ragged tensor."""
+    return x.to_list() if hasattr(x, "to_list") and not hasattr(x, "__array__") else x
 
 
 def _between_padding(ids: np.ndarray, pad: int) -> np.ndarray:

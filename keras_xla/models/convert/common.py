@@ -123,7 +123,7 @@ def rotary(config, head_dim: int) -> RotaryPositions:
     if kind == "yarn":  # a config may name the positions of the training alone, and how many times as many there are
         most = max(most, int(rope["original_max_position_embeddings"] * rope["factor"]))
     elif kind == "linear":  # the config has the positions of the training, which were moved closer together
-        most = min(int(most * rope["factor"]), np.iinfo(np.int32).max)
+        most = max(most, int(min(most * rope["factor"], np.iinfo(np.int32).max)))
     return RotaryPositions(most, frequencies, factor)
 
 

@@ -11,6 +11,7 @@ from keras_xla import backend
 from keras_xla.models.convert.common import Filled, fill
 from keras_xla.models.layers.matrices import FloatMatrix, Matrix
 from keras_xla.models.sources.checkpoint import Checkpoint
+from keras_xla.private.keras import as_stored, in_stateless_scope
 
 
 class LiveCheckpoint(Checkpoint, Protocol):
@@ -48,13 +49,14 @@ class Follower:
     def refresh(self) -> int:
         """Copy what has changed; returns how many of our variables that was."""
         changed = 0
-        with self._lock:
+        with self._lock, as_stored():  # a layer around the call may have variables read in another dtype
+            lasts = not in_stateless_scope()  # of what is assigned in a batch of a `predict` on JAX, nothing stays
             for i, step in enumerate(self._copied):
                 # Taken before the copy: a change in between is then seen at the next call.
                 views = self._views(step)
                 if any(map(_moved, self._seen[i], views)):
                     fill(step, self._checkpoint)
-                    self._seen[i] = views
+                    self._seen[i] = views if lasts else self._seen[i]
                     changed += 1
         return changed
 

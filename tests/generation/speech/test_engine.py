@@ -191,6 +191,7 @@ def test_beams_are_scored_by_what_the_processors_left(generator, cut_off, length
     )
     for name in ("sequences", "lengths"):
         np.testing.assert_array_equal(processed[name], of_the_model[name])
+    assert processed["scores"].dtype == of_the_model["scores"].dtype == np.float32
     hidden = by_hand.encode(heard)
     for row, (tokens, length) in enumerate(zip(processed["sequences"], processed["lengths"], strict=True)):
         total = 0.0

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.new_shapes import BlockingOp
+from keras_xla.private.jax import trace_of
 from keras_xla.private.keras import as_stored
 
 _ASSIGNS = threading.RLock()  # between reading variables and assigning what was made of them
@@ -95,6 +96,11 @@ def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) ->
 def _strong(x: jax.Array) -> jax.Array:
     """Without jax's weak type, which a variable made of a Python number has until it is assigned."""
     return to_tensor(x) if x.weak_type else x
+
+
+def is_of_trace(x: Any, tensors: Sequence[jax.Array]) -> bool:
+    """Whether an array can leave the trace that has these `tensors`: it is not of a loop or a branch."""
+    return trace_of(x) is None or any(trace_of(x) is trace_of(tensor) for tensor in tensors)
 
 
 def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:

@@ -1,6 +1,7 @@
 """Functions compiled by XLA on TensorFlow, one executable each, and what in a forward pass cannot be compiled."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ to_tensor = tf.convert_to_tensor
 without_autograph = tf.autograph.experimental.do_not_convert  # decorates what AutoGraph calls as it is
 _blockers = otherwise([])(blocking_ops)  # then XLA itself says what it cannot compile
 _recorded = otherwise(True)(may_be_recorded)
+_SEEDS = threading.RLock()
 
 
 def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Callable) -> Callable:
@@ -55,13 +57,18 @@ def _from_global_seeds(trace: Any, run: Callable) -> Callable:
 
     def seeded(tensors):
         now = global_generator(make=True)
-        if now is None or now is traced or not tf.executing_eagerly():
+        if now is None or not tf.executing_eagerly():
             return run(tensors)
-        traced.state.assign(now.state)
-        try:
-            return run(tensors)
-        finally:
-            now.state.assign(traced.state)
+        with _SEEDS:  # each thread has a generator of its own, and the trace one for all of them
+            if now is traced:
+                return run(tensors)
+            before = tf.identity(traced.state.value)
+            traced.state.assign(now.state)
+            try:
+                return run(tensors)
+            finally:
+                now.state.assign(traced.state)
+                traced.state.assign(before)
 
     return seeded
 
@@ -74,6 +81,11 @@ def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) ->
     trace = tf.function(call, autograph=False).get_concrete_function([tf.TensorSpec(*spec) for spec in specs])
     outputs = tf.nest.flatten(trace.structured_outputs)
     return [() if x is None else None if x.shape.rank is None else tuple(x.shape) for x in outputs]
+
+
+def is_of_trace(x: Any, tensors: Sequence[tf.Tensor]) -> bool:
+    """Whether a tensor can leave the trace that has these `tensors`: it is not of a loop or a branch, nor another's."""
+    return getattr(x, "graph", None) is tf.compat.v1.get_default_graph()
 
 
 def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:
