@@ -62,6 +62,7 @@ class Attachment:
         self.journal = Journal()
         self._sessions = Sessions()
         self._policies: dict[str, tuple] = {}
+        self._eager: dict[str, Callable | None] = {}  # Keras' own functions, made while tf.function was off
         self._arrays: dict[int, ArrayRows] = {}  # of the calls that go on, by the number that row numbers carry
         self._predicting, self._early = StopFlag(), EarlyFunctions(model)
         self._said = False
@@ -277,7 +278,8 @@ class Attachment:
     def _make(self, kind: str, force: bool) -> Callable:
         model, attribute = self._model, f"{kind}_function"
         function = getattr(model, attribute)
-        traced = isinstance(function, (StepFunction, PredictFunction)) and runs_eagerly()  # since tf.function is off
+        ours = isinstance(function, (StepFunction, PredictFunction))
+        traced = ours if runs_eagerly() else function is self._eager.get(kind)  # tf.function is off since then, or on
         method, made = f"make_{kind}_function", None
         own = not self.methods.is_keras_own(method)
         if function is not None and not (force or traced):
@@ -303,6 +305,7 @@ class Attachment:
         if self._is_plain():
             function = keras_make()
             setattr(model, attribute, function)
+            self._eager[kind] = function if runs_eagerly() else None
             return function
         ledger = Ledger(f"{model.name}.{kind}_step", kind, self.journal)
         policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, lambda: self._sessions.pace(kind))

@@ -217,7 +217,7 @@ def _acting_in_training(operation: Any) -> list[keras.Layer]:
         for layer in layers
         if "training" in inspect.signature(layer.call).parameters
         and not isinstance(layer, keras.Model)
-        and (hasattr(layer, "generator") or not is_of_keras(type(layer)))
+        and (hasattr(layer, "generator") or hasattr(layer, "seed_generator") or not is_of_keras(type(layer)))
     ]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.signature import symbolic
 from keras_xla.backend.steps import draws_by_row
-from keras_xla.private.keras import flat_layers, is_of_keras
+from keras_xla.private.keras import flat_layers, is_of_keras, mask_if_known
 from keras_xla.private.keras_compile import (
     compiled_losses,
     compiled_metrics,
@@ -84,8 +84,9 @@ def _rows_alone(model: keras.Model, kind: str) -> bool:
     own &= not {*kept[1:]} & vars(model).keys()  # nor on the instance
     if not own or not rowwise_in_inference(model) or not _scale(model):
         return False
-    # A loss of outputs with one axis takes the rows for classes.
-    return all(map(_alone, flat_layers(model))) and all(len(x.shape) > 1 for x in model.outputs)
+    # A loss of outputs with one axis takes the rows for classes; one of outputs with a mask counts what is not masked.
+    outputs = all(len(x.shape) > 1 and mask_if_known(x) is None for x in model.outputs)
+    return outputs and all(map(_alone, flat_layers(model)))
 
 
 def _alone(layer: keras.layers.Layer) -> bool:
@@ -109,7 +110,7 @@ def _scale(model: keras.Model) -> str:
         known = name in _LOSSES and getattr(keras.losses, name, None) is fn
         if isinstance(loss, keras.losses.Loss):  # whose function is not all of it, where a user has made it
             known &= is_keras_own(loss, keras.losses) and "call" not in vars(loss)
-        how = loss_options(loss)
+        how = loss_options(loss) if known else {}
         # A mean over what is not ignored is one over the added rows, too.
         known &= how.get("axis", -1) == -1 and how.get("ignore_class") is None
         kinds.add("mean" if known and reduction in _MEANS else "sum" if known and reduction in _SUMS else "")
@@ -331,6 +332,7 @@ def _weighed(model: keras.Model, filled: FilledBatch):
     metrics = getattr(compiled_metrics(model), "metrics", [])
     changed = [(tracker, of_rows(tracker)) for tracker in trackers] + [(each, weighted(each)) for each in metrics]
     model.compute_loss = compute_loss
+    changed = list({id(each): (each, update) for each, update in changed}.values())  # one may be there twice
     for each, update in changed:
         each.update_state = update
     try:

@@ -155,6 +155,13 @@ def test_random_layers_act_where_they_are_told_to():
     assert explain(rest)
 
 
+@pytest.mark.parametrize("layer", [layers.GaussianNoise(1.0), layers.Dropout(0.5)], ids=lambda layer: layer.name)
+def test_noise_acts_in_training_only(layer):
+    preprocess, _ = move_to_pipeline(pictures(layer))
+    with pytest.raises(ValueError, match=r"act in training only: .*Map preprocess\.for_training"):
+        tf.data.Dataset.from_tensors((IMAGES, np.ones((16, 1)))).map(preprocess)
+
+
 @tensorflow_only
 def test_augmentation_is_that_of_the_model_with_the_same_seeds():
     data = tf.data.Dataset.from_tensor_slices((IMAGES, np.ones((16, 1), "float32"))).batch(4)

@@ -13,6 +13,7 @@ from keras_xla.training.decide import policy
 from keras_xla.training.reports.model_report import model_report
 from keras_xla.training.steps import array_rows as module
 from keras_xla.training.steps.array_rows import ArrayRows, array_rows, takes, with_validation_cut_off
+from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
 from tests.training.helpers import LOSS, X, Y, classifier
 
 # On JAX, where nothing of ours stands between arrays and Keras, some of each.
@@ -586,6 +587,9 @@ def test_functions_that_run_eagerly_from_now_on():
         assert model.eager == ["predict", True]
     finally:
         tf.config.run_functions_eagerly(False)
+    model.fit(X, Y, verbose=0)
+    model.predict(X, verbose=0)
+    assert isinstance(model.train_function, StepFunction) and isinstance(model.predict_function, PredictFunction)
 
 
 class StopsEpoch(keras.callbacks.Callback):
@@ -598,3 +602,32 @@ def test_who_stops_as_an_epoch_begins_gets_its_first_batch_only(models):
     for model in models:
         model.fit(X, Y, batch_size=8, epochs=4, shuffle=False, callbacks=[StopsEpoch()], verbose=0)
         assert int(model.optimizer.iterations) == 2 * 9 + 1
+
+
+@on_tensorflow
+def test_ragged_rows_beside_dense_ones_of_other_sizes():
+    import tensorflow as tf
+
+    class Matches(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.score = keras.layers.Embedding(50, 4), keras.layers.Dense(1)
+
+        def call(self, x):
+            text, question = self.embed(x["text"].to_tensor(shape=[None, 4])), self.embed(x["question"])
+            return self.score(tf.reduce_mean(text, 1) + tf.reduce_mean(question, 1))
+
+    def batches():
+        for length in (5, 7, 5, 9):
+            text = tf.ragged.constant([[1, 2], [3], [4, 5, 6], [length]], dtype=tf.int64)
+            yield {"text": text, "question": np.full((4, length), length, "int32")}
+
+    spec = {"text": tf.RaggedTensorSpec((None, None), tf.int64), "question": tf.TensorSpec((None, None), tf.int32)}
+    outcomes = []
+    for compile_ in (keras.Model.compile, compile):
+        keras.utils.set_random_seed(0)
+        model = Matches()
+        compile_(model, "sgd", "mse")
+        losses = [model.train_on_batch(batch, np.ones((4, 1))) for batch in batches()]
+        outcomes.append([losses, model.predict(tf.data.Dataset.from_generator(batches, output_signature=spec))])
+    same(*outcomes)

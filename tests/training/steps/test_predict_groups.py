@@ -20,6 +20,7 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.runner.executable import Executable
+from keras_xla.backend.tensorflow.runner.trace import Trace
 
 LONG = np.random.default_rng(1).normal(size=(500, 20)).astype("float32")  # 62 batches of 8 and one of 4
 
@@ -393,12 +394,16 @@ class Rows(keras.Model):
         return tf.stack(tf.unstack(x)[::-1])
 
 
-def test_a_model_that_needs_to_know_its_batch_size(groups):
+def test_a_model_that_needs_to_know_its_batch_size(groups, monkeypatch):
     plain, ours = both(Rows, "sgd", "mse")
     data = tf.data.Dataset.from_tensor_slices(LONG[:64]).batch(8)
     for _ in range(2):
         np.testing.assert_array_equal(ours.predict(data, verbose=0), plain.predict(data, verbose=0))
     assert groups == []  # plain Keras' step is traced by the tensors of a batch
+    made, trace = [], Trace.__init__
+    monkeypatch.setattr(Trace, "__init__", lambda self, *given: made.append(given) or trace(self, *given))
+    ours.predict(tf.data.Dataset.from_tensor_slices(LONG[:64]).batch(8), verbose=0)
+    assert made == []
     ours.predict(tf.data.Dataset.from_tensor_slices(LONG[:64]).batch(8, drop_remainder=True), verbose=0)
     assert groups
     for model in (plain, ours):  # whose last batch is smaller

@@ -87,6 +87,7 @@ class Runner:
         self._lock = threading.RLock()  # several threads may predict
         self._traces = Traces(step, self._lock, before, filled_step)
         self._decided_and_compiled = 0  # times so far
+        self._alone: set[str] = set()  # traces that cannot be made for all batches of `predict` at once
 
     def run(self, iterator: Iterator, count: int = 1, every: bool = False) -> Execution:
         """Run the next batches of an iterator: one of `tf.data`, of batches or of row numbers, or any other of batches.
@@ -254,10 +255,14 @@ class Runner:
 
         Plain Keras traces it by the tensors of a batch, whose sizes are known; this raises what that raises.
         """
+        if this.key in self._alone:
+            return False
         try:
             self._traces.of(this.key)
         except Exception:
-            self._traces.anew(keras.tree.map_structure(spec_of, this.source.example(this.pending.get_value())))
+            batch = this.source.example(this.pending.get_value())
+            self._traces.of(self._traces.key(keras.tree.map_structure(spec_of, batch)))
+            self._alone.add(this.key)
             return False
         return True
 

@@ -7,7 +7,6 @@ import keras
 import tensorflow as tf
 
 from keras_xla.backend.signature import Leaf, Signature, batch_names
-from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 
 
 def spec_of(x: Any) -> Any:
@@ -25,20 +24,33 @@ def name_of(structure: Any, leaf: Callable[[Any], str] = repr) -> str:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two structures of `tf.TypeSpec` are of dense tensors that differ in nothing but sizes of axes."""
-    if name_of(a, _kind_of) != name_of(b, _kind_of):
-        return False
-    return all(isinstance(x, tf.TensorSpec) and x.shape.rank is not None for x in leaves_of(a))
+    """Whether two structures of `tf.TypeSpec` differ in nothing but sizes of axes of dense tensors."""
+    return name_of(a, _kind_of) == name_of(b, _kind_of)
 
 
 def _kind_of(spec: Any) -> str:
-    dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
-    return repr((spec.shape.rank, spec.dtype.name) if dense else spec)
+    return repr((spec.shape.rank, spec.dtype.name) if _is_dense(spec) else spec)
 
 
-def common(a: tf.TensorSpec, b: tf.TensorSpec) -> tf.TensorSpec:
-    """What two specs have in common; open where they differ."""
-    return tf.TensorSpec([n if n == m else None for n, m in zip(a.shape, b.shape, strict=True)], a.dtype)
+def _is_dense(spec: Any) -> bool:
+    return isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None
+
+
+def serves(known: Any, spec: Any) -> bool:
+    """Whether a trace for the structure `known`, one that is `alike`, takes what `spec` describes."""
+    pairs = zip(tf.nest.flatten(known), tf.nest.flatten(spec), strict=True)
+    return all(x.shape.is_subtype_of(y.shape) for y, x in pairs if _is_dense(x))
+
+
+def common(a: Any, b: Any) -> Any:
+    """What two structures that are `alike` have in common; open where they differ."""
+
+    def both(x, y):
+        if not _is_dense(x):
+            return x
+        return tf.TensorSpec([n if n == m else None for n, m in zip(x.shape, y.shape, strict=True)], x.dtype)
+
+    return tf.nest.pack_sequence_as(a, list(map(both, tf.nest.flatten(a), tf.nest.flatten(b))))
 
 
 def opened(spec: Any) -> Any:

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_xla.backend.filled_batch import FilledBatch
-from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.graphs.last_batch import ROWS, fillable
-from keras_xla.backend.tensorflow.runner.specs import alike, common, name_of, opened
+from keras_xla.backend.tensorflow.runner.specs import alike, common, name_of, opened, serves
 from keras_xla.backend.tensorflow.runner.trace import Trace
 
 
@@ -49,12 +48,11 @@ class Traces:
                 return key
             others = {key: known for key, known in self._specs.items() if key not in self._failed}
             for key, known in others.items():
-                pairs = zip(leaves_of(spec), leaves_of(known), strict=True)
-                if alike(known, spec) and all(x.shape.is_subtype_of(y.shape) for x, y in pairs):
+                if alike(known, spec) and serves(known, spec):
                     return key
             for known in others.values():
                 if alike(known, spec):
-                    spec = repack(spec, map(common, leaves_of(spec), leaves_of(known)))
+                    spec = common(spec, known)
             key = name_of(spec)
             if key not in self._specs:
                 self._opened[key] = name_of(spec, lambda x: repr(opened(x)))
