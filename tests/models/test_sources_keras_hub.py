@@ -24,6 +24,8 @@ hub = keras_hub.models
 on_tensorflow = keras.backend.backend() == "tensorflow"
 tensorflow_only = pytest.mark.skipif(not on_tensorflow, reason="jax arrays cannot be shared: weights are always copied")
 
+pytestmark = pytest.mark.quick_on_jax  # but for what is about JAX
+
 VOCAB = 97
 PROMPTS = [[5], [7, 11, 13, 17, 19], [3, 4, 5, 6, 7, 8, 9, 10, 11], [90, 80, 70]]
 SMALL = dict(vocabulary_size=VOCAB, num_layers=2, num_heads=4, hidden_dim=32, intermediate_dim=64)
@@ -172,6 +174,7 @@ def test_fit_changes_the_layer_too_and_only_what_has_changed_is_copied(jit_compi
     assert layer.trace_count == 2  # prompts and tokens
 
 
+@pytest.mark.quick_on_jax("")
 def test_predict_has_the_weights_of_now_in_each_batch_and_leaves_them_to_later_calls():
     """On JAX, Keras takes back what is assigned while it predicts."""
     task, rows = make(CAUSAL, "llama"), np.array([[5, 6], [7, 8], [9, 10]])
