@@ -1,5 +1,6 @@
 """`keras_xla.compile`: `Model.compile` with XLA where it is faster, and every compilation in the log."""
 
+import contextvars
 import inspect
 from typing import Any
 
@@ -10,6 +11,11 @@ from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import refuse_layers
 from keras_xla.training.attach import Attachment, attach, detach, method_of
 from keras_xla.troubleshooting import explained
+
+# The model that this thread compiles, and how: of that `keras_xla.enable` decides nothing.
+being_compiled = contextvars.ContextVar[tuple[keras.Model | None, bool | str]](
+    "keras_xla_being_compiled", default=(None, False)
+)
 
 
 @explained
@@ -73,12 +79,16 @@ def compile(model: keras.Model, *args: Any, jit_compile: bool | str = "auto", **
     takes = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     # A compile of the user's own may not know it, or hand on what it does not name; "auto" is what Keras does without.
     takes = "jit_compile" in parameters or (takes and jit_compile != "auto")
-    if not takes or (jit_compile == "auto" and is_keras2(model)):  # Keras 2 has no "auto"
-        compile_(*args, **more, **kwargs)
-        if jit_compile != "auto":
-            model.jit_compile = jit_compile
-    else:
-        compile_(*args, **more, jit_compile=jit_compile, **kwargs)
+    token = being_compiled.set((model, jit_compile))
+    try:
+        if not takes or (jit_compile == "auto" and is_keras2(model)):  # Keras 2 has no "auto"
+            compile_(*args, **more, **kwargs)
+            if jit_compile != "auto":
+                model.jit_compile = jit_compile
+        else:
+            compile_(*args, **more, jit_compile=jit_compile, **kwargs)
+    finally:
+        being_compiled.reset(token)
     take_over(model, jit_compile)
     return model
 

@@ -10,7 +10,7 @@ import keras
 
 from keras_xla.backend.steps import replace_functions, restore_functions
 from keras_xla.diagnosis.explain import refuse_layers
-from keras_xla.training.compile import check_switch, take_over
+from keras_xla.training.compile import being_compiled, check_switch, take_over
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.functions import FunctionPolicy
 from keras_xla.training.reports.journal import Journal
@@ -121,6 +121,13 @@ def _compile(self, *args, **kwargs):
     except TypeError:
         return _COMPILE(self, *args, **kwargs)  # which says what is wrong
     given, wanted = bound.arguments, _STATE.jit_compile
+    model, asked = being_compiled.get()
+    if wanted is not None and model is self:  # by `keras_xla.compile`, which has the last word
+        _COMPILE(*bound.args, **bound.kwargs)
+        attachment = take_over(self, asked)
+        if attachment is None:
+            return _note(self, False, "the script says jit_compile=False, and plain Keras does it")
+        return _note(self, asked, "", attachment.journal)
     if _loading.get():
         given.pop("jit_compile", None)
     own = given.get("jit_compile", "auto")

@@ -122,6 +122,10 @@ def test_keras_xla_compile_has_the_last_word():
     for switch in ("auto", True, False):
         model = compile(classifier(), **OPTIONS, jit_compile=switch)
         assert jit_compile_of(model) == (switch or None)
+        (known,) = [known for known in seen()[0] if known.model() is model]
+        assert known.jit_compile == switch and bool(known.note) == (switch is False)
+        if switch is not False:
+            assert known.journal is attachment_of(model).journal
 
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
