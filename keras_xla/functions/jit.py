@@ -59,7 +59,8 @@ def jit(
     - What else `fn` reads, such as an attribute, a global or a value of the function around it, stays what it was at
       the first call.
     - Keras' masks go in with the tensors that they are on, and come out with those that `fn` returns.
-    - `layer.losses` has what a call has added, where the layer is `fn`, has it as a method, or is an argument.
+    - `layer.losses` has what a call has added, where the layer is `fn`, has it as a method, or is an argument; but not
+      what was added inside of a loop or a branch.
     - As everywhere in XLA, nothing checks the values inside. An index out of range or an assertion that fails raises no
       error. On TensorFlow, the first call for gradients compiles two more programs, which `compile_log` does not have.
     - Inside another compiled function, the call becomes a part of that one, and with a `keras.Input`, of the model.

@@ -124,11 +124,6 @@ class Session(AnyKeras):
     def steps(self, steps: int | None) -> None:
         self._steps = steps
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether steps have run."""
-        return self.done > 0 or self._epoch > 0
-
     def left_in_epoch(self) -> int | None:
         """Steps that this epoch still has."""
         return None if self.steps is None else max(self.steps - self.done, 0)

@@ -124,6 +124,7 @@ def test_what_is_added_in_a_loop_or_a_branch_stays_there():
     fast = jit(Branch())
     for _ in range(2):
         np.testing.assert_array_equal(fast(ONES), 2 * ONES)
+    assert inner.losses == []
     recurrent, series = keras.layers.RNN(Cell(4)), np.ones((2, 5, 3), "float32")
     expected = np.asarray(recurrent(series))
     np.testing.assert_allclose(jit(recurrent)(series), expected, rtol=1e-5)

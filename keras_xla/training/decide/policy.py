@@ -60,7 +60,7 @@ class Policy:
     decisions: Decisions  # what was measured before
     journal: Journal  # takes the decisions down
     pace: Callable[[], Session | None]  # gives the call that is going on, or None
-    _settled_session: Session | None = None  # the call whose usual shapes have their answer, of this call or before
+    _settled_session: Session | None = None  # the call whose usual shapes have their answer
     _steps_until_asked_again: float = math.inf
     _rare_shapes: RareShapes = field(default_factory=RareShapes)
     _doubted_from: dict[tuple, float] = field(default_factory=dict)  # by shapes, the step that a second trial waits for
@@ -126,7 +126,7 @@ class Policy:
         session = self.pace()
         if self._is_doubted(shapes):
             return self._all_steps_to_come
-        if session is not None and (session is self._settled_session or session.has_begun):
+        if session is not None and session is self._settled_session:
             return self._rare_shapes.runs(shapes) * self._times_more
         self._settled_session, self._steps_until_asked_again = session, math.inf
         return self._all_steps_to_come

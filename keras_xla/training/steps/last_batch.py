@@ -85,8 +85,9 @@ def _rows_alone(model: keras.Model, kind: str) -> bool:
     if not own or not rowwise_in_inference(model) or not _scale(model):
         return False
     # A loss of outputs with one axis takes the rows for classes; one of outputs with a mask counts what is not masked.
-    outputs = all(len(x.shape) > 1 and mask_if_known(x) is None for x in model.outputs)
-    return outputs and all(map(_alone, flat_layers(model)))
+    layers = flat_layers(model)
+    masked = any(mask_if_known(x) is not None for each in layers for x in getattr(each, "outputs", None) or ())
+    return not masked and all(map(_alone, layers)) and all(len(x.shape) > 1 for x in model.outputs)
 
 
 def _alone(layer: keras.layers.Layer) -> bool:

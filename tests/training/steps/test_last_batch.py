@@ -8,7 +8,6 @@ import pytest
 import scipy.sparse
 
 from keras_xla.training.compile import compile
-from keras_xla.training.reports.model_report import model_report
 from keras_xla.training.steps import fill_predict
 from keras_xla.training.steps.last_batch import Fill, fills
 from tests.training.helpers import LOSS, Log, X, Y, classifier
@@ -477,17 +476,25 @@ def test_metrics_of_outputs_with_more_axes_are_those_of_plain_keras(metric):
     np.testing.assert_allclose(*shown, rtol=1e-5)
 
 
+def masked(series, mask):
+    return keras.layers.SimpleRNN(5, return_sequences=True)(series, mask=mask)
+
+
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("rows", [32, 20])
-def test_a_mask_that_a_layer_was_given_counts_in_the_loss(rows):
+def test_a_mask_that_a_layer_was_given_counts_in_the_loss(rows, nested):
     """It is not made by a layer that makes masks."""
     x = np.random.default_rng(0).normal(size=(rows, 6, 4)).astype("float32")
     mask = np.arange(6)[None] <= np.arange(rows)[:, None] % 6
     shown = []
     for compile_ in (plainly, ours):
         keras.utils.set_random_seed(0)
-        series, kept = keras.Input((6, 4)), keras.Input((6,), dtype="bool")
-        hidden = keras.layers.SimpleRNN(5, return_sequences=True)(series, mask=kept)
-        model = keras.Model([series, kept], keras.layers.Dense(1)(hidden))
+        inputs = keras.Input((6, 4)), keras.Input((6,), dtype="bool")
+        hidden = masked(*inputs)
+        if nested:
+            others = keras.Input((6, 4)), keras.Input((6,), dtype="bool")
+            inputs, hidden = others, keras.Model(inputs, hidden)(others)
+        model = keras.Model(inputs, keras.layers.Dense(1)(hidden))
         compile_(model, "sgd", "mse")
         model.fit([x, mask], x[..., :1] ** 2, batch_size=8, shuffle=False, verbose=0)
         shown.append(model.evaluate([x, mask], x[..., :1] ** 2, batch_size=8, verbose=0))
@@ -523,18 +530,6 @@ def test_a_metric_may_be_there_twice():
         compile_(model, "sgd", "mse", metrics=[metric], weighted_metrics=[metric])
         shown.append(model.evaluate(X, X[:, :1], batch_size=24, verbose=0))
     np.testing.assert_allclose(*shown, rtol=1e-5)
-
-
-@on_tensorflow
-def test_auto_leaves_smaller_batches_of_later_calls_to_the_plain_graph():
-    """Where the usual batches are known from an earlier call, a smaller one is the first that is asked about."""
-    model = compile(classifier(), "sgd", LOSS)
-    for rows, epochs in ((70, 1), (71, 50), (73, 50)):
-        model.fit(X[:rows], Y[:rows], batch_size=16, epochs=epochs, verbose=0)
-        model.evaluate(X[:rows], Y[:rows], batch_size=16, verbose=0)
-        model.predict(X[:rows], batch_size=16, verbose=0)
-    asked = [decision for decision in model_report(model).history.decisions if "x: (16" not in decision.shapes]
-    assert len(asked) > 5 and all(decision.reason.startswith("other shapes") for decision in asked), asked
 
 
 def test_an_update_of_a_metric_that_the_user_has_put_there_stays():

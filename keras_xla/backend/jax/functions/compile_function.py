@@ -100,7 +100,7 @@ def _strong(x: jax.Array) -> jax.Array:
 
 def is_of_trace(x: Any, tensors: Sequence[jax.Array]) -> bool:
     """Whether an array can leave the trace that has these `tensors`: it is not of a loop or a branch."""
-    return trace_of(x) is None or any(trace_of(x) is trace_of(tensor) for tensor in tensors)
+    return trace_of(x) is None or not tensors or any(trace_of(x) is trace_of(tensor) for tensor in tensors)
 
 
 def forward_blockers(call: Callable, inputs) -> list[BlockingOp]:

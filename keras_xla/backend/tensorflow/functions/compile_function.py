@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ to_tensor = tf.convert_to_tensor
 without_autograph = tf.autograph.experimental.do_not_convert  # decorates what AutoGraph calls as it is
 _blockers = otherwise([])(blocking_ops)  # then XLA itself says what it cannot compile
 _recorded = otherwise(True)(may_be_recorded)
-_SEEDS = threading.RLock()
+_SEEDS = weakref.WeakKeyDictionary[Any, Any]()  # for each generator that a trace draws from
 
 
 def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Callable) -> Callable:
@@ -55,11 +56,13 @@ def _from_global_seeds(trace: Any, run: Callable) -> Callable:
     if traced is None or all(variable is not traced.state.value for variable in trace.variables):
         return run
 
+    lock = _SEEDS.setdefault(traced, threading.RLock())
+
     def seeded(tensors):
         now = global_generator(make=True)
         if now is None or not tf.executing_eagerly():
             return run(tensors)
-        with _SEEDS:  # each thread has a generator of its own, and the trace one for all of them
+        with lock:  # each thread has a generator of its own, and the trace one for all of them
             if now is traced:
                 return run(tensors)
             before = tf.identity(traced.state.value)

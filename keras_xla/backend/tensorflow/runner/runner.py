@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -87,7 +88,7 @@ class Runner:
         self._lock = threading.RLock()  # several threads may predict
         self._traces = Traces(step, self._lock, before, filled_step)
         self._decided_and_compiled = 0  # times so far
-        self._alone: set[str] = set()  # traces that cannot be made for all batches of `predict` at once
+        self._untraceable = Counter[str]()  # how often a trace for all batches of `predict` at once has failed
 
     def run(self, iterator: Iterator, count: int = 1, every: bool = False) -> Execution:
         """Run the next batches of an iterator: one of `tf.data`, of batches or of row numbers, or any other of batches.
@@ -255,14 +256,14 @@ class Runner:
 
         Plain Keras traces it by the tensors of a batch, whose sizes are known; this raises what that raises.
         """
-        if this.key in self._alone:
+        if self._untraceable[this.key] > 1:  # at the first time, layers may not have been built
             return False
         try:
             self._traces.of(this.key)
         except Exception:
             batch = this.source.example(this.pending.get_value())
             self._traces.of(self._traces.key(keras.tree.map_structure(spec_of, batch)))
-            self._alone.add(this.key)
+            self._untraceable[this.key] += 1
             return False
         return True
 
