@@ -342,7 +342,7 @@ class Attachment:
         """The backend's runner; None where Keras' own function has to run the steps."""
         require_private()
         require_step_functions(keras2.model_class(self._model))
-        model, answers = self._model, (policy.decide, ledger.compiled, policy.failed, policy.again)
+        model, answers = self._model, (policy.decide, ledger.compiled, policy.failed, policy.again, policy.known)
         step, before, fill = keras2.step_of(model, kind), None, None
         if not keras2.is_keras2(model):
             before = state_maker(model) if kind == "train" else None

@@ -69,6 +69,11 @@ class Policy:
         """Whether so many steps have run in the plain graph by now that the answer may be another one."""
         return self._steps_done >= self._steps_until_asked_again
 
+    def known(self) -> None:
+        """Take note that an earlier answer holds for the usual batches of this call: what is new are others."""
+        if (session := self.pace()) is not None:
+            self._settled_session = session
+
     def again(self, shapes: tuple) -> bool:
         """Take note of a batch of shapes for which the plain graph was the answer; whether to ask anew."""
         return self._is_doubted(shapes) or self._rare_shapes.ripe(shapes, self._times_more)

@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse
 
 from keras_xla.training.compile import compile
+from keras_xla.training.reports.model_report import model_report
 from keras_xla.training.steps import fill_predict
 from keras_xla.training.steps.last_batch import Fill, fills
 from tests.training.helpers import LOSS, Log, X, Y, classifier
@@ -530,6 +531,36 @@ def test_a_metric_may_be_there_twice():
         compile_(model, "sgd", "mse", metrics=[metric], weighted_metrics=[metric])
         shown.append(model.evaluate(X, X[:, :1], batch_size=24, verbose=0))
     np.testing.assert_allclose(*shown, rtol=1e-5)
+
+
+@on_tensorflow
+def test_auto_leaves_smaller_batches_of_later_calls_to_the_plain_graph():
+    """Where the usual batches are known from an earlier call, a smaller one is the first that is asked about."""
+    model = compile(classifier(), "sgd", LOSS)
+    for rows, epochs in ((70, 1), (71, 50), (73, 50)):
+        model.fit(X[:rows], Y[:rows], batch_size=16, epochs=epochs, verbose=0)
+        model.evaluate(X[:rows], Y[:rows], batch_size=16, verbose=0)
+        model.predict(X[:rows], batch_size=16, verbose=0)
+    decisions = model_report(model).history.decisions
+    others = [decision for decision in decisions if "x: (16" not in decision.shapes]
+    assert len(others) > 5 and all(decision.reason.startswith("other shapes") for decision in others), others
+
+
+@on_tensorflow
+@pytest.mark.parametrize("again", [False, True])
+def test_auto_asks_about_the_usual_batches_of_a_fit_that_goes_on(again):
+    """One that begins at a later epoch, or whose model is compiled again in the middle."""
+
+    class CompilesAgain(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            if again and epoch == 4:
+                compile(self.model, "sgd", LOSS)
+                self.model.make_train_function()
+
+    model = compile(classifier(), "sgd", LOSS)
+    model.fit(X[:64], Y[:64], batch_size=16, initial_epoch=3, epochs=6, callbacks=[CompilesAgain()], verbose=0)
+    asked = [decision for decision in model_report(model).history.decisions if decision.kind == "train"]
+    assert asked and not any(decision.reason.startswith("other shapes") for decision in asked), asked
 
 
 def test_an_update_of_a_metric_that_the_user_has_put_there_stays():

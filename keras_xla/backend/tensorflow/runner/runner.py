@@ -55,6 +55,7 @@ class Runner:
             that reason, at that operation (see `WayFailed`); may raise.
         again: `again(shapes)` is told of batches for whose shapes the plain graph was the answer, of each one beside
             the usual ones; whether to ask anew.
+        known: `known()` is told of batches for whose shapes an earlier answer holds.
         before: `before(spec)` is called before the step is traced for batches of that structure.
         filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
             takes a `FilledBatch`, so that smaller batches run in the executable of full ones, or None for the usual
@@ -76,12 +77,14 @@ class Runner:
         compiled: Callable,
         failed: Callable,
         again: Callable,
+        known: Callable[[], None],
         before: Callable | None = None,
         filled_step: Callable | None = None,
         counts_by_size: Callable[[], bool] = lambda: False,
     ):
         self._arrays, self._counts_by_size = arrays, counts_by_size
-        self._decide, self._compiled, self._failed, self._again = decide, compiled, failed, again
+        self._decide, self._compiled, self._failed = decide, compiled, failed
+        self._again, self._known = again, known
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
         self._made: dict[tuple, Executable] = {}
         self._passes: weakref.WeakKeyDictionary[tf.data.Iterator, _Pass] = weakref.WeakKeyDictionary()
@@ -293,7 +296,10 @@ class Runner:
         chosen = self._chosen.get((key, shapes))
         if chosen is None or chosen.way == "graph":
             chosen = self._compiled_for(key, shapes) or chosen
-        return None if chosen is not None and chosen.way == "graph" and self._again(shapes) else chosen
+        if chosen is None or (chosen.way == "graph" and self._again(shapes)):
+            return None
+        self._known()
+        return chosen
 
     def _compiled_for(self, key: str, shapes: Shapes) -> Executable | None:
         """What is compiled for these shapes, by a trace that knows more or less than this one of how many rows come."""
