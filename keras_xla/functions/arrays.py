@@ -15,10 +15,11 @@ def is_array(x: Any) -> bool:
     """
     if isinstance(x, str | bytes | type) or is_variable(x):
         return False
-    return _is_own(x) or all(hasattr(x, name) for name in ("__array__", "shape", "dtype"))
+    return is_tensor(x) or all(hasattr(x, name) for name in ("__array__", "shape", "dtype"))
 
 
-def _is_own(x: Any) -> bool:
+def is_tensor(x: Any) -> bool:
+    """Whether it is an array of NumPy's or a tensor of the backend's."""
     return isinstance(x, np.ndarray | np.generic) or keras.ops.is_tensor(x)
 
 
@@ -34,7 +35,7 @@ def as_dense(who: str, name: str, x: Any) -> Any:
         TypeError: It is ragged or sparse, or holds no numbers.
     """
     try:
-        return to_tensor(x if _is_own(x) else np.asarray(x))
+        return to_tensor(x if is_tensor(x) else np.asarray(x))
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{who} received {name} of type {type(x).__name__}, which cannot be one dense tensor; it "

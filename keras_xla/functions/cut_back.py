@@ -8,7 +8,7 @@ import keras
 
 from keras_xla.backend.steps import cut, output_shapes
 from keras_xla.functions.argument_buckets import ArgumentBuckets, Padded
-from keras_xla.functions.arrays import is_array, is_variable
+from keras_xla.functions.arrays import is_tensor, is_variable
 from keras_xla.functions.executable import as_it_is
 from keras_xla.private.keras import mask_if_known, put_mask
 from keras_xla.private.logits import with_logits
@@ -55,7 +55,7 @@ def followed(
     def flat(tensors):
         leaves = [x.value if isinstance(x, keras.Variable) else x for x in keras.tree.flatten(call(tensors))]
         seen[:] = map(as_it_is, leaves)
-        return [x if is_array(x) or is_variable(x) else None for x in leaves]
+        return [x if is_tensor(x) or is_variable(x) else None for x in leaves]
 
     found = []
     for attempts in buckets.other_sizes(padded):

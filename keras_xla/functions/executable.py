@@ -8,7 +8,7 @@ import keras
 
 from keras_xla.backend.steps import compile_function
 from keras_xla.functions.added_losses import AddedLosses
-from keras_xla.functions.arrays import is_array
+from keras_xla.functions.arrays import is_tensor
 from keras_xla.private.keras import mask_if_known, put_mask
 from keras_xla.private.logits import logits_of, put_logits
 
@@ -38,7 +38,7 @@ def executable_of(name: str, call: Callable, tensors: Sequence[Any], refuse: Cal
         leaves = [x.value if isinstance(x, keras.Variable) else x for x in keras.tree.flatten(outputs)]
         returned[:] = keras.tree.map_structure(lambda _: 0, outputs), list(map(as_it_is, leaves))
         known = (types.NoneType, *_AS_THEY_ARE)
-        unknown = [x for x in leaves if not (isinstance(x, known) or is_array(x))]
+        unknown = [x for x in leaves if not (isinstance(x, known) or is_tensor(x))]
         if iterators := [x for x in unknown if isinstance(x, Iterator)]:  # JAX would warn, and go on
             raise unreturned(type(iterators[0]).__name__)
         others[:] = [type(x).__name__ for x in unknown]
