@@ -102,7 +102,7 @@ def save(executables: Sequence[Executables], folder: pathlib.Path) -> int:
     backend.require_keeping()
     folder = folder.expanduser().resolve()
     known = (".xla", ".new") if (folder / MANIFEST).exists() else ()  # without it, they are of a cache of executables
-    if others := [name for name in _names(folder) if name != MANIFEST and not name.endswith(known)]:
+    if others := sorted(name for name in _names(folder) if name != MANIFEST and not name.endswith(known)):
         raise FileExistsError(
             f"{folder} holds other files than a bundle of executables, such as {others[0]}. Give a folder of its own."
         )
