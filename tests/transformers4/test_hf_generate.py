@@ -5,6 +5,7 @@ import pytest
 import transformers
 
 import keras_xla
+from keras_xla.functions.hf_generate import _Prompt
 from tests.transformers4.models import PROMPTS, VOCAB, live, speech, theirs
 
 OPTIONS = dict(max_new_tokens=6, do_sample=False)
@@ -58,10 +59,12 @@ def test_an_encoders_inputs_are_padded_behind(variant):
 
 
 def test_what_the_decoder_begins_with_is_no_prompt_to_pad_whatever_its_shape():
-    model = live("t5")
-    given = dict(input_ids=np.array([[5, 6, 7, 1]]), decoder_input_ids=np.array([[0, 8, 9, 4]]))
-    expected = model.generate(**given, **OPTIONS).numpy()
-    np.testing.assert_array_equal(keras_xla.jit(model.generate)(**given, **OPTIONS).numpy(), expected)
+    """Not run: in a graph, transformers 4 cannot begin with more than a token."""
+    generate, ids, begun = keras_xla.jit(live("t5").generate), np.array([[5, 6, 7, 1]]), np.array([[0, 8, 9, 4]])
+    tensors = {"input_ids": ids, "decoder_input_ids": begun, "head": ids}
+    made = generate._padded(tensors, _Prompt(ids, np.ones((1, 4), bool), rows=2, length=8))
+    assert made["decoder_input_ids"].tolist() == [[0, 8, 9, 4]] * 2
+    assert made["head"].tolist() == [[5, 6, 7, 1, 0, 0, 0, 0]] * 2
 
 
 def test_none_switches_off_what_the_models_settings_have():
