@@ -58,10 +58,12 @@ class AddedLosses:
         layers = [(reference(), losses) for reference, losses in zip(self._added, made, strict=True)]
         alive: list[tuple[Any, Sequence[Any]]] = [(layer, losses) for layer, losses in layers if layer is not None]
         called = None if self._called is None else self._called()
-        if called is not None and (alive or any(map(_has_some, self._all))) and not is_in_call():
-            clear_losses(called)
-        elif called is None and alive and not is_in_call():
-            for layer, _ in alive:
+        if called is None:
+            old = [layer for layer, _ in alive]
+        else:  # what is called takes off all losses first, of layers inside too
+            old = [called] if alive or any(map(_has_some, self._all)) else []
+        if old and not is_in_call():
+            for layer in old:
                 clear_losses(layer)
         for layer, losses in alive:
             layer.add_loss(list(losses))

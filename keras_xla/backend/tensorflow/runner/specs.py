@@ -55,8 +55,8 @@ def common(a: Any, b: Any) -> Any:
 
 def opened(spec: Any) -> Any:
     """A `tf.TypeSpec` but for the number of rows, if it is of a dense tensor that has any; Nones stay Nones."""
-    dense = isinstance(spec, tf.TensorSpec) and spec.shape.rank
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if dense else spec
+    rows = _is_dense(spec) and spec.shape.rank > 0
+    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype) if rows else spec
 
 
 def leaves_with_names(batch: Any) -> Signature:
