@@ -10,6 +10,7 @@ its int8 are. Of real pairs, a small model guesses right less often. Otherwise a
 import argparse
 import dataclasses
 import pathlib
+import statistics
 import sys
 
 import keras
@@ -72,9 +73,11 @@ def measure(args: argparse.Namespace) -> None:
                     continue
                 made, lines = answers(large, rows[i : i + batch], ways, names[first:] + names[:first]), []
                 print(f"round {turn}, batch {batch}, prompt {i}", {way: made[way][0] for way in names}, file=sys.stderr)
-                for way, (seconds, tokens, runs) in made.items():
+                for way, (seconds, prompt, tokens, runs) in made.items():
                     line = dict(round=turn, batch=batch, first=i, way=way, seconds=seconds, runs=runs, bandwidth=limit)
-                    line |= dict(kind=KIND, tokens=sum(map(len, tokens)), same=tokens == made["plain"][1])
+                    line |= dict(
+                        prompt=prompt, tokens=sum(map(len, tokens)), same=tokens == made["plain"][2], kind=KIND
+                    )
                     lines.append(line | known)
                 if turn >= 0:
                     raw_lines.append(args.raw, lines)
@@ -98,8 +101,9 @@ def report(lines: list[dict]) -> str:
     for way, assistant in GUESSED.items():
         for batch in BATCHES:
             of = [line for line in lines if line["batch"] == batch]
-            runs, ratio, lowest = total_of(of, way)
-            made.append(f"| {assistant}: {way} | {batch} | {runs:.2f} | {ratio:.2f}x | {lowest:.2f}x |")
+            runs, ratios = total_of(of, way)
+            cells = f"{runs:.2f} | {statistics.median(ratios):.2f}x | {min(ratios):.2f}x"
+            made.append(f"| {assistant}: {way} | {batch} | {cells} |")
     return "\n".join(made) + "\n"
 
 

@@ -573,6 +573,16 @@ def test_the_first_run_of_a_size_tells_nothing_of_its_price():
     np.testing.assert_allclose(times.least, GAIN_OVER_PRICE * times.price)
 
 
+def test_a_price_that_was_measured_before_is_measured_again_with_one_check():
+    times = a_second_a_run()
+    times.took(8.0, 0, 4)
+    assert times.price == 1.0
+    times.took(400.0, 400, 0)
+    assert times.tried == 0 and times.unmixed == 1
+    times.took(1.5, 0, 1)
+    assert times.price == 0.5 and times.tried is None
+
+
 def test_a_call_of_several_sizes_tells_something_of_each():
     times = a_second_a_run(sizes=2)
     times.took(3.0, 0, 2, 0)

@@ -17,7 +17,7 @@ from keras_xla.engine.search.speculate import FREE_CHECKS, LEAST_FREE, MOST_CHEC
 PRICE = 1.5  # steps that it takes to check guesses, beside the one that is made anyway, while nobody has measured it
 LEAST_PRICE = 0.05  # that can be told from noise
 PLAIN_RUNS = 4  # that tell how long a run without guesses takes
-PRICED_CHECKS = 4  # that tell what a check costs
+PRICED_CHECKS = 4  # that tell what a check costs; one is enough where that was measured before
 PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured again
 PATIENCE = PLAIN_EVERY  # runs without checks of a size until it is tried again: its price may have been wrong
 PATIENCE_OF_READER = 4 * PLAIN_EVERY  # the same with an assistant, which has to read the text for that
@@ -151,7 +151,9 @@ class RunTimes:
         """0, or the most checks of the next call, which then is all checks of one size, or all runs without."""
         with self._lock:
             tried = self.tried
-            return 0 if tried is None else PRICED_CHECKS if self._ran[1 + tried] else 1
+            if tried is None:
+                return 0
+            return PRICED_CHECKS if self._ran[1 + tried] and self._checks[tried].steps is None else 1
 
     @property
     def free(self) -> tuple[float, float]:

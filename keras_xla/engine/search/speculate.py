@@ -30,8 +30,8 @@ from keras_xla.models.interface import Cache, ChunkDecoder, View
 # the second begins with more.
 FREE_CHECKS = (2.0, 8.0)  # that can be paid for before anything was saved
 LEAST_FREE = (1.0, 2.0)  # and where earlier texts were not worth theirs
-MOST_CHECKS = (4.0, 8.0)  # that can be paid for at most: what was saved long ago says little
-SLACK = 0.005  # steps that each run without guesses adds
+MOST_CHECKS = (8.0, 16.0)  # that can be paid for at most: what was saved long ago says little
+SLACK = 0.01  # steps that each run without guesses adds: an account that is empty fills again
 WELL_OFF = 2  # checks; with less, guesses have to be good
 SHORTEST = 2  # tokens alike that make a guess worth a check
 # A check is worth it if good guesses bring the mean row more tokens than it costs, going by what earlier ones brought.
