@@ -24,11 +24,12 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_xla import troubleshooting
+from keras_xla.private import python
 from keras_xla.troubleshooting import OPTION
 
 _LIBRARIES = {"keras": "Model", "tensorflow": "function"}  # what each has once all of it has run
 SWITCHES: dict[str, bool | str] = {"auto": "auto", "on": True, "off": False}
-_OURS = (__file__, runpy.__file__, "<frozen runpy>")
+_OURS = (__file__, python.__file__, runpy.__file__, "<frozen runpy>")
 
 
 def main() -> None:
@@ -190,7 +191,8 @@ def _run_script(command: list[str]) -> None:
         return
     if os.path.isdir(path) or zipfile.is_zipfile(path):
         _set_first_path(None)
-        runpy.run_path(os.path.abspath(path), run_name="__main__")
+        sys.path.insert(0, os.path.abspath(path))
+        _run_as_main("__main__", alter_argv=False)
         return
     _set_first_path(os.path.dirname(os.path.realpath(path)))
     path = os.path.abspath(path)
@@ -218,7 +220,13 @@ def _run_code(code: types.CodeType, **attributes: Any) -> None:
 def _run_module(command: list[str]) -> None:
     sys.argv[:] = command
     _set_first_path(os.getcwd())
-    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+    _run_as_main(command[0], alter_argv=True)
+
+
+def _run_as_main(module: str, alter_argv: bool) -> None:
+    """Run a module as `python -m` does: for good, since threads and `atexit` may look for `__main__` later on."""
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    python.run_as_main(module, alter_argv)
 
 
 def _set_first_path(folder: str | None) -> None:
@@ -278,6 +286,11 @@ def _print(text: str) -> None:
 
 
 def _tell(switch: Switch, command: list[str], seconds: float, report: pathlib.Path | None, quiet: bool) -> None:
+    def say(text: str) -> None:
+        with contextlib.suppress(Exception):  # a script may have left no place for messages, and has an exit code
+            if sys.stderr is not None:
+                print(f"\nkeras_xla: {text}", file=sys.stderr)
+
     facts = {"command": command, "jit_compile": switch.jit_compile, "seconds": seconds}
     text = f"it stayed off: {switch.problem}" if switch.problem else "the script imported neither Keras nor TensorFlow"
     if switch.on:
@@ -287,16 +300,13 @@ def _tell(switch: Switch, command: list[str], seconds: float, report: pathlib.Pa
         text = overview.overview_text()
     else:
         facts["problem"] = text
-    # A script may have left no place for messages, and still has an exit code.
-    hears = sys.stderr is not None and not getattr(sys.stderr, "closed", False)
     if report:
         try:
             report.write_text(json.dumps(facts, indent=1, default=str))
         except OSError as error:  # which must not hide what the script has to say
-            if hears:
-                print(f"\nkeras_xla: --report {report} could not be written: {error}", file=sys.stderr)
-    if hears and (switch.problem or not quiet):
-        print(f"\nkeras_xla: {' '.join(command)} took {seconds:.1f} s\n{text}", file=sys.stderr)
+            say(f"--report {report} could not be written: {error}")
+    if switch.problem or not quiet:
+        say(f"{' '.join(command)} took {seconds:.1f} s\n{text}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from typing import Any
 
 _CLASSES = {
     "CompiledFunction": "keras_xla.functions.jit",
+    "EncoderDecoderModel": "keras_xla.models.encoder_decoder",
     "LogMel": "keras_xla.models.layers.log_mel",
+    "Transformer": "keras_xla.models.transformer",
     "XLAGenerationLayer": "keras_xla.generation.layer",
 }
 

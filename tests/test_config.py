@@ -102,6 +102,9 @@ def test_a_checkpoints_defaults_are_taken_and_the_rest_that_matters_is_named():
             "diversity_penalty": 0.5,
             "eos_token_id": [1, 2],
             "bos_token_id": 1,
+            "compile_config": {"mode": "default"},
+            "prefill_chunk_size": 64,
+            "assistant_early_exit": 4,
         }
     )
     assert known == {

@@ -246,6 +246,31 @@ def test_the_summary_tells_what_was_done_also_after_an_error(python, tmp_path):
     assert report["functions"][0]["timed"].keys() == {"graph"}
 
 
+def test_main_is_the_module_until_the_very_end(python, tmp_path):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("")
+    (tmp_path / "pkg" / "late.py").write_text("")
+    told = (
+        "import atexit, pickle, sys\nclass State: pass\n"
+        "atexit.register(lambda: print(pickle.loads(pickle.dumps(State())).__module__, sys.argv[1:], __spec__.name))\n"
+    )
+    (tmp_path / "pkg" / "__main__.py").write_text(told + "atexit.register(lambda: __import__('late'))\n")
+    (tmp_path / "pkg" / "train.py").write_text(told)
+    for arguments in (("-m", "pkg.train", "a"), ("pkg", "a")):
+        expected, made = python(*arguments), python("-m", "keras_xla", "--quiet", *arguments)
+        assert (made.stdout, made.stderr, made.returncode) == (expected.stdout, expected.stderr, 0)
+
+
+def test_a_place_for_messages_that_takes_none_changes_no_exit_code(python, tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import sys\nclass Closed:\n"
+        "    def write(self, text): raise ValueError('I/O operation on closed file.')\n"
+        "    def flush(self): pass\n"
+        "sys.stderr = Closed()\nsys.exit(3)"
+    )
+    assert python("-m", "keras_xla", "script.py").returncode == 3
+
+
 @pytest.mark.parametrize("stderr", ["None", "open('log', 'w')"])
 def test_a_script_that_closes_stderr_has_its_own_exit_code(stderr, python, tmp_path):
     (tmp_path / "script.py").write_text(

@@ -80,6 +80,7 @@ class Calls:
     executables: int = 0  # that the function has already, for other arguments
     count: int = 0  # so far, without those that traced
     seconds: float = 0.0  # that these took
+    known: Any = None  # what was measured before; None until somebody has looked that up, False for nothing
 
 
 class WayFailed(Exception):

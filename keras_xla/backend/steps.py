@@ -21,6 +21,7 @@ state_maker = _module.state_maker
 watched_step = _module.watched_step
 forward_blockers = _functions.forward_blockers
 compile_function = _functions.compile_function
+has_other_values = _functions.has_other_values
 output_shapes = _functions.output_shapes
 to_tensor = _functions.to_tensor
 cut = _functions.cut

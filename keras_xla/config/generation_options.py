@@ -340,9 +340,11 @@ def checkpoint_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     known = {f.name for f in dataclasses.fields(GenerationOptions)}
     harmless = {"bos_token_id", "transformers_version", "use_cache", "max_length"}
     harmless |= {"cache_implementation", "output_attentions", "output_hidden_states", "return_dict_in_generate"}
-    harmless |= {"output_scores", "output_logits"}
+    harmless |= {"output_scores", "output_logits", "compile_config", "disable_compile", "prefill_chunk_size"}
+    harmless |= {"max_cache_len", "cache_config", "continuous_batching_config", "low_memory"}
     guesses = {"prompt_lookup_num_tokens", "max_matching_ngram_size", "num_assistant_tokens", "assistant_lookbehind"}
     guesses |= {"num_assistant_tokens_schedule", "assistant_confidence_threshold", "target_lookbehind"}
+    guesses |= {"assistant_early_exit"}
     known, harmless = known - guesses, harmless | guesses  # they change no completion
     off = {"num_beam_groups": 1, "diversity_penalty": 0.0}
     options = {name: value for name, value in values.items() if name in known and value is not None}

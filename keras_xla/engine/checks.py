@@ -52,7 +52,7 @@ def check_options(model: Any, options: GenerationOptions) -> None:
         raise ValueError(
             f"Received num_beams={options.num_beams}; expected at most half of the vocabulary's {vocab} tokens."
         )
-    if set(range(vocab)) <= set(options.suppress_tokens):
+    if len(set(options.suppress_tokens)) >= vocab:  # all of them are in the vocabulary
         raise ValueError("Received suppress_tokens with the whole vocabulary; expected some token to be left.")
     for name in ("forced_bos_token_id", "forced_eos_token_id"):
         forced = named[name]

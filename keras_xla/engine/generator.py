@@ -24,7 +24,7 @@ from keras_xla.engine.search.own_processors import check_processor_options
 from keras_xla.engine.states.prompt_cache import CachedPrompt, PromptCache, SavedPrompt
 from keras_xla.engine.states.prompt_runner import PromptRunner
 from keras_xla.engine.states.state_pool import StatePool
-from keras_xla.engine.warmup import FirstCall, Report, silent, warm_up
+from keras_xla.engine.warmup import FirstCall, OnFirstCall, silent, warm_up
 from keras_xla.models.interface import Decoder, EncoderDecoder
 
 CACHE_BYTES = 2**31  # of all caches of a batch
@@ -316,7 +316,7 @@ class Generator:
                     short = [row[:most] for row in part.of(rows)]
                     yield from self._starter.first_calls(self._batch(short, part.options, begun, None, **more))
 
-    def warm_up(self, calls: Iterable[FirstCall], progress: Callable[[int], Report] = silent) -> None:
+    def warm_up(self, calls: Iterable[FirstCall], progress: Callable[[int], OnFirstCall] = silent) -> None:
         """Compile side by side what `first_calls` need; their states hold at most `cache_bytes` at a time.
 
         `progress` and errors as for `warmup.warm_up`.

@@ -113,7 +113,7 @@ class Scorer:
                 anything compiles.
         """
         made: list[Logprobs | Any] = [None] * len(rows)  # `Any`: None until its part has run
-        for part in self._parts(rows, reads, top, room_for):
+        for part in self._parts(rows, reads, room_for):
             for i, each in zip(part.prompts, self._part(part, rows, first, reads, top), strict=True):
                 made[i] = each
         numbers = range(len(rows)) if numbers is None else numbers
@@ -133,7 +133,7 @@ class Scorer:
         sizes = [fewer.most_new_tokens for fewer in self._generator.limits.with_fewer_tokens(max(first), asked)]
         for new in sizes:
             cut = [row[: n + new] for row, n in zip(rows, first, strict=True)]
-            parts = self._parts(cut, reads, top)
+            parts = self._parts(cut, reads)
             if reads is None:
                 lengths = self._generator.limits.cache.below(max(first), new)
             else:
@@ -177,13 +177,10 @@ class Scorer:
         arguments = map(backend.to_device, (ids, ids, np.int32(0), laid.starts))
         self._generator.executables(laid.name, state, *arguments)
 
-    def _parts(self, rows: Rows, reads: Rows | None, top: int, room_for: int = 0) -> list[Part]:
+    def _parts(self, rows: Rows, reads: Rows | None, room_for: int = 0) -> list[Part]:
         """Which rows run together; raises what `__call__` does before anything compiles."""
         self.check()
         generator, options = self._generator, GenerationOptions(max_new_tokens=1)
-        if top > generator.model.vocab_size:
-            vocab = generator.model.vocab_size
-            raise ValueError(f"Received top_logprobs={top} for a vocabulary of {vocab} tokens; expected at most that.")
         runs = [row[:-1] if len(row) > 1 else row for row in rows]  # nothing is asked behind a last token
         check(generator.model, runs, options, reads)
         check(generator.model, [row[-1:] for row in rows], options)

@@ -15,7 +15,7 @@ from keras_xla.engine.states.state_pool import StatePool
 
 MOST_THREADS = 8  # XLA takes hundreds of megabytes for each executable that it makes; and tracing is for one at a time
 
-Report = Callable[["FirstCall", float], None]
+OnFirstCall = Callable[["FirstCall", float], None]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FirstCall:
     states: tuple = ()
 
 
-def silent(count: int) -> Report:
+def silent(count: int) -> OnFirstCall:
     """Tells nobody of `count` executables."""
     return lambda call, seconds: None
 
@@ -45,7 +45,7 @@ def warm_up(
     pool: StatePool,
     state_bytes: Callable[[Any], int],
     most_bytes: int,
-    progress: Callable[[int], Report] = silent,
+    progress: Callable[[int], OnFirstCall] = silent,
 ) -> None:
     """Make the first calls of executables that are not there, as many at once as this process may use cores.
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from keras_xla.backend.sizes import power_of_two
 from keras_xla.backend.steps import pad, to_tensor
-from keras_xla.functions.arrays import as_dense, check_pad_value
-from keras_xla.private.keras import mask_if_known, put_mask
+from keras_xla.functions.arrays import as_dense, attached_to, check_pad_value, with_attached
 
 POW2 = "pow2"
 Sizes = tuple[int, ...] | str
@@ -166,12 +165,16 @@ class ArgumentBuckets:
             padded.append(Padded(axis, bucket, shape[axis]))
         if not any(after for _, after in widths):
             return x
-        x = x if isinstance(x, np.ndarray) or mask_if_known(x) is not None else as_dense(self._who, name, x)
+        attached = attached_to(x)
+        x = x if isinstance(x, np.ndarray) or attached else as_dense(self._who, name, x)
         check_pad_value(self._who, name, x, pad_value)
-        padded_x, mask = pad(x, widths, pad_value), mask_if_known(x)
-        if mask is None:
-            return padded_x
-        return put_mask(to_tensor(padded_x), to_tensor(pad(mask, widths[: len(mask.shape)], False)))
+        made, values = pad(x, widths, pad_value), dict(mask=False, logits=pad_value)
+        if not attached:
+            return made
+        padded_too = {
+            key: to_tensor(pad(each, widths[: len(each.shape)], values[key])) for key, each in attached.items()
+        }
+        return with_attached(to_tensor(made), padded_too)
 
     def _bucket(self, name, axis, size, sizes) -> int:
         if sizes == POW2:

@@ -1,11 +1,14 @@
 """What `jit` takes for a tensor."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_xla.backend.steps import to_tensor
+from keras_xla.private.keras import mask_if_known, put_mask
+from keras_xla.private.logits import logits_of, put_logits
 
 
 def is_array(x: Any) -> bool:
@@ -54,3 +57,15 @@ def check_pad_value(who: str, name: str, x: Any, pad_value: float) -> None:
             f"{who} received {name!r} of dtype {dtype} and pad_value={pad_value!r}; it expects a number that {dtype} "
             f"can hold: a whole one from {low} to {high}."
         )
+
+
+def attached_to(x: Any) -> dict[str, Any]:
+    """What Keras has put on a tensor, by name: its mask, and the logits of probabilities."""
+    attached = {"mask": mask_if_known(x), "logits": logits_of(x)}
+    return {name: value for name, value in attached.items() if value is not None}
+
+
+def with_attached(x: Any, attached: Mapping[str, Any]) -> Any:
+    """The tensor, with that on it."""
+    x = put_mask(x, attached["mask"]) if "mask" in attached else x
+    return put_logits(x, attached.get("logits"))

@@ -16,12 +16,12 @@ from keras_xla.backend import compile_log as events
 from keras_xla.backend import is_traced
 from keras_xla.backend.compile_log import RecompileError
 from keras_xla.backend.signature import Leaf, Signature, describe
-from keras_xla.backend.steps import without_autograph
+from keras_xla.backend.steps import has_other_values, without_autograph
 from keras_xla.diagnosis.explain import refuse_ops
 from keras_xla.functions import hf_generate
 from keras_xla.functions.added_losses import AddedLosses
 from keras_xla.functions.argument_buckets import ArgumentBuckets, Padded
-from keras_xla.functions.arrays import as_dense, is_array, is_variable
+from keras_xla.functions.arrays import as_dense, attached_to, is_array, is_variable, with_attached
 from keras_xla.functions.call_key import CallKey
 from keras_xla.functions.cut_back import Followed, cut_back, followed
 from keras_xla.functions.executable import executable_of
@@ -29,7 +29,7 @@ from keras_xla.functions.methods import OfInstances
 from keras_xla.functions.parameters import Parameters
 from keras_xla.functions.static_values import Static, parts, structure_of
 from keras_xla.private.call_context import call_context
-from keras_xla.private.keras import layers_if_known, mask_if_known, put_mask
+from keras_xla.private.keras import layers_if_known
 from keras_xla.troubleshooting import explained
 
 _ON_RECOMPILE = ("log", "raise")
@@ -61,6 +61,10 @@ def jit(
     - Keras' masks go in with the tensors that they are on, and come out with those that `fn` returns.
     - `layer.losses` has what a call has added, where the layer is `fn`, has it as a method, or is an argument; but not
       what was added inside of a loop or a branch.
+    - Layers, metrics and random generators are made outside of `fn`. A layer that `fn` is, or calls, is also kept where
+      Keras looks for layers, such as in an attribute of a model: else it is neither trained nor saved.
+    - Conditions and loops over tensors are those of `keras.ops`: a Python `if` of a tensor raises. On TensorFlow
+      `tf.random.set_seed` does nothing inside; `keras.random` draws as it does elsewhere.
     - As everywhere in XLA, nothing checks the values inside. An index out of range or an assertion that fails raises no
       error. On TensorFlow, the first call for gradients compiles two more programs, which `compile_log` does not have.
     - Inside another compiled function, the call becomes a part of that one, and with a `keras.Input`, of the model.
@@ -227,8 +231,9 @@ class CompiledFunction:
                 arguments of different sizes go into one bucket; or the padding is in an output in such a way that it
                 cannot be cut off.
         """
-        if any(is_traced(x) or isinstance(x, keras.KerasTensor) for x in keras.tree.flatten((args, kwargs))):
-            return self._fn(*args, **kwargs)  # a part of another compiled function, or of a functional model
+        flat = keras.tree.flatten((args, kwargs))
+        if has_other_values() or any(is_traced(x) or isinstance(x, keras.KerasTensor) for x in flat):
+            return self._fn(*args, **kwargs)  # also a part of another compiled function, or of a functional model
         if args and isinstance(args[0], self._owners) and (method := self._methods.of(args[0])) is not None:
             return method(*args[1:], **kwargs)
         arguments, form = self._parameters.bind(args, kwargs)
@@ -286,9 +291,9 @@ class CompiledFunction:
                     tensor = as_dense(self._name, name, x)
                     tensors.append(tensor)
                     leaves.append(Leaf(name, tuple(tensor.shape), tensor.dtype.name))  # Keras does not know all dtypes
-                    if (mask := mask_if_known(x)) is not None:
-                        tensors.append(mask)
-                        leaves.append(Leaf(f"the mask of {name}", tuple(mask.shape), mask.dtype.name))
+                    for what, attached in attached_to(x).items():
+                        tensors.append(attached)
+                        leaves.append(Leaf(f"the {what} of {name}", tuple(attached.shape), attached.dtype.name))
                     owners += [argument] * (len(tensors) - len(owners))
                 else:
                     leaves.append(Leaf(name, None, type(x).__name__, self._static(name, x)))
@@ -351,7 +356,7 @@ class CompiledFunction:
         values = list(arguments.values())  # not the dict itself, whose keys a tree sorts
         flat = keras.tree.flatten(values)
         is_tensor = list(map(is_array, flat))
-        is_masked = [dynamic and mask_if_known(x) is not None for dynamic, x in zip(is_tensor, flat, strict=True)]
+        attached = [list(attached_to(x)) if dynamic else [] for dynamic, x in zip(is_tensor, flat, strict=True)]
         statics = [None if dynamic else x for x, dynamic in zip(flat, is_tensor, strict=True)]
         structure = keras.tree.map_structure(lambda _: 0, values)
         names = list(arguments)
@@ -359,9 +364,9 @@ class CompiledFunction:
         def call(tensors):
             tensors = iter(tensors)
             restored = []
-            for x, dynamic, masked in zip(statics, is_tensor, is_masked, strict=True):
+            for x, dynamic, kinds in zip(statics, is_tensor, attached, strict=True):
                 x = next(tensors) if dynamic else x
-                restored.append(put_mask(x, next(tensors)) if masked else x)
+                restored.append(with_attached(x, {kind: next(tensors) for kind in kinds}))
             restored = keras.tree.pack_sequence_as(structure, restored)
             return self._parameters.call(dict(zip(names, restored, strict=True)), key.form)
 

@@ -85,7 +85,7 @@ class GenerateSamples(keras.callbacks.Callback):
             raise TypeError(f"Received prompts={prompts!r}; expected a list of texts, chats or lists of token ids.")
         self.layer, self._given, self._tokenizer, self._every = layer, layer is not None, tokenizer, every
         self._file, self._verbose, self._options = file, verbose, options
-        self._made_of: _Known | None = None
+        self._made_of: _ModelOfNow | None = None
         self._summaries = None if log_dir is None else Summaries("GenerateSamples", log_dir)
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -120,7 +120,7 @@ class GenerateSamples(keras.callbacks.Callback):
         if self.layer is not None and self._made_of is not None and self._made_of.is_still(model):
             return self.layer
         layer = XLAGenerationLayer(model, self._tokenizer)
-        self._made_of = _Known(model)
+        self._made_of = _ModelOfNow(model)
         return layer
 
     def _show(self, epoch: int, samples: list, whole: bool) -> None:
@@ -141,7 +141,7 @@ class GenerateSamples(keras.callbacks.Callback):
             self._summaries.flush()
 
 
-class _Known:
+class _ModelOfNow:
     """A model as it is now."""
 
     def __init__(self, model: keras.Model):

@@ -367,11 +367,12 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
     def _complete_ids(self, inputs, goes_on: bool = False) -> dict[str, np.ndarray]:
         if self._speech is None:
             return self._text.completion(inputs, self._tokenizer, self.options, goes_on=goes_on).outputs()
-        return self._speech.complete(prompts.features(inputs), self.options)
+        return self._speech.complete(prompts.features(inputs), self.options, goes_on)
 
     def _complete_text(self, inputs, goes_on: bool = False) -> list:
         if self._speech is not None:
-            made = self._speech.transcribe(inputs, self.tokenizer, self.options, sampling_rate=self.sampling_rate)
+            how = dict(sampling_rate=self.sampling_rate, goes_on=goes_on)
+            made = self._speech.transcribe(inputs, self.tokenizer, self.options, **how)
             return [str(transcript) for transcript in made]
         return self._text.completion(inputs, self._tokenizer, self.options, goes_on=goes_on).texts()
 

@@ -8,7 +8,6 @@ import keras
 from keras_xla import config
 from keras_xla.generation.defaults import SPEECH_FIELDS
 from keras_xla.generation.tokenizer import LazyTokenizer, lazy
-from keras_xla.models.build import build
 from keras_xla.models.sources.live import refresh
 from keras_xla.models.sources.safetensors_folder import open_tokenizer
 from keras_xla.troubleshooting import explained, warn
@@ -82,8 +81,8 @@ class SavedWithTokenizer(keras.layers.Layer):
             "cache_bytes": self._cache_bytes,
             "logits_processors": [keras.saving.serialize_keras_object(each) for each in self._processors],
             "on_recompile": self._generator.executables.on_recompile,
-            "model": self.model.spec.to_dict(),
-            "quantization": self.model.quantization,
+            # By the id, Keras makes one model again of one that two layers share.
+            "model": {**keras.saving.serialize_keras_object(self.model), "shared_object_id": id(self.model)},
             "dtype": keras.dtype_policies.serialize(self.model.dtype_policy),
         }
         return LayerConfig(made, self._tokenizer)
@@ -99,10 +98,10 @@ class SavedWithTokenizer(keras.layers.Layer):
             An `XLAGenerationLayer`. Its weights are set by Keras, or by `set_weights`.
         """
         rest = dict(config)  # whoever passes it may use it again
-        dtype, quantization = rest.pop("dtype", None), rest.pop("quantization", None)
+        dtype = rest.pop("dtype", None)
         dtype = keras.saving.deserialize_keras_object(dtype) if isinstance(dtype, dict) else dtype
         own = [keras.saving.deserialize_keras_object(each) for each in rest.pop("logits_processors", ())]
-        model = build(rest["model"], dtype, quantization=quantization)
+        model = keras.saving.deserialize_keras_object(rest["model"])
         made = {**rest, "model": model, "dtype": dtype, "logits_processors": own}
         return cls(**made, tokenizer=getattr(config, "tokenizer", None))
 

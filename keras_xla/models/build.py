@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.layers.matrices import Matrix, stored_as
-from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec
+from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec, spec_from_dict
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import Unmade, unmade_weights
 from keras_xla.private.keras import flat_layers
@@ -26,8 +26,7 @@ def build(
         name: Name of the layer.
         quantization: How matrices are stored, see `matrices.stored_as`.
     """
-    if isinstance(spec, dict):
-        spec = (EncoderDecoderSpec if "encoder" in spec else DecoderSpec).from_dict(spec)
+    spec = spec_from_dict(spec) if isinstance(spec, dict) else spec
     kind: Any = EncoderDecoderModel if isinstance(spec, EncoderDecoderSpec) else Transformer
     with stored_as(quantization):
         return kind(spec, dtype=dtype, name=name)

@@ -6,11 +6,13 @@ import keras
 
 from keras_xla.models.encoder import Encoder
 from keras_xla.models.interface import Cache, View
+from keras_xla.models.saved_spec import SavedSpec
 from keras_xla.models.spec import EncoderDecoderSpec, TextSource
 from keras_xla.models.transformer import EncoderMemory, Transformer
 
 
-class EncoderDecoderModel(keras.layers.Layer):
+@keras.saving.register_keras_serializable(package="keras_xla")
+class EncoderDecoderModel(SavedSpec, keras.layers.Layer):
     """An encoder-decoder for text or speech; implements the `EncoderDecoder` protocol.
 
     Args:

@@ -7,7 +7,7 @@ import keras
 
 from keras_xla.models.build import build
 from keras_xla.models.convert.bart import BART, MBART
-from keras_xla.models.convert.common import Family, Report, load, untied
+from keras_xla.models.convert.common import Family, OnRead, load, untied
 from keras_xla.models.convert.config_keys import ModelConfig, read_config
 from keras_xla.models.convert.gpt2 import GPT2
 from keras_xla.models.convert.llama import LLAMA, MISTRAL, QWEN2, QWEN3
@@ -65,7 +65,7 @@ def load_model(
     checkpoint: "Checkpoint",
     dtype: str | None = None,
     quantization: str | None = None,
-    report: Report | None = None,
+    report: OnRead | None = None,
 ) -> Transformer | EncoderDecoderModel:
     """The model of an open checkpoint, weights and all.
 

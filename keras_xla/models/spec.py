@@ -233,6 +233,12 @@ class EncoderDecoderSpec:
 
 ModelSpec = DecoderSpec | EncoderDecoderSpec
 
+
+def spec_from_dict(values: dict) -> ModelSpec:
+    """The spec that `to_dict` of either kind wrote (through JSON or not)."""
+    return EncoderDecoderSpec.from_dict(values) if "encoder" in values else DecoderSpec.from_dict(values)
+
+
 _TYPES = {"attention": AttentionSpec, "cross_attention": AttentionSpec, "norm": NormSpec, "mlp": MLPSpec}
 _KINDS = (LearnedPositions, SinusoidalPositions, RotaryPositions, RelativePositions, TextSource, SpeechSource)
 _BY_KIND = {part.kind: part for part in _KINDS}

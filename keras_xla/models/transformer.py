@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from keras_xla.models.interface import Cache, View
@@ -12,6 +13,7 @@ from keras_xla.models.layers.blocks import Block
 from keras_xla.models.layers.embedding import PositionEmbedding
 from keras_xla.models.layers.matrices import make_matrix, quantization_here
 from keras_xla.models.layers.stack import run_blocks
+from keras_xla.models.saved_spec import SavedSpec
 from keras_xla.models.spec import DecoderSpec
 from keras_xla.models.weights import WeightedLayer
 
@@ -25,7 +27,8 @@ class EncoderMemory(NamedTuple):
     seen: Any  # [B, 1, 1, M] bool; None for all
 
 
-class Transformer(WeightedLayer):
+@keras.saving.register_keras_serializable(package="keras_xla")
+class Transformer(SavedSpec, WeightedLayer):
     """A language model of the decoder kind; implements the `ChunkDecoder` protocol.
 
     With cross-attention in its spec, every method needs the `memory` that `remember` makes.

@@ -1,5 +1,6 @@
 """What TensorFlow does not promise of its datasets."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -22,15 +23,31 @@ def must_be_freed(data: Any) -> bool:
     Its elements come from Python, as those of `from_generator` and `py_function` do. Or it writes files, as `cache`
     with a file name does: it locks them until it is freed.
     """
+    return any(_writes_files(each) or _calls(each, _OF_PYTHON | _OF_FILES) for each in _parts(data))
+
+
+@otherwise(False)
+def calls_python(data: Any) -> bool:
+    """Whether Python runs when an element of a dataset is asked for: callers may see what it does.
+
+    Where the dataset prefetches, Python runs before.
+    """
+    return any(_calls(each, _OF_PYTHON) for each in _parts(data, down_to="PrefetchDataset"))
+
+
+def _parts(data: Any, down_to: str = "") -> Iterator[tf.data.Dataset]:
+    """A dataset, and those that it is made of, `down_to` those of a class; nothing if it is none."""
     left, seen = [data] if isinstance(data, tf.data.Dataset) else [], set()
     while left:
         each = left.pop()
         if id(each) not in seen:  # one may be in it many times
             seen.add(id(each))
-            if _writes_files(each) or any(_must_be_freed(function.function.graph) for function in FUNCTIONS.of(each)()):
-                return True
-            left += INPUTS.of(each)()
-    return False
+            yield each
+            left += INPUTS.of(each)() if type(each).__name__.strip("_") != down_to else []
+
+
+def _calls(data: tf.data.Dataset, operations: set[str]) -> bool:
+    return any(_has(function.function.graph, operations) for function in FUNCTIONS.of(data)())
 
 
 def _writes_files(data: tf.data.Dataset) -> bool:
@@ -38,8 +55,7 @@ def _writes_files(data: tf.data.Dataset) -> bool:
     return kind in ("SnapshotDataset", "SaveDataset") or (kind == "CacheDataset" and FILENAME.of(data) != b"")
 
 
-def _must_be_freed(graph: tf.Graph) -> bool:
-    found = _OF_PYTHON | _OF_FILES
+def _has(graph: tf.Graph, found: set[str]) -> bool:
     operations = graph.get_operations()
     if any(operation.type in found for operation in operations):
         return True

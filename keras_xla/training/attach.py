@@ -61,7 +61,6 @@ class Attachment:
         self._model, self.jit_compile, self.enabled = model, jit_compile, False
         self.journal = Journal()
         self._sessions = Sessions()
-        self._policies: dict[str, tuple] = {}
         self._eager: dict[str, Callable | None] = {}  # Keras' own functions, made while tf.function was off
         self._arrays: dict[int, ArrayRows] = {}  # of the calls that go on, by the number that row numbers carry
         self._predicting, self._early = StopFlag(), EarlyFunctions(model)
@@ -184,9 +183,6 @@ class Attachment:
         """A call while its session is the thread's; when it ends, however it ends, nothing of it is left."""
         kind, current = session.kind, self._sessions.current
         before = current.get(kind)
-        policy, runner = self._policies.get(kind, (None, None))
-        if runner is not None and policy.wants_again():
-            runner.reconsider()
         current[kind] = session
         try:
             yield session
@@ -201,6 +197,8 @@ class Attachment:
             for attribute in (f"{kind}_function" for kind in STEP_KINDS):
                 if isinstance(function := getattr(self._model, attribute, None), TakingRows):
                     setattr(self._model, attribute, function.function)
+            if isinstance(function := getattr(self._model, f"{kind}_function", None), StepFunction):
+                function.forget()
             if self.jit_compile is False and not self.busy and attachment_of(self._model) is self:
                 detach(self._model)
 
@@ -216,12 +214,12 @@ class Attachment:
             given = cut
         validation = given["validation_data"]
         if ours["train"] and (rows := array_rows(given)) is not None:
-            given = {**given, "x": self._keep(session, rows).numbers(), "y": None, "sample_weight": None}
+            given = {**given, "x": self._keep(session, "train", rows).numbers(), "y": None, "sample_weight": None}
             rows.read()  # Keras reads its data before the callbacks begin
         if ours["test"] and isinstance(validation, (tuple, list)) and len(validation) in (2, 3):
             data = dict(zip(("x", "y", "sample_weight"), validation, strict=False))
             if (rows := array_rows(data)) is not None:
-                given = {**given, "validation_data": (self._keep(session, rows).numbers(),)}
+                given = {**given, "validation_data": (self._keep(session, "test", rows).numbers(),)}
         return given
 
     def _gathers_rows(self, kind: str) -> bool:
@@ -238,9 +236,10 @@ class Attachment:
         with self._early.making(kind) as outdated:
             return self._make(kind, force=outdated)
 
-    def _keep(self, session: Session, rows: ArrayRows) -> ArrayRows:
+    def _keep(self, session: Session, kind: str, rows: ArrayRows) -> ArrayRows:
         """Keep arrays for the steps of a call."""
         session.owners.append(rows.owner)
+        session.in_memory.add(kind)
         self._arrays[rows.owner] = rows
         return rows
 
@@ -313,7 +312,6 @@ class Attachment:
         leads = "tf.distribute" if is_distributed(model) else "Keras 2" if keras2.loops_over_steps(model) else None
         if not own and leads is None:
             runner = self._runner(kind, policy, ledger)
-        self._policies[kind] = policy, runner
         if leads is not None and not model.jit_compile:
             self.journal.decided(Decision(kind, "all batches", "graph", f"{leads} runs the step"))
             function = keras_make()

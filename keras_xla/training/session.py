@@ -85,6 +85,8 @@ class Session(AnyKeras):
         stopped: Whether a callback has told Keras' loop to end behind the next step.
         wrapped: Whether the loop calls another function than the one given, which may call that one.
         batch_begins: Called before each step that the loop asks for.
+        usual: The shapes of the batches that it began with; None before the first.
+        in_memory: The kinds of steps whose batches are rows of arrays that are kept in memory.
     """
 
     def __init__(
@@ -109,6 +111,8 @@ class Session(AnyKeras):
         self.stopped: Callable[[], bool] = lambda: False
         self.wrapped: Callable[[Any], bool] = lambda function: False
         self.batch_begins: Callable[[], None] = lambda: None
+        self.usual: tuple | None = None
+        self.in_memory: set[str] = set()
 
     @property
     def ahead(self) -> bool:

@@ -13,13 +13,14 @@ import pytest
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.training.attach import attachment_of
 from keras_xla.training.compile import compile
-from keras_xla.training.decide import policy
+from keras_xla.training.decide import policy, rare_shapes
 from tests.training.helpers import FORCED, LOSS, OPTIONS, SIZE, Log, X, Y, classifier
 
 if keras.backend.backend() != "tensorflow":
     pytest.skip("TensorFlow's step functions", allow_module_level=True)
 import tensorflow as tf
 
+from keras_xla.backend.tensorflow.runner import runner
 from keras_xla.backend.tensorflow.runner.executable import STEPS_AT_ONCE, Executable
 
 
@@ -219,6 +220,36 @@ def test_a_step_that_tells_keras_to_stop_is_the_last_one(data):
     assert made[1] == made[0] and made[0][:2] == [5, 5]
 
 
+def test_data_that_tell_keras_to_stop_are_not_read_further():
+    made = []
+    for ours in (False, True):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(3)])
+        compile(model, **OPTIONS) if ours else model.compile(**OPTIONS, jit_compile=False)
+
+        def batches(model=model):
+            for batch in range(100):
+                model.stop_training = batch >= 40
+                yield X[:4], Y[:4]
+
+        spec = (tf.TensorSpec((4, 20)), tf.TensorSpec((4,), tf.int32))
+        model.fit(tf.data.Dataset.from_generator(batches, output_signature=spec), verbose=0)
+        made.append(int(model.optimizer.iterations))
+    assert all(38 <= steps <= 43 for steps in made)  # TensorFlow itself reads a batch or two ahead
+
+
+def test_ragged_batches_without_end_are_forgotten(monkeypatch):
+    """Each has another number of values, so that each has an answer of its own."""
+    monkeypatch.setattr(runner, "MOST_ANSWERS", 20)
+    monkeypatch.setattr(rare_shapes, "MOST_COUNTED", 30)
+    model = compile(keras.Sequential([keras.layers.Lambda(lambda x: tf.reduce_sum(x, 1))]), "sgd", "mse")
+    for values in range(1, 60):
+        x = tf.RaggedTensor.from_row_lengths(tf.ones((values,)), [values - 1, 1])
+        assert model.test_on_batch(x, np.zeros(2, np.float32)) == pytest.approx(((values - 1) ** 2 + 1) / 2)
+    made = model.test_function.runner
+    assert len(made._chosen) <= 20 and len(made._decide.__self__._rare_shapes._runs) <= 30
+
+
 def test_batches_of_strings_are_refused():
     model = keras.Sequential([keras.layers.Lambda(lambda x: tf.ones((tf.shape(x)[0], 3)))])
     compile(model, **FORCED)
@@ -374,7 +405,7 @@ def in_a_loop(x, seed):
 )
 def test_what_a_model_draws_does_not_depend_on_the_way_that_was_faster(draw, way, monkeypatch):
     monkeypatch.setattr("keras_xla.training.decide.policy.MARGIN", 1e6)  # whatever was measured
-    monkeypatch.setattr("keras_xla.training.decide.cost.SECONDS_AT_LEAST", -1e6)
+    monkeypatch.setattr("keras_xla.training.decide.policy.estimated_cost", lambda facts, graph: 0.0)
     x, y, shown = np.ones((32, 4), "float32"), np.ones((32, 1), "float32"), []
     for made in (keras.Model.compile, compile):
         keras.utils.set_random_seed(0)

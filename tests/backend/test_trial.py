@@ -89,7 +89,7 @@ def test_a_fit_whose_state_does_not_fit_twice_runs_plainly_and_says_so(monkeypat
     monkeypatch.setattr(trial, "free_memory", lambda: 1)
     log, model, plain = Log(), compile(classifier(), "sgd", LOSS), classifier()
     plain.compile("sgd", LOSS)
-    histories = [each.fit(X, Y, epochs=2, batch_size=24, verbose=0).history["loss"] for each in (model, plain)]
+    histories = [each.fit(X, Y, epochs=20, batch_size=24, verbose=0).history["loss"] for each in (model, plain)]
     assert histories[0] == histories[1] and log.new() == []
     (decision,) = attachment_of(model).journal.decisions
     assert decision.reason.startswith("no trial: a trial runs on a copy of what the step changes")
@@ -111,6 +111,11 @@ def test_a_time_is_that_of_one_of_the_steps_that_run_together(monkeypatch):
     monkeypatch.setattr(trial.time, "perf_counter", lambda: next(times))
     timing = trial.timed_runs(lambda: 2, 1, 10.0)
     assert (timing.first, timing.steps) == (4.0, (2.0,))
+
+
+def test_a_run_without_a_step_tells_no_time():
+    with pytest.raises(trial.TrialImpossible, match="values of this batch"):
+        trial.timed_runs(lambda: 0, 1, 10.0)
 
 
 def test_trials_of_predict_run_what_predict_runs(monkeypatch):
@@ -158,7 +163,8 @@ def train(batches, ours, size=24):
         return type(error), model
 
 
-def test_an_error_that_only_a_trial_would_meet_is_nobodys():
+def test_an_error_that_only_a_trial_would_meet_is_nobodys(monkeypatch):
+    monkeypatch.setattr("keras_xla.training.decide.policy.estimated_cost", lambda facts, graph: 0.0)
     (plain, _), (ours, model) = train(1, False, size=72), train(1, True, size=72)
     assert ours == plain and len(plain) == 1
     (decision,) = attachment_of(model).journal.decisions

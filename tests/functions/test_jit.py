@@ -1110,6 +1110,36 @@ def test_probabilities_bring_the_logits_that_they_were_made_of():
     assert fast.trace_count == 1
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="there are such logits on TensorFlow only")
+def test_probabilities_take_along_the_logits_that_they_were_made_of():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Activation("softmax")])
+    loss, y = keras.losses.SparseCategoricalCrossentropy(), np.array([0])
+    probabilities = model(np.array([[0.0, 60.0]], "float32"))
+    for fast in (jit(loss), jit(loss.call, buckets={"y_true": {0: (4,)}, "y_pred": {0: (4,)}})):
+        for _ in range(2):
+            assert float(keras.ops.sum(fast(y, probabilities))) == 60.0
+        assert fast.trace_count == 1
+
+
+def test_values_of_a_stateless_scope_count_within_it_and_no_longer():
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    layer.build((None, 2))
+    fast, late, x = jit(layer), jit(layer), np.ones((1, 2), "float32")
+    assert values(fast(x)) == [[2.0]]
+    with keras.StatelessScope([(layer.kernel, keras.ops.full((2, 1), 5.0))]):
+        assert values(fast(x)) == values(late(x)) == [[10.0]]
+    assert values(fast(x)) == values(late(x)) == [[2.0]]
+
+
+def test_a_first_call_that_fails_leaves_layers_as_it_would_without_xla():
+    layer = keras.layers.Dense(2)
+    fast, x = jit(lambda x, y: layer(x) + y), np.ones((4, 3), "float32")
+    with pytest.raises(Exception, match=r"(?i)shape|dimension"):
+        fast(x, np.ones((4, 3), "float32"))
+    np.testing.assert_allclose(fast(x, np.ones((4, 2), "float32")), values(layer(x) + 1.0), rtol=1e-6)
+    assert len(layer.get_weights()) == 2
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX has no such decorator in keras.ops")
 def test_a_gradient_of_ones_own():
     import tensorflow as tf

@@ -127,6 +127,16 @@ def test_a_turn_says_nothing_but_the_answer_and_has_one(model):
     assert chat.messages[-1]["content"] == answer + more
 
 
+def test_the_token_that_ends_an_answer_is_shown_but_is_no_part_of_the_message(compiled):
+    options = dict(skip_special_tokens=False, forced_eos_token_id=2, max_new_tokens=4)
+    chat = compiled.chat(**options)
+    for answer in (chat.send("Hi"), "".join(chat.stream("And you"))):
+        assert answer.endswith("</s>")
+        assert answer.removesuffix("</s>") in [message["content"] for message in chat.messages]
+    assert not any("</s>" in message["content"] for message in chat.messages)
+    assert compiled.chat(**{**options, "eos_token_id": None}).send("Hi").endswith("</s>")
+
+
 def test_a_failed_turn_leaves_the_messages_as_they_were(layer):
     chat = layer.chat()
     with pytest.raises(ValueError, match="token"):

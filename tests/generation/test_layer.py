@@ -279,6 +279,45 @@ def test_a_saved_pipeline_loads_with_weights_tokenizer_and_options(layer, tmp_pa
     assert restored.generate("abc") == layer.generate("abc")
 
 
+def test_two_layers_that_share_a_model_share_it_when_they_are_loaded(layer, tmp_path):
+    ids, long = keras.Input((3,), dtype="int32"), XLAGenerationLayer(layer.model, layer.tokenizer, max_new_tokens=9)
+    pipeline = keras.Model(ids, [layer(ids)["sequences"], long(ids)["sequences"]])
+    pipeline.save(tmp_path / "pipeline.keras")
+    loaded = keras.saving.load_model(tmp_path / "pipeline.keras")
+    prompts = np.array([[5, 6, 7]])
+    for made, expected in zip(loaded.predict(prompts, verbose=0), pipeline.predict(prompts, verbose=0), strict=True):
+        np.testing.assert_array_equal(made, expected)
+    assert loaded.get_layer(layer.name).model is loaded.get_layer(long.name).model
+
+
+def test_what_is_frozen_stays_so_when_it_is_loaded_or_cloned(checkpoint, tmp_path):
+    layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), max_new_tokens=6)
+    layer.model.embedding.trainable = layer.model.blocks[1].trainable = False
+    ids = keras.Input((3,), dtype="int32")
+    pipeline = keras.Model(ids, layer(ids))
+    pipeline.save(tmp_path / "pipeline.keras")
+    for made in (keras.saving.load_model(tmp_path / "pipeline.keras"), keras.models.clone_model(pipeline)):
+        again = made.layers[-1].model
+        trainable = [each.path for each in layer.model.trainable_variables]
+        assert [each.path for each in again.trainable_variables] == trainable != []
+    layer.trainable = False
+    again = XLAGenerationLayer.from_config(layer.get_config())
+    assert again.model.trainable_variables == [] != again.model.variables
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "t5"])
+def test_the_model_of_a_layer_is_a_part_of_a_keras_model_that_can_be_saved(variant, checkpoint, tmp_path):
+    layer = XLAGenerationLayer.from_pretrained(checkpoint(variant), max_new_tokens=6)
+    names = ("source", "ids") if layer._generator.has_encoder else ("ids",)
+    rows = 1 if layer._generator.has_encoder else None  # whose attention to the source needs to know how many
+    inputs = {name: keras.Input((3,), batch_size=rows, dtype="int32", name=name) for name in names}
+    tuned = keras.Model(inputs, layer.model(**inputs))
+    tuned.save(tmp_path / "tuned.keras")
+    loaded = keras.saving.load_model(tmp_path / "tuned.keras")
+    ids = {name: np.array([[5, 6, 7]]) for name in names}
+    np.testing.assert_allclose(loaded.predict(ids, verbose=0), tuned.predict(ids, verbose=0), atol=1e-5)
+
+
 @pytest.mark.parametrize("named", ["Own", "PreTrainedTokenizerFast"])
 def test_a_saved_tokenizers_own_code_is_neither_run_nor_asked_about(layer, tmp_path, monkeypatch, named):
     path, asked = tmp_path / "pipeline.keras", []

@@ -1,5 +1,8 @@
 """Everything a prompt may be gives the same rows; everything else gives an error that says what to do."""
 
+import types
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 import pytest
@@ -62,6 +65,8 @@ def test_a_ragged_tensor_gives_its_rows():
         ({"input_ids": np.ones((1, 2), int), "attention_mask": np.full((1, 2), 2)}, ValueError, "expected 0 and 1"),
         ({"input_ids": np.ones((1, 2), int), "attention_mask": np.ones((2, 1), int)}, ValueError, "of shape (2, 1)"),
         ({"input_ids": [[1], [2]], "attention_mask": [[1]]}, ValueError, "1 attention masks for 2 prompts"),
+        ({"input_ids": [[1, 2]], "token_type_ids": [[0, 1]]}, ValueError, "token_type_ids beside 0"),
+        ({"input_ids": [[1], [2, 3]], "token_type_ids": [[0], [0, 1]]}, ValueError, "token_type_ids beside 0"),
         ([[2**32 + 5]], ValueError, "the token id 4294967301; expected ids that fit into int32"),
         (np.array([[1, -(2**40)]]), ValueError, "the token id -1099511627776"),
     ],
@@ -129,6 +134,38 @@ def test_a_column_of_lists_gives_its_rows():
     assert prompts.is_text(chats) and prompts.texts(chats) == chats.tolist()
     with pytest.raises(TypeError, match="dtype object"):
         prompts.rows(np.array([[5, 6], [7, 8]], object))
+
+
+class Column(Sequence):
+    """As a dataset of Hugging Face gives: neither a list nor an array."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def __getitem__(self, i):
+        return self._values[i]
+
+    def __len__(self):
+        return len(self._values)
+
+
+def test_columns_of_tables_are_lists():
+    series = type("Series", (), dict(__module__="pandas.core.series", to_list=lambda self: None))()  # it is an array
+    for column, expected in (
+        (Column(["a", "b"]), ["a", "b"]),
+        (Column(ROWS), ROWS),
+        (types.SimpleNamespace(to_pylist=lambda: ["a"]), ["a"]),  # of pyarrow
+        (types.SimpleNamespace(to_list=lambda: ["a"], __array__=None, dtype="String"), ["a"]),  # of polars
+    ):
+        assert prompts.as_list(column) == expected
+    for other in (series, ROWS, np.ones(3), "text", None, {"input_ids": ROWS}, keras.ops.ones((2, 3), "int32")):
+        assert prompts.as_list(other) is other
+
+
+def test_kinds_of_tokens_that_are_all_alike_change_nothing():
+    for kinds in ([[0, 0], [0]], None):
+        assert plain(prompts.rows({"input_ids": [[1, 2], [3]], "token_type_ids": kinds})) == [[1, 2], [3]]
+    assert plain(prompts.rows({"input_ids": np.ones((1, 2), int), "token_type_ids": np.zeros((1, 2))})) == [[1, 1]]
 
 
 def test_bytes_that_are_no_text_are_refused():

@@ -78,6 +78,10 @@ def test_hub_names(tmp_path, monkeypatch, name):
             "consolidated.safetensors",
             "modeling_custom.py",
             "source.spm",
+            "additional_chat_templates/tool_use.jinja",
+            "a/config.json",
+            "added/config.json",
+            "onnx/additional_chat_templates/tool_use.jinja",
         ]
         asked[repo] = list(filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns))
         return str(tmp_path)
@@ -92,6 +96,7 @@ def test_hub_names(tmp_path, monkeypatch, name):
         "tokenizer.model",
         "chat_template.jinja",
         "source.spm",
+        "additional_chat_templates/tool_use.jinja",
     ]
     assert asked == {name: expected}
 

@@ -1,4 +1,5 @@
 import json
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
@@ -117,6 +118,14 @@ def test_byte_level_ids_are_those_of_the_original(pair):
 @given(text=ANY_TEXT)
 def test_byte_level_ids_of_any_text(pair, text):
     assert_same(*pair, text)
+
+
+def test_a_distilled_qwen_normalizes_as_qwen_does(tmp_path):
+    backend, fields = trained("qwen2")
+    tokenizer = open_checkpoint(
+        write_gguf(tmp_path / "m.gguf", fields={**fields, "tokenizer.ggml.pre": "deepseek-r1-qwen"})
+    ).read_tokenizer()
+    assert_same(backend, tokenizer, unicodedata.normalize("NFD", "Zürich"))
 
 
 def test_text_is_cut_as_the_model_was_trained(pair):

@@ -56,6 +56,14 @@ def test_what_an_iterator_holds_is_found(data):
     assert private.must_be_freed(data)
 
 
+def test_what_calls_python_is_found():
+    generator = tf.data.Dataset.from_generator(lambda: iter([1.0]), output_signature=tf.TensorSpec(()))
+    assert private.calls_python(generator.prefetch(1).map(lambda x: tf.py_function(lambda x: x, [x], tf.float32)))
+    assert private.calls_python(generator.map(lambda x: x + 1).batch(2))
+    others = generator.batch(2).prefetch(1), PLAIN, PLAIN.cache("a file"), np.ones(3), None
+    assert not any(map(private.calls_python, others))
+
+
 def test_others_hold_nothing():
     many = PLAIN
     for _ in range(30):

@@ -1,5 +1,8 @@
 """The compile log of fit, evaluate and predict is exactly what XLA did."""
 
+import gc
+import weakref
+
 import keras
 import numpy as np
 import pytest
@@ -20,6 +23,19 @@ def test_one_event_for_fit_evaluate_and_predict_each():
     assert (test.name, test.kind) == ("digits.test_step", "test")
     assert (predict.name, predict.shapes) == ("digits.predict_step", f"x: ({SIZE}, 20) float32")
     assert all(event.seconds > 0 for event in (train, test, predict))
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+def test_no_callback_outlives_its_call(jit_compile):
+    model = compile(classifier(), **{**OPTIONS, "jit_compile": jit_compile})
+    for method, data in ((model.fit, (X, Y)), (model.evaluate, (X, Y)), (model.predict, (X,))):
+        callback = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)
+        seen = weakref.ref(callback)
+        for _ in range(2):
+            method(*data, callbacks=[callback], verbose=0)
+        del callback
+        gc.collect()
+        assert seen() is None
 
 
 def stacked(model):

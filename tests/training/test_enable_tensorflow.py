@@ -12,7 +12,7 @@ import pytest
 
 from keras_xla.training.decide import functions as function_policy
 from keras_xla.training.decide import policy
-from keras_xla.training.decide.decisions import THIS_RUN, Times, decisions
+from keras_xla.training.decide.decisions import THIS_RUN, Decisions, Times, decisions
 from keras_xla.training.enable import disable, enable, seen
 from tests.training.helpers import Log
 
@@ -85,6 +85,14 @@ def test_the_plain_graph_stays_where_xla_is_not_faster(monkeypatch):
     call_often(square, X, times=20)
     assert reason() == "graph: measured: XLA is not faster"
     assert ways() == {"graph": 5, "xla": 3}  # the others are not even timed
+
+
+def test_what_was_measured_before_is_looked_up_once(monkeypatch):
+    get, looked_up = Decisions.get, []
+    monkeypatch.setattr(function_policy, "estimated_compile", lambda facts: float("inf"))  # it waits for ever
+    monkeypatch.setattr(Decisions, "get", lambda self, key: looked_up.append(key) or get(self, key))
+    call_often(tf.function(lambda x: x * x), X, times=30)
+    assert len(looked_up) == 1
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from keras_xla.backend.tensorflow.runner.runner import Runner
 from keras_xla.backend.tensorflow.runner.sources import gathered
 from keras_xla.backend.tensorflow.state import state_maker as state_maker
 from keras_xla.private.tensorflow import require_graphs
+from keras_xla.private.tensorflow_data import calls_python
 from keras_xla.private.tensorflow_data import must_be_freed as must_be_freed
 
 make_runner = Runner
@@ -26,8 +27,11 @@ make_state_runner = None  # the state of a model is in its variables
 
 
 def reads_ahead(x: Any) -> bool:
-    """Always: Keras makes a `tf.data` pipeline of all data, which does so anyway."""
-    return True
+    """Whether batches may be read before the steps of earlier ones run, so that nobody who makes them can tell.
+
+    Keras makes a `tf.data` pipeline of all data, which reads ahead anyway; but not of a dataset that calls Python.
+    """
+    return not calls_python(x)
 
 
 def end_of_data(iterator: Any, steps: int) -> Exception:

@@ -82,7 +82,7 @@ class Guesser(Protocol):
         """The guesser's own values, once the search has chosen."""
 
 
-class _Limits(NamedTuple):
+class _CallLimits(NamedTuple):
     """How far a call goes, and what a check has to bring; see `advance`."""
 
     slots: int  # T
@@ -147,7 +147,7 @@ def advance(
     """
     sizes = len(sizes_of(guesser.count))
     costs = dict(price=budget[3 : 3 + sizes], least=budget[3 + sizes :])
-    limits = _Limits(values["tokens"].shape[1], count, unmixed, tried, **costs)
+    limits = _CallLimits(values["tokens"].shape[1], count, unmixed, tried, **costs)
     loop = _Loop(model, request, search, guesser, limits)
     state, runs = state_at(step, search, values), ops.zeros((1 + sizes,), "int32")
     state = state._replace(done=ops.logical_or(state.done, stopped))
@@ -168,7 +168,7 @@ def advance(
 class _Loop:
     """See `advance`."""
 
-    def __init__(self, model: ChunkDecoder, request: Request, search: Sampling, guesser: Guesser, limits: _Limits):
+    def __init__(self, model: ChunkDecoder, request: Request, search: Sampling, guesser: Guesser, limits: _CallLimits):
         self._model, self._request, self._search, self._guesser = model, request, search, guesser
         self._limits, self._sizes = limits, sizes_of(guesser.count)
 

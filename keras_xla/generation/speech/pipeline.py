@@ -96,6 +96,7 @@ class SpeechPipeline:
         options: GenerationOptions,
         sampling_rate: int | None = None,
         batch_size: int = 8,
+        goes_on: bool = False,
         **overrides: Any,
     ) -> list[Transcript]:
         """The transcript of each clip.
@@ -106,6 +107,7 @@ class SpeechPipeline:
             options: How to decode.
             sampling_rate: Of arrays, in hertz.
             batch_size: Windows of 30 s to run at once at most; no more than the largest batch bucket.
+            goes_on: Whether a seed draws on from the call before.
             **overrides: Fields of `SpeechOptions` and `GenerationOptions`.
 
         Raises:
@@ -125,10 +127,16 @@ class SpeechPipeline:
             lambda ids: tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False),
             batch_size,
         )
-        return transcriber.transcribe(clips, speech, options)
+        first_clip = self.generator.number_rows(len(clips)) if goes_on else 0
+        return transcriber.transcribe(clips, speech, options, first_clip)
 
-    def complete(self, features: Any, options: GenerationOptions, **overrides: Any) -> dict[str, np.ndarray]:
-        """The tokens of features `(batch, mel bins, frames)`, without timestamps; as `Generator` returns them."""
+    def complete(
+        self, features: Any, options: GenerationOptions, goes_on: bool = False, **overrides: Any
+    ) -> dict[str, np.ndarray]:
+        """The tokens of features `(batch, mel bins, frames)`, without timestamps; as `Generator` returns them.
+
+        `goes_on` tells whether a seed draws on from the call before.
+        """
         of_speech, _ = split_speech(overrides)
         if given := [name for name, value in of_speech.items() if name in _OF_CLIPS and value is not None]:
             raise ValueError(
@@ -151,11 +159,12 @@ class SpeechPipeline:
         self.tokens.check_task(task)
         names = languages_of(speech, self.tokens, len(features))
         parts = self.generator.parts(features, options)  # in order: all features are of one length
-        made = [self._complete_part(part, features, names, task) for part in parts]
+        first_row = self.generator.number_rows(len(features) * options.num_return_sequences) if goes_on else 0
+        made = [self._complete_part(part, features, names, task, first_row) for part in parts]
         return {name: np.concatenate([outputs[name] for outputs in made]) for name in made[0]}
 
     def _complete_part(
-        self, part: Part, features: np.ndarray, names: Sequence[str | None], task: str
+        self, part: Part, features: np.ndarray, names: Sequence[str | None], task: str, first_row: int
     ) -> dict[str, np.ndarray]:
         """What `complete` returns of features that run together; the last of several parts has idle rows."""
         idle = part.room // part.copies - len(part.prompts)
@@ -166,7 +175,8 @@ class SpeechPipeline:
         begun = [np.array(self.tokens.prompt(name, task, timestamps=False), np.int32) for name in spoken]
         prompts = [*begun[: len(part.prompts)], *[begun[0][:0]] * idle]
         numbers = np.pad(part.rows, (0, idle * part.copies))
-        outputs = self.generator([], part.options, prompts=prompts, hidden=hidden, numbers=numbers)
+        made_by = dict(prompts=prompts, hidden=hidden, numbers=first_row + numbers)
+        outputs = self.generator([], part.options, **made_by)
         return {name: values[: len(part.answers)] for name, values in outputs.items()}
 
     def first_calls(self, batch: int, options: GenerationOptions, **overrides: Any) -> Iterator[FirstCall]:
@@ -218,9 +228,14 @@ class SpeechPipeline:
                 f"Received {', '.join(named)} with speech, which begins and ends as its model was trained to. Leave it "
                 "out."
             )
-        if rest.get("do_sample"):  # it comes before the temperatures of the layer
+        if rest.get("do_sample") is not None:  # it comes before the temperatures of the layer
             asked.setdefault("temperature", None)
         speech = defaults.replace(**asked)
+        if rest.get("do_sample") is False and any(speech.temperatures):
+            raise ValueError(
+                f"Received do_sample=False with temperature={asked['temperature']!r}; above 0, tokens are drawn. Leave "
+                "one of them out."
+            )
         rest, drawn = split_drawn(speech, rest)
         options = dataclasses.replace(options.replace(**rest), **drawn)
         for name, off in (("stop_strings", ()), ("max_time", None)):

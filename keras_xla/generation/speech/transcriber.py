@@ -125,6 +125,7 @@ class Transcriber:
         clips: Sequence[np.ndarray],
         speech: SpeechOptions | None = None,
         options: GenerationOptions | None = None,
+        first_clip: int = 0,
     ) -> list[Transcript]:
         """The transcript of each clip.
 
@@ -132,6 +133,7 @@ class Transcriber:
             clips: `(samples,)` float32 each, of the model's sampling rate.
             speech: What is asked for.
             options: How to decode, but for `max_new_tokens`, which `speech` has.
+            first_clip: The number of the first clip. What is drawn for a clip depends on its number.
 
         Raises:
             TypeError, ValueError: for options that do not fit the model or each other; before anything compiles.
@@ -141,7 +143,7 @@ class Transcriber:
         for which, plan in plans:
             made: dict[int, list[Segment]] = {clip: [] for clip in which}
             spoken: dict[int, str | None] = {}
-            for track, segments in self._run(clips, which, plan):
+            for track, segments in self._run(clips, which, plan, first_clip):
                 made[track.clip] += segments
                 spoken[track.clip] = track.language
             for clip, segments in made.items():
@@ -190,7 +192,9 @@ class Transcriber:
         groups = {t: [i for i in range(len(clips)) if (i in timed) == t] for t in (False, True)}
         return [(which, make_plan(speech, options, *limits, t)) for t, which in groups.items() if which]
 
-    def _run(self, clips, which: list[int], plan: TranscriptionPlan) -> Iterator[tuple[_Track, list[Segment]]]:
+    def _run(
+        self, clips, which: list[int], plan: TranscriptionPlan, first_clip: int = 0
+    ) -> Iterator[tuple[_Track, list[Segment]]]:
         """A clip and the new segments in it, window after window."""
         waiting = deque(which)
         rows: list[_Track | None] = [None] * min(len(which), self.batch_size)
@@ -204,7 +208,7 @@ class Transcriber:
             self._detect(rows, hidden)
             prompts = [_IDLE if track is None else self._prompt(track, plan) for track in rows]
             silence = self._silence(rows, prompts, hidden, plan)
-            numbers = [0 if track is None else track.clip for track in rows]
+            numbers = [0 if track is None else first_clip + track.clip for track in rows]
             attempts: list[Any] = self._attempt(prompts, hidden, silence, plan, numbers)
             for track, attempt in zip(rows, attempts, strict=True):
                 if track is not None:

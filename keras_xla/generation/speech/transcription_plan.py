@@ -95,9 +95,11 @@ def _sizes(plan: TranscriptionPlan, tokens: SpeechTokens, positions: int) -> tup
     begin += 1 if prompt or plan.history else 0  # <|startofprev|>
     begin += 0 if plan.prompt_leads else prompt
     room = positions - begin
-    most = plan.speech.max_new_tokens or room - plan.history
+    least = max(prompt if plan.prompt_leads else 0, 1 if plan.history else 0)
+    # A prompt before every window takes of the room for the history, and not of that for the transcript.
+    told = plan.history if plan.prompt_leads else max(plan.history - prompt, least)
+    most = plan.speech.max_new_tokens or room - told
     history = min(plan.history, room - most)
-    least = prompt if plan.prompt_leads else 0
     if most < 1 or history < least:
         raise ValueError(
             f"Received max_new_tokens={most}, which with {begin + least} tokens before them is more than the model's "

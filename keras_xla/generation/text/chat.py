@@ -137,14 +137,22 @@ class Chat:
                     answer.append(piece)
                     yield piece
             except GeneratorExit:
-                self._add(asked, answer, goes_on)
+                self._add(asked, self._told(answer, options), goes_on)
                 raise
-            self._add(asked, answer, goes_on)
+            self._add(asked, self._told(answer, options), goes_on)
         finally:
             self._turn.release()
 
-    def _add(self, asked: Sequence[Message], answer: Sequence[str], goes_on: bool) -> None:
-        text = "".join(answer)
+    def _told(self, answer: Sequence[str], options: Mapping[str, Any]) -> str:
+        """The answer as the chat's template takes it: without the token that ended it, which the template adds."""
+        text, tokenizer = "".join(answer), self._layer.tokenizer
+        if options.get("skip_special_tokens", True):
+            return text
+        return next(
+            (text.removesuffix(end) for end in getattr(tokenizer, "all_special_tokens", ()) if text.endswith(end)), text
+        )
+
+    def _add(self, asked: Sequence[Message], text: str, goes_on: bool) -> None:
         if goes_on:
             begun = asked[-1]["content"]
             whole = begun + text if isinstance(begun, str) else [*(begun or ()), {"type": "text", "text": text}]

@@ -83,7 +83,7 @@ class Completion:
 
     def __post_init__(self):
         check_lists(self.options, len(self.rows))
-        check_top(self.top_logprobs)
+        check_top(self.top_logprobs, self.generator.model.vocab_size)
         if self.top_logprobs and not self.output_logprobs:
             raise ValueError(f"Received top_logprobs={self.top_logprobs} without output_logprobs=True. Pass both.")
         if self.output_logprobs:

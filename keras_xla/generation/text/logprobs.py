@@ -71,12 +71,14 @@ def joined(parts: Sequence[Logprobs]) -> Logprobs:
     return Logprobs(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
 
 
-def check_top(top: int) -> None:
-    """Raise for a number of likeliest tokens that no executable tells."""
+def check_top(top: int, vocab: int) -> None:
+    """Raise for a number of likeliest tokens that no executable tells, or that a vocabulary of so many has not."""
     if isinstance(top, bool) or not isinstance(top, int):
         raise TypeError(f"Received top_logprobs={top!r}; expected an int.")
     if not 0 <= top <= MOST_TOP:
         raise ValueError(f"Received top_logprobs={top}; expected an int from 0 to {MOST_TOP}.")
+    if top > vocab:
+        raise ValueError(f"Received top_logprobs={top} for a vocabulary of {vocab} tokens; expected at most that.")
 
 
 def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:

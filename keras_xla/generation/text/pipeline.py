@@ -96,7 +96,8 @@ class TextPipeline:
         Raises:
             TypeError, ValueError: for bad inputs or options; before anything compiles.
         """
-        inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else inputs
+        inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else prompts.as_list(inputs)
+        negative_prompt = prompts.as_list(negative_prompt)
         own, rest = split_text(overrides or {})
         if call.get("assistant") is not None:
             rest.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule
@@ -163,7 +164,7 @@ class TextPipeline:
         **overrides: Any,
     ) -> Iterator[FirstCall]:
         """Of what calls with `batch` prompts of `length` tokens need."""
-        check_top(top_logprobs)
+        check_top(top_logprobs, self.generator.model.vocab_size)
         if assistant is not None:
             overrides.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule
         options, rows = options.replace(**overrides), [np.zeros((length,), np.int32)] * batch
@@ -196,7 +197,7 @@ class TextPipeline:
         own, others = split_text(overrides)
         if others:
             raise TypeError(f"Received {', '.join(others)} for scores; expected options of text only.")
-        check_top(top)
+        check_top(top, self.generator.model.vocab_size)
         scorer = Scorer(self.generator)
         scorer.check()
         asked = self.completion(inputs, tokenizer, options, overrides)

@@ -92,7 +92,7 @@ def one_by_one(inputs: Any) -> list:
         return [dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)]
     if isinstance(inputs, (str, bytes, Mapping)):
         return [[inputs]]
-    inputs = _listed(inputs)
+    inputs = as_list(inputs)
     if isinstance(inputs, (list, tuple)):
         chat = bool(inputs) and isinstance(inputs[0], Mapping)
         ids = bool(inputs) and all(isinstance(each, Integral) for each in inputs)  # of one prompt, which is refused
@@ -141,8 +141,11 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
                 f"Received a dict with the keys {sorted(inputs)}; expected 'input_ids', and 'attention_mask' "
                 "where there is padding."
             )
+        kinds = as_list(inputs.get("token_type_ids"))
+        if kinds is not None and any(np.any(_array(row)) for row in kinds):
+            raise ValueError("Received token_type_ids beside 0; expected prompts of one kind. Leave them out.")
         inputs, mask = inputs["input_ids"], inputs.get("attention_mask")
-    inputs, mask = _listed(inputs), _listed(mask)
+    inputs, mask = as_list(inputs), as_list(mask)
     if isinstance(inputs, (list, tuple)):
         return _ragged(list(inputs), mask, pad)
     ids = _array(inputs)
@@ -203,9 +206,19 @@ def _check_message(i: int, message: Message) -> None:
         )
 
 
-def _listed(x: Any) -> Any:
-    """Lists in place of a ragged tensor."""
-    return x.to_list() if hasattr(x, "to_list") and not hasattr(x, "__array__") else x
+def as_list(x: Any) -> Any:
+    """A list in place of what is not an array: a ragged tensor, or a column of a table that is not pandas'."""
+    if isinstance(x, (str, bytes, list, tuple)):
+        return x
+    if hasattr(x, "to_pylist"):  # of pyarrow
+        return x.to_pylist()
+    if hasattr(x, "to_list") and not isinstance(getattr(x, "dtype", None), np.dtype) and not _of_pandas(x):
+        return x.to_list()  # of polars
+    return list(x) if isinstance(x, Sequence) else x  # of Hugging Face's datasets
+
+
+def _of_pandas(x: Any) -> bool:
+    return type(x).__module__.partition(".")[0] == "pandas"
 
 
 def _between_padding(ids: np.ndarray, pad: int) -> np.ndarray:

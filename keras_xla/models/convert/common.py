@@ -24,7 +24,7 @@ from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import unmade_weights
 
 Model = Transformer | EncoderDecoderModel
-Report = Callable[[int, int], None]  # of the bytes that are read, and of all
+OnRead = Callable[[int, int], None]  # of the bytes that are read, and of all
 _READERS = min(4, os.cpu_count() or 1)  # variables that are read, or dequantized, at the same time
 ACTIVATIONS = {
     "relu": "relu",
@@ -163,7 +163,7 @@ def untied(spec: ModelSpec, family: Family, checkpoint) -> ModelSpec:
 
 
 def load(
-    build: Callable[[], Model], family: Family, checkpoint, report: Report | None = None
+    build: Callable[[], Model], family: Family, checkpoint, report: OnRead | None = None
 ) -> tuple[Model, list[Filled]]:
     """Build a model with the weights of `checkpoint`, after checking all of them.
 
@@ -346,7 +346,7 @@ class _ReadAhead:
         wrong: Names of the tensors that hold what no weight can be, by what that is.
     """
 
-    def __init__(self, plan: list[Filled], checkpoint, pool: ThreadPoolExecutor, report: Report | None):
+    def __init__(self, plan: list[Filled], checkpoint, pool: ThreadPoolExecutor, report: OnRead | None):
         self._plan, self._checkpoint, self._pool, self._report = plan, checkpoint, pool, report
         self._bytes = [_bytes(step.target) for step in plan]
         self._read_bytes = 0

@@ -26,8 +26,12 @@ _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 # Of the weights those that are opened: some repositories have them in other dtypes beside, or an adapter.
 _HUB_WEIGHTS = ("model.safetensors", "model-*.safetensors")
 _HUB_FILES = (*_HUB_WEIGHTS, "*.json", "*.model", "*.spm", "*.txt", "*.jinja")
-# Folders inside a repository hold other formats; "consolidated" is Mistral's second copy of the weights.
-_HUB_IGNORED = ("*/*", "consolidated*")
+# Folders inside a repository hold other formats, but for one; "consolidated" is Mistral's second copy of the weights.
+# The patterns cannot say "but for": these say of each other folder's name where it differs.
+_HUB_FOLDER = "additional_chat_templates"
+_HUB_OTHER_FOLDERS = (f"{_HUB_FOLDER[:i]}[!{letter}]*" for i, letter in enumerate(_HUB_FOLDER))
+_HUB_SHORTER_FOLDERS = (_HUB_FOLDER[:i] for i in range(1, len(_HUB_FOLDER)))
+_HUB_IGNORED = (*(f"{name}/*" for name in (*_HUB_OTHER_FOLDERS, *_HUB_SHORTER_FOLDERS)), "consolidated*")
 
 
 class Checkpoint(Protocol):

@@ -47,7 +47,7 @@ class Padding:
             ),
             parts,
         )
-        if targets and self.weights:
+        if targets and (self.weights or any(self._is_for_all(name, leaf, kit) for name, leaf in leaves.items())):
             targets = [targets[0], *self._weighted(parts[1], targets[1] if len(targets) > 1 else None, size, kit)]
         made = _map(
             lambda name, leaf: (
@@ -80,10 +80,14 @@ class Padding:
 
     def _follows(self, name: str, leaf: Any, kit) -> bool:
         """Whether it is the weight of a padded target, with a value for each position."""
-        if name in self.leaves or not self._is_weight(name, leaf, kit):
+        if name in self.leaves or not self._is_weight(name, leaf, kit) or self._is_for_all(name, leaf, kit):
             return False
         path = name.removeprefix("sample_weight")
         return f"y{path}" in self.leaves or (not path and any(_part(other) == "y" for other in self.leaves))
+
+    def _is_for_all(self, name: str, leaf: Any, kit) -> bool:
+        """Whether it is a weight of size 1 on the axis: Keras takes that for all positions."""
+        return self._is_weight(name, leaf, kit) and leaf.shape[self.axis] == 1
 
     def _value(self, name: str, dtype: np.dtype) -> Any:
         if _part(name) == "sample_weight":
@@ -119,6 +123,8 @@ class Padding:
         return [keras.tree.pack_sequence_as(y, weights) if keras.tree.is_nested(y) else weights[0]]
 
     def _weight(self, name: str, target: Any, given: Any, size: Any, kit) -> Any:
+        if self.weights is None and not (given is not None and self._is_for_all("sample_weight", given, kit)):
+            return given
         if name not in self.leaves:
             return kit.ones(target) if given is None and name else given
         if kit.rank(target) == self.axis + 1 and kit.dtype(target).kind == "f" and not _has(given, self.axis, kit):

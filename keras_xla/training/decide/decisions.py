@@ -67,7 +67,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Known:
+class Entry:
     """An entry of the disk."""
 
     name: str  # of what was run, such as `"sequential.train_step"`
@@ -105,7 +105,7 @@ class Decisions:
             self._unwritten[key] = times
             self._warn("write", f"keras_xla cannot remember in {self.folder} what it measures: {error}")
 
-    def all(self) -> list[Known]:
+    def all(self) -> list[Entry]:
         """Everything, newest first."""
         found = [self._read(path) for path in self.folder.glob("*.json")]
         return sorted((known for known in found if known is not None), key=lambda known: -known.times.time)
@@ -121,12 +121,12 @@ class Decisions:
     def _path(self, key: MeasurementKey) -> pathlib.Path:
         return self.folder / f"{key.digest}.json"
 
-    def _read(self, path: pathlib.Path) -> Known | None:
+    def _read(self, path: pathlib.Path) -> Entry | None:
         try:
             entry = json.loads(path.read_text())
             if entry["format"] != FORMAT:
                 return None
-            return Known(
+            return Entry(
                 str(entry["name"]), MeasurementKey(**entry["key"]), Times(**entry["times"]), str(entry["chosen"])
             )
         except FileNotFoundError:

@@ -64,10 +64,13 @@ class FunctionPolicy:
             return self._decided(calls, "xla", "jit_compile=True")
         if against := _known_loss(calls.facts):
             return self._decided(calls, "graph", against)
-        times = self._decisions.get(self._key(calls))
+        times = self._known(calls)
         if times is None:
-            worth = HOPED_SHARE_SAVED * calls.seconds >= estimated_compile(calls.facts)
-            return "measure" if worth else "later"
+            if HOPED_SHARE_SAVED * calls.seconds < estimated_compile(calls.facts):
+                return "later"
+            calls.known = None  # another function may have been measured meanwhile
+            if (times := self._known(calls)) is None:
+                return "measure"
         if times.failed:
             return self._decided(calls, "graph", f"xla failed: {times.failed}")
         if times.tried is None or faster_way(times) == "graph":
@@ -88,7 +91,7 @@ class FunctionPolicy:
         """Whether XLA seems to compile again and again, as it does where a value becomes a shape."""
         if self.jit_compile is True or seconds < SECONDS_TO_COMPILE:
             return False
-        times = self._decisions.get(self._key(calls))
+        times = self._known(calls)
         if times is None or times.tried is None or seconds < SECONDS_TO_COMPILE + 5 * times.graph:
             return False
         self._regret += seconds - times.graph
@@ -116,7 +119,14 @@ class FunctionPolicy:
             self._remember(calls, Times(calls.seconds / max(calls.count, 1), "xla", failed=reason))
         self._decided(calls, "graph", f"xla failed: {reason}")
 
+    def _known(self, calls: Calls) -> Times | None:
+        """What was measured before. It is looked up once: a function that waits for XLA is asked about at each call."""
+        if calls.known is None:
+            calls.known = self._decisions.get(self._key(calls)) or False
+        return calls.known or None
+
     def _remember(self, calls: Calls, times: Times) -> None:
+        calls.known = times
         self._decisions.put(self._key(calls), times, self.name, faster_way(times))
 
     def _key(self, calls: Calls) -> MeasurementKey:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 
@@ -29,9 +29,11 @@ from keras_xla.training.session import Session
 
 MARGIN = 0.97  # XLA has to take less of the plain graph's time than this
 STEPS_OF_AN_UNKNOWN_EPOCH = 200  # of data that do not tell their length
+STEPS_UNTIL_POSSIBLE = 1000  # after which a trial that was impossible may be none
 # A loss of XLA may be due to other work on the machine, and is measured again.
 SHARE_OF_STEPS_BEFORE = 0.1  # of the steps to come, that run before that
 MOST_TRIALS = 3  # of a graph, over all runs; then a near miss is one
+MOST_SHAPES = 4096  # of which something is kept: ragged data have no end of them
 DETERMINISTIC = "TensorFlow's op determinism is on, and a choice by the clock may be another one in the next run"
 
 
@@ -60,23 +62,32 @@ class Policy:
     decisions: Decisions  # what was measured before
     journal: Journal  # takes the decisions down
     pace: Callable[[], Session | None]  # gives the call that is going on, or None
-    _settled_session: Session | None = None  # the call whose usual shapes have their answer
-    _steps_until_asked_again: float = math.inf
     _rare_shapes: RareShapes = field(default_factory=RareShapes)
-    _doubted_from: dict[tuple, float] = field(default_factory=dict)  # by shapes, the step that a second trial waits for
+    _calls: int = 0
+    _begun: dict[tuple, int] = field(default_factory=dict)  # by shapes, how many of those began with them
+    _doubted_from: dict[tuple, float] = field(default_factory=dict)  # the step that a second trial waits for
+    _untried_until: dict[tuple, float] = field(default_factory=dict)  # the step that an impossible trial waits for
+    _enough: dict[tuple, float] = field(default_factory=dict)  # the steps to come that are worth another question
+    _steps_before: int = 0  # that ran when this was made
 
-    def wants_again(self) -> bool:
-        """Whether so many steps have run in the plain graph by now that the answer may be another one."""
-        return self._steps_done >= self._steps_until_asked_again
+    def __post_init__(self) -> None:
+        self._steps_before = self._steps_done
 
-    def known(self) -> None:
-        """Take note that an earlier answer holds for the usual batches of this call: what is new are others."""
-        if (session := self.pace()) is not None:
-            self._settled_session = session
+    def known(self, shapes: tuple) -> None:
+        """Take note that an earlier answer holds for batches of a call; the first of them are its usual ones."""
+        session = self.pace()
+        if session is None or session.usual is None:
+            self._begin_with(shapes, session)
 
     def again(self, shapes: tuple) -> bool:
         """Take note of a batch of shapes for which the plain graph was the answer; whether to ask anew."""
-        return self._is_doubted(shapes) or self._rare_shapes.ripe(shapes, self._times_more)
+        if steps_to_come := self._steps_to_come(shapes):
+            waits = self._doubted_from.get(shapes, math.inf), self._untried_until.get(shapes, math.inf)
+            if self._steps_done >= min(waits) or steps_to_come >= self._enough.get(shapes, math.inf):
+                return True
+        else:
+            self._rare_shapes.wait(shapes)
+        return self._rare_shapes.ripe(shapes, self._times_more)
 
     def decide(self, new_shapes: NewShapes) -> str:
         """The way to run batches of new shapes.
@@ -109,42 +120,56 @@ class Policy:
 
     def _auto(self, new_shapes: NewShapes) -> tuple[str, str, dict[str, float]]:
         """The way, the reason, and milliseconds a step."""
-        facts = new_shapes.facts
+        facts, shapes = new_shapes.facts, new_shapes.shapes
+        doubted = self._steps_done >= self._doubted_from.get(shapes, math.inf)
+        for waits in (self._doubted_from, self._untried_until, self._enough):
+            waits.pop(shapes, None)
         if facts.deterministic:
             return "graph", DETERMINISTIC, {}
         if facts.unsafe:
             return "graph", f"a trial of {', '.join(facts.unsafe)} could not be undone", {}
-        steps_to_come = self._steps_to_come(new_shapes.shapes)
+        steps_to_come, session = self._steps_to_come(shapes), self.pace()
+        if session is None or session.usual is None:
+            self._begin_with(shapes, session)
         if not steps_to_come:
+            self._rare_shapes.wait(shapes)
+            _note(self._enough, shapes, 1.0)  # as soon as a call begins with them
             return "graph", "other shapes than the batches before; tried if they come often", {}
         way = "partial" if facts.blocked or facts.tower else "xla"
         trials = Trials(new_shapes, way, steps_to_come, functools.partial(estimated_cost, facts))
+        if steps_to_come < trials.least_steps and self.decisions.get(self._key(new_shapes)) is None:
+            return "graph", self._too_few(shapes, steps_to_come, trials.least_steps, "a trial"), {}
         try:
-            measurement = self._measured(trials)
+            measurement = self._measured(trials, doubted)
         except TrialImpossible as error:
-            self._steps_until_asked_again = 2 * self._steps_done + 1
+            _note(self._untried_until, shapes, self._steps_done + STEPS_UNTIL_POSSIBLE)
             return "graph", f"no trial: {error}", {}
         return self._faster(trials, measurement)
 
     def _steps_to_come(self, shapes: tuple) -> float:
-        """Steps that an answer is for; 0 if batches of these shapes had better wait for one."""
+        """Steps on batches of these shapes that are expected; 0 if they had better wait for an answer.
+
+        Who came back so often will come again.
+        """
         session = self.pace()
-        if self._is_doubted(shapes):
-            return self._all_steps_to_come
-        if session is not None and session is self._settled_session:
-            return self._rare_shapes.runs(shapes) * self._times_more
-        self._settled_session, self._steps_until_asked_again = session, math.inf
-        return self._all_steps_to_come
+        if session is None or session.usual is None:
+            often = self._begun.get(shapes, 0) / max(self._calls, 1)
+            return max(self._left, often * self._steps_done, 1)
+        if session.usual == shapes:
+            return max(self._left, 1 if session.left() is not None else self._steps_done)
+        return self._rare_shapes.runs(shapes) * self._times_more
 
-    def _is_doubted(self, shapes: tuple) -> bool:
-        return shapes in self._doubted_from and self._steps_done >= self._doubted_from[shapes]
+    def _begin_with(self, shapes: tuple, session: Session | None) -> None:
+        if session is not None:
+            session.usual = shapes
+        self._calls += 1
+        _note(self._begun, shapes, self._begun.get(shapes, 0) + 1)
 
-    def _measured(self, trials: Trials) -> _Measurement:
-        """What is known of both ways, or what trials tell."""
-        shapes, key = trials.new_shapes.shapes, self._key(trials.new_shapes)
-        known, doubted = self.decisions.get(key), self._is_doubted(shapes)
+    def _measured(self, trials: Trials, doubted: bool) -> _Measurement:
+        """What is known of both ways, or what trials tell; where that is `doubted`, they tell it again."""
+        key = self._key(trials.new_shapes)
+        known = self.decisions.get(key)
         known = known if known is not None and known.way == trials.way else None
-        self._doubted_from.pop(shapes, None)
         if known is not None and (known.tried is None or not doubted):
             return _Measurement(known, now=False)
         lasting = True
@@ -159,45 +184,45 @@ class Policy:
 
     def _faster(self, trials: Trials, measurement: _Measurement) -> tuple[str, str, dict[str, float]]:
         """The way, the reason, and milliseconds a step."""
-        times, source = measurement.times, measurement.source
+        times, source, shapes = measurement.times, measurement.source, trials.new_shapes.shapes
         seconds = {"graph": times.graph} | ({} if times.tried is None else {times.way: times.tried})
         measured = {way: 1e3 * each for way, each in seconds.items()}
         if times.failed:
             return "graph", f"{times.way} failed: {times.failed}", measured
         if times.tried is None:
-            return "graph", self._too_few(trials.steps_to_come, trials.steps_to_repay(times)), measured
+            return "graph", self._too_few(shapes, trials.steps_to_come, trials.steps_to_repay(times)), measured
         if faster_way(times) == "graph":
             if not measurement.again and times.trials < MOST_TRIALS and trials.may_be_wrong(times):
                 wait = SHARE_OF_STEPS_BEFORE * trials.steps_to_come
-                self._doubted_from[trials.new_shapes.shapes] = self._steps_done + wait
+                _note(self._doubted_from, shapes, self._steps_done + wait)
             return "graph", f"{source}: XLA is not faster", measured
         enough = times.compile / (times.graph - times.tried)
         if not measurement.now and trials.steps_to_come < enough:
-            return "graph", f"{source}: {self._too_few(trials.steps_to_come, enough)}", measured
+            return "graph", f"{source}: {self._too_few(shapes, trials.steps_to_come, enough)}", measured
         self._rare_shapes.gains(times.graph - times.tried, times.compile)
         return times.way, source, measured
 
-    def _too_few(self, steps_to_come: float, enough: float) -> str:
-        self._steps_until_asked_again = enough
-        return f"{steps_to_come:.0f} steps to come cannot repay a compilation, {enough:.0f} could"
+    def _too_few(self, shapes: tuple, steps_to_come: float, enough: float, what: str = "a compilation") -> str:
+        _note(self._enough, shapes, enough)
+        return f"{steps_to_come:.0f} steps to come cannot repay {what}, {math.ceil(enough)} could"
 
     @property
     def _steps_done(self) -> int:
-        return sum(tally.steps for (kind, _), tally in self.journal.tallies.items() if kind == self.kind)
+        done = sum(tally.steps for (kind, _), tally in self.journal.tallies.items() if kind == self.kind)
+        return done - self._steps_before
 
     @property
-    def _all_steps_to_come(self) -> float:
-        """Steps that are expected: who came back so often will come again."""
+    def _left(self) -> float:
+        """Steps that are still to come in this call, on batches of whatever shapes."""
         session = self.pace()
         left = session.left() if session is not None else None
-        if left is None:
-            left = STEPS_OF_AN_UNKNOWN_EPOCH * (session.epochs if session is not None else 1)
-        return max(left, self._steps_done)
+        epochs = session.epochs if session is not None else 1
+        return STEPS_OF_AN_UNKNOWN_EPOCH * epochs if left is None else left
 
     @property
     def _times_more(self) -> float:
         """How many times as many steps as have run are to come."""
-        return self._all_steps_to_come / max(self._steps_done, 1)
+        return max(self._left, self._steps_done) / max(self._steps_done, 1)
 
     def _key(self, new_shapes: NewShapes) -> MeasurementKey:
         return MeasurementKey(new_shapes.facts.fingerprint, self.kind, describe(new_shapes.leaves), **machine())
@@ -207,6 +232,14 @@ class Policy:
         self.journal.decided(decision)
         logger.info(f"decided {self.model.name}.{self.kind}_step runs as {way}: {decision.why('step')}")
         return way
+
+
+def _note(kept: dict[tuple, Any], shapes: tuple, value: Any) -> None:
+    """Keep a value; of those of many shapes, the one that was kept longest ago goes."""
+    kept.pop(shapes, None)
+    kept[shapes] = value
+    if len(kept) > MOST_SHAPES:
+        kept.pop(next(iter(kept)), None)
 
 
 def faster_way(times: Times) -> str:

@@ -4,6 +4,7 @@ import math
 
 MOST_RARE_SHAPES = 8  # beside the usual ones, that are compiled for
 BATCHES_BEFORE_A_LOOK = 4  # of a shape
+MOST_COUNTED = 4096  # shapes: ragged data have no end of them
 
 
 class RareShapes:
@@ -24,11 +25,14 @@ class RareShapes:
             self._gain, self._compile = gain, compiling
 
     def runs(self, shapes: tuple) -> int:
-        """How often batches of shapes that are asked about have come; 0 the first time, when they are to wait."""
-        if shapes in self._asked:
-            return self._runs[shapes]
-        self._runs.setdefault(shapes, 0)
-        return 0
+        """How often batches of shapes that are asked about have come; 0 for others, which are to wait."""
+        return self._runs[shapes] if shapes in self._asked else 0
+
+    def wait(self, shapes: tuple) -> None:
+        """Begin to count batches of these shapes."""
+        self._runs[shapes] = self._runs.pop(shapes, 0)
+        if len(self._runs) > MOST_COUNTED:  # the one that was asked about longest ago
+            self._runs.pop(next(each for each in self._runs if each not in self._asked))
 
     def ripe(self, shapes: tuple, more: float) -> bool:
         """Take note of a batch; whether its shapes are worth a question now.

@@ -27,6 +27,11 @@ class Trials:
     cost: Callable[[float], float]  # of finding out, in seconds, for a step that takes the plain graph so many
     graph: float = 0.0  # seconds of the plain graph, as far as they are known
 
+    @property
+    def least_steps(self) -> float:
+        """With fewer steps to come than these a trial takes more than they could gain, however slow they are."""
+        return (self.cost(1.0) - self.cost(0.0)) / gain_hoped(self.new_shapes.facts)
+
     def measure(self) -> Times:
         """The times of both ways, or of the plain graph alone where a try of the other one cannot pay off.
 

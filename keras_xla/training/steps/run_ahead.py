@@ -1,6 +1,7 @@
 """The functions that `fit`, `evaluate` and `predict` call for their steps, around a backend's runner."""
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,7 @@ class StepFunction:
         self.runner, self._kind, self.steps, self._session, self._journal = runner, kind, steps, session, journal
         self._ahead = runner.first_steps  # that a call is for
         self._running: tuple[Execution, float] | None = None  # with the time at which it began
+        self._outer: Callable[[], Session | None] = lambda: None  # the call that the last steps were for
 
     def __call__(self, *arguments) -> Any:
         """Train or test on the next batches of the iterator; the outputs of the last of them.
@@ -46,6 +48,7 @@ class StepFunction:
                 return self._run(arguments, self.steps).outputs
             except StopIteration:
                 raise end_of_data(arguments[-1], self.steps) from None
+        self._begin(session)
         self._time(session)
         if session.ahead_steps:
             session.ahead_steps -= 1
@@ -59,6 +62,18 @@ class StepFunction:
         if self.steps == 1:
             session.ahead_steps = made.batches - 1
         return session.logs
+
+    def forget(self) -> None:
+        """Let go of what the last steps made."""
+        self._running = None
+
+    def _begin(self, session: Session) -> None:
+        """Where this is the first step of a call, find out anew how fast its batches come; of arrays, all calls' do."""
+        outer = session.sessions.current.get("train", session)
+        if self._outer() is not outer:
+            self._outer = weakref.ref(outer)
+            if self._kind not in outer.in_memory:
+                self._ahead = min(self._ahead, self.runner.first_steps)
 
     def _run(self, arguments: tuple, count: int) -> Execution:
         start = time.perf_counter()

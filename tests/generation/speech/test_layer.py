@@ -55,6 +55,42 @@ def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
             assert made == [token for token in expected if token < EOS]
 
 
+def test_each_batch_of_predict_draws_on(folder):
+    """A seed gives the same numbers in each `generate`, and other ones in each batch of a graph, as for text."""
+    drawn = dict(do_sample=True, temperature=3.0, top_k=0, seed=1)
+    layer = XLAGenerationLayer.from_pretrained(
+        folder, tokenizer=Numbers(), max_new_tokens=8, language="en", batch_buckets=[1], **drawn
+    )
+    two = {"input_features": np.repeat(features([sound(0.9)]), 2, axis=0)}
+    entry = {"input_features": keras.Input(two["input_features"].shape[1:], name="input_features")}
+    first, second = keras.Model(entry, layer(entry)).predict(two, batch_size=1, verbose=0)["sequences"]
+    assert (first != second).any()
+    assert (layer.generate(two)["sequences"] == layer.generate(two)["sequences"]).all()
+
+
+@tensorflow_only
+def test_each_batch_of_clips_draws_on(folder):
+    drawn = dict(do_sample=True, temperature=3.0, top_k=0, seed=1)
+    layer = XLAGenerationLayer.from_pretrained(
+        folder, tokenizer=Numbers(), max_new_tokens=8, language="en", sampling_rate=RATE, **drawn
+    )
+    clips = np.stack([sound(0.9)] * 2)[:, :, None]
+    model = keras.Sequential([keras.Input(clips.shape[1:]), layer])
+    first, second = model.predict(clips, batch_size=1, verbose=0)
+    assert first != second
+
+
+def test_greedy_search_comes_before_the_temperatures_of_the_layer(folder):
+    layer = XLAGenerationLayer.from_pretrained(
+        folder, tokenizer=Numbers(), max_new_tokens=8, language="en", temperature=(0.7, 0.9)
+    )
+    made = {str(layer.generate(sound(0.9), sampling_rate=RATE, do_sample=False)) for _ in range(3)}
+    plain = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), max_new_tokens=8, language="en")
+    assert made == {str(plain.generate(sound(0.9), sampling_rate=RATE))}
+    with pytest.raises(ValueError, match=r"do_sample=False with temperature=0\.7; above 0, tokens are drawn"):
+        layer.generate(sound(0.9), sampling_rate=RATE, do_sample=False, temperature=0.7)
+
+
 @pytest.mark.parametrize(
     "options", [{}, dict(do_sample=True, temperature=2.0, top_k=0, seed=1)], ids=["greedy", "drawn"]
 )

@@ -306,6 +306,16 @@ class TestSampleWeights:
     def test_those_of_rows_are_spread(self):
         assert np.array_equal(self.one((self.X, self.X, np.array([2, 5]))), [[2, 2, 2, 0], [5, 5, 5, 0]])
 
+    @pytest.mark.parametrize("weights", ["mask", None])
+    def test_one_for_all_positions_of_a_row_counts_for_all_of_them(self, weights):
+        given, expected = np.array([[2.0], [5.0]]), [[2, 2, 2, 0], [5, 5, 5, 0]]
+        assert np.array_equal(self.one((self.X, self.X, given), weights=weights), expected)
+        data = tf.data.Dataset.from_tensors((self.X, self.X, given))
+        (padded,) = bucket_lengths(data, (4,), leaves=["x", "y"], weights=weights)
+        assert np.array_equal(padded[2], expected)
+        ((_, _, kept),) = bucket_lengths(iter([(self.X, given, given)]), (4,), leaves=["x"], weights=weights)
+        assert np.array_equal(kept, given)
+
     def test_those_of_positions_are_padded(self):
         given = np.arange(6.0).reshape(2, 3)
         assert np.array_equal(self.one((self.X, self.X, given)), [[0, 1, 2, 0], [3, 4, 5, 0]])

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import gc
 import time
+import weakref
 
 import pytest
 
@@ -10,6 +12,7 @@ from keras_xla.backend.new_shapes import BlockingOp, NewShapes, StepProfile, Tim
 from keras_xla.backend.signature import Leaf
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.training.decide import cost, decisions, trials
+from keras_xla.training.decide import policy as policies
 from keras_xla.training.decide.decisions import Decisions, Times
 from keras_xla.training.decide.policy import MOST_TRIALS, SHARE_OF_STEPS_BEFORE, Policy, faster_way
 from keras_xla.training.reports.journal import Journal
@@ -30,6 +33,9 @@ def make(tmp_path):
         return Policy(classifier(), kind, jit_compile, Decisions(tmp_path / "decisions"), Journal(), lambda: pace)
 
     return build
+
+
+OTHER = (Leaf("x", (3, 4), "float32"),)
 
 
 class Bench:
@@ -136,24 +142,140 @@ def test_few_steps_are_not_worth_a_compilation(make):
 
 
 def test_who_came_often_will_come_again(make):
+    policy, bench, session = make(steps=50), Bench(graph=0.001, xla=0.0001), Session("train", steps=50)
+    policy.known(bench.new_shapes().shapes)
+    policy.journal.ran("train", "graph", 50_000, 50.0)
+    policy.pace = lambda: session
+    assert policy.decide(bench.new_shapes()) == "xla"
+
+
+def test_a_call_with_more_steps_asks_again(make):
+    policy, bench = make(steps=50), Bench(graph=0.01, xla=0.001)
+    shapes = bench.new_shapes().shapes
+    assert policy.decide(bench.new_shapes()) == "graph" and bench.tried
+    enough = cost.estimated_cost(DENSE, 0.01) / (cost.HOPED_SHARE_SAVED * 0.01)
+    for steps, again in ((50, False), (int(enough) - 1, False), (int(enough) + 1, True)):
+        session = Session("train", steps=steps)
+        policy.pace = lambda session=session: session
+        assert policy.again(shapes) == again
+        if not again:
+            policy.known(shapes)
+    assert policy.decide(bench.new_shapes()) == "xla" and not policy.again(shapes)
+
+
+def test_calls_that_come_again_and_again_ask_again(make):
+    policy, bench = make(steps=50), Bench(graph=0.01, xla=0.001)
+    shapes = bench.new_shapes().shapes
+    assert policy.decide(bench.new_shapes()) == "graph"
+    enough = cost.estimated_cost(DENSE, 0.01) / (cost.HOPED_SHARE_SAVED * 0.01)
+    policy.journal.ran("train", "graph", int(enough) + 1, 1.0)
+    assert not policy.again(shapes)  # of this call, hardly a step is left
+    session = Session("train", steps=50)
+    policy.pace = lambda: session
+    assert policy.again(shapes) and policy.decide(bench.new_shapes()) == "xla"
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["steps run", "the length is known"])
+def test_data_that_do_not_tell_their_length_ask_again_when_more_is_known(make, told):
+    policy, bench = make(steps=None), Bench(graph=0.002, xla=0.001)
+    shapes, session = bench.new_shapes().shapes, policy.pace()
+    assert policy.decide(bench.new_shapes()) == "graph" and "200 steps to come" in policy.journal.decisions[0].reason
+    assert not policy.again(shapes)
+    if told:
+        session.steps = 20_000
+    else:
+        policy.journal.ran("train", "graph", 20_000, 40.0)
+    assert policy.again(shapes) and policy.decide(bench.new_shapes()) == "xla"
+
+
+def test_steps_without_a_call_ask_again_when_there_were_enough(make):
+    """As in a loop around `train_on_batch`."""
+    policy, bench = make(), Bench(graph=0.002, xla=0.001)
+    policy.pace = lambda: None
+    assert policy.decide(bench.new_shapes()) == "graph"
+    policy.journal.ran("train", "graph", 20_000, 40.0)
+    assert policy.again(bench.new_shapes().shapes) and policy.decide(bench.new_shapes()) == "xla"
+
+
+def test_each_of_many_sizes_is_expected_as_often_as_they_came_on_average(make):
+    policy, bench = make(kind="predict"), Bench(graph=0.01, xla=0.001)
+    for size in range(1, 21):
+        session = Session("predict", steps=50)
+        policy.pace = lambda session=session: session
+        leaves = (Leaf("x", (size, 4), "float32"),)
+        assert policy.decide(dataclasses.replace(bench.new_shapes(), leaves=leaves)) == "graph"
+        policy.journal.ran("predict", "graph", 50, 0.5)
+    assert "xla" not in bench.tried
+
+
+def test_steps_before_the_model_was_compiled_again_do_not_count(make):
     policy = make(steps=50)
     policy.journal.ran("train", "graph", 50_000, 50.0)
-    assert policy.decide(Bench(graph=0.001, xla=0.0001).new_shapes()) == "xla"
+    again = Policy(policy.model, "train", "auto", policy.decisions, policy.journal, policy.pace)
+    assert again.decide(Bench(graph=0.001, xla=0.0001).new_shapes()) == "graph"
 
 
-def test_when_it_asks_again(make):
-    policy = make(steps=50)
-    assert not policy.wants_again()
-    policy.decide(Bench(graph=0.01, xla=0.001).new_shapes())
-    enough = cost.estimated_cost(DENSE, 0.01) / (cost.HOPED_SHARE_SAVED * 0.01)
-    policy.journal.ran("train", "graph", int(enough) - 1, 1.0)
-    assert not policy.wants_again()
-    policy.journal.ran("train", "graph", 2, 1.0)
-    assert policy.wants_again()
-    assert policy.decide(Bench(graph=0.01, xla=0.001).new_shapes()) == "graph"  # the same fit: a last batch
+def other_shapes(policy, bench):
+    """Has batches of other shapes than the usual ones wait in a call, and returns them."""
+    other = dataclasses.replace(bench.new_shapes(), leaves=OTHER)
+    assert policy.decide(other) == "graph"
+    assert "other shapes" in policy.journal.decisions[-1].reason
+    return other
+
+
+def test_shapes_that_come_often_enough_for_a_question_are_not_taken_for_the_usual_ones(make):
+    """The last batch of an epoch, asked about after four of them: few are to come, whatever is left of the fit."""
+    policy, bench = make(steps=20_000), Bench(graph=1.0, xla=0.1)
+    policy.decide(bench.new_shapes())
+    other, bench.seconds = other_shapes(policy, bench), dict(graph=0.001, xla=0.0001)
+    policy.journal.ran("train", "xla", 1_000, 1.0)
+    for _ in range(4):
+        asked = policy.again(other.shapes)
+    tried = list(bench.tried)
+    assert asked and policy.decide(other) == "graph" and "80 steps to come" in policy.journal.decisions[-1].reason
+    assert "xla" not in bench.tried[len(tried) :]
+    assert not any(policy.again(other.shapes) for _ in range(50))
+
+
+def test_shapes_that_waited_are_asked_about_when_a_call_begins_with_them(make):
+    policy, bench = make(kind="predict", steps=5_000), Bench(graph=0.01, xla=0.02)
+    policy.decide(bench.new_shapes())
+    other = other_shapes(policy, bench)
+    bench.seconds["xla"] = 0.001
+    assert not policy.again(other.shapes)
+    session = Session("predict", steps=5_000)
+    policy.pace = lambda: session
+    assert policy.again(other.shapes) and policy.decide(other) == "xla"
+
+
+def test_a_call_within_a_call_changes_nothing_of_what_is_usual_in_that(make):
+    policy, bench = make(steps=50), Bench(graph=0.01, xla=0.001)
+    outer, inner = policy.pace(), Session("train", steps=5)
+    policy.decide(bench.new_shapes())
+    policy.pace = lambda: inner
+    policy.known(bench.new_shapes().shapes)
+    policy.pace = lambda: outer
+    policy.journal.ran("train", "graph", 5_000, 50.0)
+    assert not policy.again(bench.new_shapes().shapes)
+    other_shapes(policy, bench)
+
+
+def test_shapes_without_end_are_forgotten(make, monkeypatch):
+    monkeypatch.setattr(policies, "MOST_SHAPES", 10)
+    policy, bench = make(steps=50), Bench(graph=0.001, xla=0.001)
     policy.pace = lambda: None
-    assert policy.decide(Bench(graph=0.01, xla=0.001).new_shapes()) == "xla"
-    assert not policy.wants_again()
+    for size in range(100):
+        policy.decide(dataclasses.replace(bench.new_shapes(), leaves=(Leaf("x", (size, 4), "float32"),)))
+    assert len(policy._enough) == len(policy._begun) == 10
+
+
+def test_it_keeps_no_call_alive(make):
+    policy = make()
+    policy.decide(Bench(graph=0.01, xla=0.02).new_shapes())
+    session = weakref.ref(policy.pace())
+    policy.pace = lambda: None
+    gc.collect()
+    assert session() is None
 
 
 def test_convolutions_on_cpu_stay_in_the_plain_graph(make):
@@ -226,8 +348,8 @@ def test_batches_of_other_shapes_in_the_same_fit_do_not_compile_again(make):
     for seconds in (0.001, 0.1):
         policy, bench = make(), Bench(graph=0.01, xla=seconds)
         policy.decide(bench.new_shapes())
-        before = list(bench.tried)
-        assert policy.decide(bench.new_shapes()) == "graph"
+        before, other = list(bench.tried), dataclasses.replace(bench.new_shapes(), leaves=OTHER)
+        assert policy.decide(other) == "graph"
         assert bench.tried == before
         policy.decisions.clear()
 
@@ -268,13 +390,13 @@ def test_a_lack_of_memory_is_not_remembered(make):
         policy.decisions.clear()
 
 
-def test_a_trial_that_is_impossible_now_is_tried_in_the_next_fit(make):
+def test_a_trial_that_is_impossible_now_is_tried_later(make):
     policy = make()
     assert policy.decide(Bench(graph=TrialImpossible("the plain graph failed")).new_shapes()) == "graph"
     assert policy.journal.decisions[0].reason == "no trial: the plain graph failed"
-    policy.journal.ran("train", "graph", 1, 0.01)
-    assert policy.wants_again()
-    policy.pace = lambda: None
+    assert not policy.again(Bench().new_shapes().shapes)
+    policy.journal.ran("train", "graph", policies.STEPS_UNTIL_POSSIBLE, 1.0)
+    assert policy.again(Bench().new_shapes().shapes)
     assert policy.decide(Bench(graph=1.0, xla=0.1).new_shapes()) == "xla"
 
 
@@ -303,9 +425,12 @@ def test_a_near_miss_of_an_earlier_run_is_measured_again_until_it_is_clear(make)
 
 
 def test_slow_steps_are_not_tried_where_the_trial_itself_takes_what_could_be_gained(make):
-    bench = Bench(graph=5.0, xla=0.5)
-    assert make(steps=cost.STEPS_OF_A_TRIAL).decide(bench.new_shapes()) == "graph"
-    assert set(bench.tried) == {"graph"}
+    least = cost.STEPS_OF_A_TRIAL / cost.HOPED_SHARE_SAVED
+    for steps, tried in ((int(least), []), (int(least) + 1, ["graph"])):
+        policy, bench = make(steps=steps), Bench(graph=0.5, xla=0.05)
+        assert policy.decide(bench.new_shapes()) == "graph" and bench.tried[:1] == tried
+        assert f"{steps} steps to come cannot repay" in policy.journal.decisions[-1].reason
+        assert not policy.again(bench.new_shapes().shapes)
 
 
 def test_the_estimate_grows_with_the_graph_and_with_the_work_of_others():

@@ -20,7 +20,8 @@ def known(gain=0.01, compiling=1.0, shapes=(A,)):
     others = RareShapes()
     others.gains(gain, compiling)
     for each in shapes:
-        assert others.runs(each) == 0  # it waits
+        others.wait(each)
+        assert others.runs(each) == 0
     return others
 
 
@@ -44,7 +45,7 @@ def test_the_question_comes_once_and_knows_how_often_the_shape_came():
 
 def test_nobody_knows_a_gain_before_the_usual_shapes_have_one():
     others = RareShapes()
-    others.runs(A)
+    others.wait(A)
     assert batches(others, A, 100, more=1000.0) is None
 
 

@@ -48,7 +48,7 @@ def test_xla_for_many_small_operations_and_many_steps():
 
 def test_the_plain_graph_for_the_same_model_and_few_steps():
     way, reason, decision = chosen(recurrent(), RNG.normal(size=(96, 100, 4)), 1)
-    assert way == "graph" and reason.startswith("3 steps to come cannot repay a compilation")
+    assert way == "graph" and reason.startswith("3 steps to come cannot repay a trial")
     assert "xla" not in decision.measured
 
 
@@ -63,4 +63,4 @@ def test_the_plain_graph_for_a_short_fit_of_a_convnet():
     convolutions = [layers.Conv2D(16, 3, activation="relu") for _ in range(3)]
     model = keras.Sequential([keras.Input((16, 16, 3)), *convolutions, layers.Flatten(), layers.Dense(1)])
     way, reason, _ = chosen(model, RNG.normal(size=(96, 16, 16, 3)), 2)
-    assert way == "graph" and "cannot repay a compilation" in reason
+    assert way == "graph" and "cannot repay a trial" in reason

@@ -80,7 +80,7 @@ def test_decisions_are_told(capsys):
     (decision,) = report.periods[0].history.decisions
     assert decision.way == "graph"
     text = " ".join(capsys.readouterr().out.split())
-    assert "decided train graph in " in text and "cannot repay a compilation, " in text
+    assert "decided train graph" in text and "cannot repay a trial, " in text
 
 
 @pytest.mark.parametrize("callbacks_of", [lambda *both: both, lambda *both: both[::-1]])

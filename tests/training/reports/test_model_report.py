@@ -68,7 +68,7 @@ def test_what_was_decided_and_what_ran(fitted):
 @tensorflow_only
 def test_a_measured_decision():
     model = keras_xla.compile(classifier(), **OPTIONS)
-    model.fit(X, Y, batch_size=SIZE, epochs=2, verbose=0)
+    model.fit(X, Y, batch_size=SIZE, epochs=40, verbose=0)
     report = keras_xla.model_report(model)
     (decision,) = report.to_dict()["train"]["decisions"]
     assert decision["way"] == "graph" and "cannot repay a compilation" in decision["reason"]

@@ -79,6 +79,30 @@ def test_data_that_come_slower_than_before_hold_up_one_call_only(monkeypatch):
     assert counts[81:86] == [2, 4, 8, 16, 32]
 
 
+def two_calls(second):
+    """How many batches the second call begins with, when the first one ran many at once."""
+    sessions, runner = [Session("train", ahead=True)], Runner()
+    function = StepFunction(runner, "train", 1, lambda: begun(sessions[-1]), Journal())
+    data = iter(range(1000))
+    for _ in range(100):
+        function(data)
+    assert runner.counts[-1] > 1
+    sessions.append(second)
+    function(iter(range(1000)))
+    return runner.counts[-1]
+
+
+def test_a_call_finds_its_pace_anew():
+    """Its data may come slowly, and would keep the progress bar and Ctrl-C waiting."""
+    assert two_calls(Session("train", ahead=True)) == 1
+
+
+def test_arrays_in_memory_come_as_fast_as_in_the_call_before():
+    session = Session("train", ahead=True)
+    session.in_memory.add("train")
+    assert two_calls(session) > 1
+
+
 def test_no_step_runs_beyond_the_epoch():
     counts, seen = drive(Session("train", ahead=True, steps=10), range(1000), calls=10)
     assert sum(counts) == 10 == len(seen)

@@ -118,6 +118,11 @@ def without_autograph(function: Callable) -> Callable:
     return function
 
 
+def has_other_values() -> bool:
+    """Never: a compiled function gets the values that variables have in a `keras.StatelessScope`, if there is one."""
+    return False
+
+
 def to_tensor(x) -> jax.Array:
     """The array on the device; the explicit dtype drops jax's weak type, which would compile again.
 

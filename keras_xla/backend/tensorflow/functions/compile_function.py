@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops
 from keras_xla.backend.tensorflow.stored import keeps_executables, stored
+from keras_xla.private.keras import in_stateless_scope
 from keras_xla.private.names import otherwise
 from keras_xla.private.seeds import global_generator
 from keras_xla.private.tensorflow import may_be_recorded
@@ -30,7 +31,7 @@ def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Calla
     it raises.
     """
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
-    trace = tf.function(call, jit_compile=True, autograph=False).get_concrete_function(specs)
+    trace = _traced(call, specs)
     if blockers := _blockers(trace):
         refuse(blockers)
     if not keeps_executables():
@@ -45,6 +46,36 @@ def compile_function(call: Callable, tensors: Sequence[tf.Tensor], refuse: Calla
         return trace(list(tensors))
 
     return _from_global_seeds(trace, run)
+
+
+def _traced(call: Callable, specs: list[tf.TensorSpec]) -> Any:
+    """The trace of `call(tensors)`. TensorFlow gives the variables that are made in it their values when it ends.
+
+    Should it fail, those of layers that were built in it get them all the same, as they would in plain Keras.
+    """
+    made: list[tuple[tf.Variable, Any]] = []
+
+    def note(make: Callable, **given: Any) -> tf.Variable:
+        variable = make(**given)
+        made.append((variable, given.get("initial_value")))
+        return variable
+
+    def noted(tensors):
+        with tf.variable_creator_scope(note):
+            return call(tensors)
+
+    try:
+        return tf.function(noted, jit_compile=True, autograph=False).get_concrete_function(specs)
+    except BaseException:
+        for variable, value in made:
+            if callable(value) and not variable.is_initialized():
+                variable.assign(value())
+        raise
+
+
+def has_other_values() -> bool:
+    """Whether a `keras.StatelessScope` has other values for variables than those that a compiled function reads."""
+    return in_stateless_scope()
 
 
 def _from_global_seeds(trace: Any, run: Callable) -> Callable:

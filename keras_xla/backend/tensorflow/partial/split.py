@@ -69,7 +69,7 @@ def split(checks: Checks, towers: bool = False, calls: StoredCalls | None = None
     numbers = sorts.cut()
     if not any(number % 2 for number in numbers.values()):
         raise NotSplittable("hardly anything is left to be compiled")
-    parts = [_Part(graph, number, numbers, sorts, calls) for number in sorted(set(numbers.values()))]
+    parts = [_Piece(graph, number, numbers, sorts, calls) for number in sorted(set(numbers.values()))]
     constants = sorted(name for name in set(graph.outputs) if node_of(name) in sorts.constant)
 
     def run(flat):
@@ -173,7 +173,7 @@ class _Sorts:
         return any(op.op_def is None or op.op_def.is_stateful for op in self._operations(name))
 
 
-class _Part:
+class _Piece:
     """The operations that run together as part `number`, compiled if that is odd.
 
     `numbers` has the part of every operation of the graph, `sorts` what they are.

@@ -34,7 +34,7 @@ _OF_XLA = (
 )
 
 
-class _Trial(threading.local):
+class _CopiedHandles(threading.local):
     """Handles of copies, by the ids of the handles that they stand for; None outside of a trial."""
 
     copies: dict[int, tf.Tensor] | None = None
@@ -51,7 +51,7 @@ class Executable:
         self._told = compiled if way != "graph" else None
         self._calls = None if way == "graph" else stored_calls()
         self._lock = threading.RLock()
-        self._trial = _Trial()
+        self._trial = _CopiedHandles()
         self._loops: dict[tuple[bool, bool, str], Callable] = {}
         self._row_loops: dict[tuple[bool, int], Callable] = {}
         self.instead: Any = None  # `Callable[[WayFailed, Callable], Executable]`, once it was decided on

@@ -25,6 +25,7 @@ from keras_xla.backend.tensorflow.runner.specs import leaves_with_names, opened,
 from keras_xla.backend.tensorflow.runner.trace import Trace, tensors_of
 from keras_xla.backend.tensorflow.runner.traces import Traces
 
+MOST_ANSWERS = 1024  # that the plain graph runs batches of some shapes, which are kept: ragged data have no end of them
 MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good
 
 
@@ -37,7 +38,6 @@ class _Pass:
     usual: Shapes = ()  # of the batches that most are like
     executable: Executable = dataclasses.field(init=False)  # what runs those
     pending: Any = None  # an element of the iterator that goes before what it gives next; None if there is none
-    stale: bool = False  # whether to ask anew what the usual batches are run by
     refused: int = 0  # batches of the usual shapes with values not for the executable, which plain TensorFlow took
     alone: bool = False  # whether each batch is traced by its own tensors
 
@@ -55,7 +55,7 @@ class Runner:
             that reason, at that operation (see `WayFailed`); may raise.
         again: `again(shapes)` is told of batches for whose shapes the plain graph was the answer, of each one beside
             the usual ones; whether to ask anew.
-        known: `known()` is told of batches for whose shapes an earlier answer holds.
+        known: `known(shapes)` is told of batches for whose shapes an earlier answer holds.
         before: `before(spec)` is called before the step is traced for batches of that structure.
         filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
             takes a `FilledBatch`, so that smaller batches run in the executable of full ones, or None for the usual
@@ -77,7 +77,7 @@ class Runner:
         compiled: Callable,
         failed: Callable,
         again: Callable,
-        known: Callable[[], None],
+        known: Callable[[Shapes], None],
         before: Callable | None = None,
         filled_step: Callable | None = None,
         counts_by_size: Callable[[], bool] = lambda: False,
@@ -86,6 +86,7 @@ class Runner:
         self._decide, self._compiled, self._failed = decide, compiled, failed
         self._again, self._known = again, known
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
+        self._compiled_by: dict[Shapes, dict[str, Executable]] = {}  # those of them that are not the plain graph
         self._made: dict[tuple, Executable] = {}
         self._passes: weakref.WeakKeyDictionary[tf.data.Iterator, _Pass] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()  # several threads may predict
@@ -201,16 +202,6 @@ class Runner:
         """How many decisions, traces and compilations there were so far."""
         return self._decided_and_compiled + self._traces.made
 
-    def reconsider(self) -> None:
-        """Ask again about what runs as the plain graph."""
-        for name, chosen in list(self._chosen.items()):
-            if chosen.way == "graph":
-                self._chosen.pop(name, None)
-        with self._lock:
-            passes = [this for this in self._passes.values() if not this.alone]
-        for this in passes:
-            this.stale = this.executable.way == "graph"
-
     @staticmethod
     def joined(outputs: list) -> Any:
         """The outputs of several batches, along the first axis."""
@@ -233,7 +224,7 @@ class Runner:
         this = self._passes.get(iterator)
         if this is not None and this.alone:
             return this
-        if this is not None and not this.stale and not (this.executable.way == "graph" and self._again(this.usual)):
+        if this is not None and not (this.executable.way == "graph" and self._again(this.usual)):
             return this
         pending = this.pending if this and this.pending is not None else iterator.get_next_as_optional()
         if not pending.has_value():
@@ -245,8 +236,9 @@ class Runner:
             source = source_of(iterator.element_spec, pending.get_value(), self._arrays)
             this = _Pass(source, self._traces.key(source.spec))
         else:
-            self._chosen.pop((this.key, this.usual), None)
-        this.pending, this.stale = pending, False
+            with self._lock:
+                self._chosen.pop((this.key, this.usual), None)
+        this.pending = pending
         this.alone = every and not self._can_trace(this)
         if not this.alone:
             this.executable, this.usual = self._choose(this, iterator)
@@ -277,7 +269,7 @@ class Runner:
             chosen = self._executable(this.key, "graph", (), shapes)
             this.refused += 1
             if this.refused > MOST_REFUSED:  # nothing is wrong with them
-                this.executable = self._chosen[this.key, shapes] = chosen
+                this.executable = self._choice(this.key, shapes, chosen)
         elif chosen.way != "graph":
             this.executable, this.usual = chosen, shapes
             return [], 0, ""
@@ -298,19 +290,18 @@ class Runner:
             chosen = self._compiled_for(key, shapes) or chosen
         if chosen is None or (chosen.way == "graph" and self._again(shapes)):
             return None
-        self._known()
+        self._known(shapes)
         return chosen
 
     def _compiled_for(self, key: str, shapes: Shapes) -> Executable | None:
         """What is compiled for these shapes, by a trace that knows more or less than this one of how many rows come."""
-        for (other, given), chosen in list(self._chosen.items()):
-            if given != shapes or chosen.way == "graph" or not self._traces.differ_in_rows(other, key):
+        for other, chosen in list(self._compiled_by.get(shapes, {}).items()):
+            if not self._traces.differ_in_rows(other, key):
                 continue
             if self._counts_by_size():
                 return None
             if not self._traces.may_fill(key) or chosen.trace.fills == self._traces.of(key).fills:
-                self._chosen[key, shapes] = chosen
-                return chosen
+                return self._choice(key, shapes, chosen)
         return None
 
     def _ask(self, key: str, batch, once: Callable) -> Executable:
@@ -321,8 +312,20 @@ class Runner:
             now = self._chosen.get((key, shapes))
             if now is not None and now is not before:  # another thread has had it decided
                 return now
-            self._chosen[key, shapes] = chosen = self._decided(self._traces.of(key), key, batch, once)
-            return chosen
+            return self._choice(key, shapes, self._decided(self._traces.of(key), key, batch, once))
+
+    def _choice(self, key: str, shapes: Shapes, executable: Executable) -> Executable:
+        """Keep what batches of these shapes run by. Of many answers alike, the oldest is asked for anew."""
+        with self._lock:
+            self._chosen[key, shapes] = executable
+            if executable.way != "graph":
+                self._compiled_by.setdefault(shapes, {})[key] = executable
+                return executable
+            self._compiled_by.get(shapes, {}).pop(key, None)
+            plain = [name for name, chosen in self._chosen.items() if chosen.way == "graph"]
+            if len(plain) > MOST_ANSWERS:
+                self._chosen.pop(plain[0])
+        return executable
 
     def _decided(self, trace: Trace, key: str, batch, once: Callable) -> Executable:
         self._decided_and_compiled += 1
@@ -368,7 +371,7 @@ class Runner:
         other = executable.instead(error, once)
         for name, chosen in list(self._chosen.items()):  # others may decide meanwhile
             if chosen is executable:
-                self._chosen[name] = other
+                self._choice(*name, other)
         return other
 
 

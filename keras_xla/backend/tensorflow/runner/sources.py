@@ -49,7 +49,7 @@ class Batches:
         return without_optionals(element)
 
 
-class Rows(Batches):
+class RowsOfArrays(Batches):
     """Batches gathered from arrays in memory, by the row numbers that an iterator gives.
 
     `arrays` are tensors with all rows, in the structure of a batch.
@@ -95,7 +95,7 @@ def source_of(element_spec: Any, first: Any, arrays: Mapping[int, Any]) -> Batch
     """
     if not are_numbers(element_spec):
         return Batches(element_spec)
-    return Rows(_arrays_of(first, arrays), element_spec)
+    return RowsOfArrays(_arrays_of(first, arrays), element_spec)
 
 
 def gathered(batch: Any, arrays: Mapping[int, Any]) -> Any:

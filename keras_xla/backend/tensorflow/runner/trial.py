@@ -15,14 +15,17 @@ LARGEST_SHARE = 0.5  # of the free memory, that the copies of a trial may take
 def timed_runs(run: Callable[[], int], repeats: int, limit: float) -> Timing:
     """Time the steps of `run`, which returns their number: one run, which traces and compiles, and `repeats` more.
 
-    After `limit` seconds no further run starts.
+    After `limit` seconds no further run starts. Raises `TrialImpossible` if a run has no step: then the batch has
+    values that only the plain graph shall see.
     """
     seconds: list[float] = []
     for _ in range(1 + repeats):
         if len(seconds) > 1 and sum(seconds[1:]) > limit:
             break
         took, steps = clocked(run)
-        seconds.append(took / max(steps, 1))
+        if not steps:
+            raise TrialImpossible("XLA must not be given the values of this batch")
+        seconds.append(took / steps)
     return Timing(seconds[0], tuple(seconds[1:]))
 
 

@@ -148,7 +148,7 @@ def _byte_level(fields: Fields, tokens: list[str], pre: str | None, path: str) -
         split = pre_tokenizers.Split(Regex(rule), behavior="isolated")
         steps = [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    if pre == "qwen2":  # GGUF does not store it; the reference tokenizers of Qwen have it
+    if rule == _QWEN2:  # GGUF does not store it; the reference tokenizers of Qwen have it
         backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
     return backend

@@ -85,7 +85,7 @@ def fits(task: Any) -> bool:
         if method is None or list(inspect.signature(method).parameters) != expected:
             return False
     try:
-        _Trial(task).compute_output_spec(keras.KerasTensor((2, 3), "int32"))
+        _PromptAndStep(task).compute_output_spec(keras.KerasTensor((2, 3), "int32"))
     except Exception:  # of the backend's own kind: some read the index as a Python number
         return False
     return True
@@ -100,7 +100,7 @@ def own_decoder(task: Any) -> CachedTask | Recompute:
     return CachedTask(task) if fits(task) else Recompute(task, _positions(task.backbone))
 
 
-class _Trial(keras.layers.Layer):
+class _PromptAndStep(keras.layers.Layer):
     """A prompt and a step of two rows, to be traced and not run."""
 
     def __init__(self, task: Any):
