@@ -10,17 +10,15 @@ from keras_xla.private.keras import flat_layers
 class SavedSpec:
     """Comes before `keras.layers.Layer` in the bases of a model that is made of a `spec`."""
 
-    spec: Any
-    quantization: str | None
-
     def get_config(self) -> dict:
         """Return what Keras saves of the model beside its weights.
 
         Returns:
             A dict that `from_config` takes.
         """
+        model: Any = self
         frozen = [i for i, each in enumerate(flat_layers(self)) if not each.trainable]
-        made = dict(spec=self.spec.to_dict(), quantization=self.quantization, frozen=frozen)
+        made = dict(spec=model.spec.to_dict(), quantization=model.quantization, frozen=frozen)
         return {**super().get_config(), **made}  # type: ignore[misc]  # of the layer behind this in the bases
 
     @classmethod
