@@ -24,7 +24,7 @@ from keras_xla.backend.steps import (
     state_maker,
     watched_step,
 )
-from keras_xla.private.keras import require_step_functions, step_function
+from keras_xla.private.keras import CACHED_EVALUATION, require_step_functions, step_function
 from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
@@ -165,6 +165,7 @@ class Attachment:
             steps = known_batches(given.get("x"))
         made = keras2.untimed(Session) if keras2.is_keras2(model) else Session
         session = made(kind, self._sessions, ahead, steps, epochs, given.get("callbacks"))
+        session.of_fit = CACHED_EVALUATION in given.get("kwargs", {})
         session.must_be_freed = runs_python(given.get("x")) or must_be_freed(given.get("x"))
         session.stopped = lambda: getattr(model, _STOPS[kind], False)
         session.wrapped = lambda function: getattr(model, attribute, None) is not function

@@ -86,6 +86,7 @@ class Session(AnyKeras):
         wrapped: Whether the loop calls another function than the one given, which may call that one.
         batch_begins: Called before each step that the loop asks for.
         usual: The shapes of the batches that it began with; None before the first.
+        of_fit: Whether it is the validation of a `fit`.
         in_memory: The kinds of steps whose batches are rows of arrays that are kept in memory.
     """
 
@@ -112,6 +113,7 @@ class Session(AnyKeras):
         self.wrapped: Callable[[Any], bool] = lambda function: False
         self.batch_begins: Callable[[], None] = lambda: None
         self.usual: tuple | None = None
+        self.of_fit = False
         self.in_memory: set[str] = set()
 
     @property

@@ -20,7 +20,7 @@ from keras_xla.backend.signature import describe
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.diagnosis.explain import place_of, refuse_ops
 from keras_xla.logger import logger
-from keras_xla.training.decide.cost import estimated_cost
+from keras_xla.training.decide.cost import STEPS_OF_A_TRIAL, estimated_cost, gain_hoped
 from keras_xla.training.decide.decisions import Decisions, MeasurementKey, Times
 from keras_xla.training.decide.rare_shapes import RareShapes
 from keras_xla.training.decide.trials import Trials
@@ -79,15 +79,15 @@ class Policy:
         if session is None or session.usual is None:
             self._begin_with(shapes, session)
 
-    def again(self, shapes: tuple) -> bool:
-        """Take note of a batch of shapes for which the plain graph was the answer; whether to ask anew."""
+    def again(self, shapes: tuple, comes: bool = True) -> bool:
+        """Whether to ask anew about shapes that run as the plain graph; `comes` tells that a batch of them does."""
         if steps_to_come := self._steps_to_come(shapes):
             waits = self._doubted_from.get(shapes, math.inf), self._untried_until.get(shapes, math.inf)
             if self._steps_done >= min(waits) or steps_to_come >= self._enough.get(shapes, math.inf):
                 return True
-        else:
+        elif comes and shapes not in self._begun:
             self._rare_shapes.wait(shapes)
-        return self._rare_shapes.ripe(shapes, self._times_more)
+        return comes and self._rare_shapes.ripe(shapes, self._times_more)
 
     def decide(self, new_shapes: NewShapes) -> str:
         """The way to run batches of new shapes.
@@ -133,7 +133,7 @@ class Policy:
             self._begin_with(shapes, session)
         if not steps_to_come:
             self._rare_shapes.wait(shapes)
-            _note(self._enough, shapes, 1.0)  # as soon as a call begins with them
+            _note(self._enough, shapes, STEPS_OF_A_TRIAL / gain_hoped(facts))  # of calls that begin with them
             return "graph", "other shapes than the batches before; tried if they come often", {}
         way = "partial" if facts.blocked or facts.tower else "xla"
         trials = Trials(new_shapes, way, steps_to_come, functools.partial(estimated_cost, facts))
@@ -149,15 +149,20 @@ class Policy:
     def _steps_to_come(self, shapes: tuple) -> float:
         """Steps on batches of these shapes that are expected; 0 if they had better wait for an answer.
 
-        Who came back so often will come again.
+        Who came back so often will come again. Shapes that have waited once are judged by how often they came: what a
+        call begins with need not be what most of it is.
         """
         session = self.pace()
-        if session is None or session.usual is None:
+        usual = None if session is None else session.usual
+        if (came := self._rare_shapes.came(shapes)) is not None:
+            waits = usual not in (None, shapes) and not self._rare_shapes.was_asked(shapes)
+            return 0 if waits else came * self._times_more
+        if usual is None:
             often = self._begun.get(shapes, 0) / max(self._calls, 1)
             return max(self._left, often * self._steps_done, 1)
-        if session.usual == shapes:
-            return max(self._left, 1 if session.left() is not None else self._steps_done)
-        return self._rare_shapes.runs(shapes) * self._times_more
+        if usual != shapes:
+            return 0
+        return max(self._left, 1 if session is None or session.left() is not None else self._steps_done)
 
     def _begin_with(self, shapes: tuple, session: Session | None) -> None:
         if session is not None:

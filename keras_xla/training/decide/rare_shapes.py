@@ -24,9 +24,13 @@ class RareShapes:
         if gain > self._gain:
             self._gain, self._compile = gain, compiling
 
-    def runs(self, shapes: tuple) -> int:
-        """How often batches of shapes that are asked about have come; 0 for others, which are to wait."""
-        return self._runs[shapes] if shapes in self._asked else 0
+    def came(self, shapes: tuple) -> int | None:
+        """How many batches have come since these shapes began to wait; None for others."""
+        return self._runs.get(shapes)
+
+    def was_asked(self, shapes: tuple) -> bool:
+        """Whether these shapes have come so often that they were asked about."""
+        return shapes in self._asked
 
     def wait(self, shapes: tuple) -> None:
         """Begin to count batches of these shapes."""
@@ -39,11 +43,11 @@ class RareShapes:
 
         `more` is how many times as many steps as were run so far are still to come.
         """
-        if shapes not in self._runs or shapes in self._asked:
+        if shapes not in self._runs:
             return False
         self._runs[shapes] += 1
         runs = self._runs[shapes]
-        if runs < BATCHES_BEFORE_A_LOOK or len(self._asked) == MOST_RARE_SHAPES:
+        if shapes in self._asked or runs < BATCHES_BEFORE_A_LOOK or len(self._asked) == MOST_RARE_SHAPES:
             return False
         if runs * more * self._gain < self._compile:
             return False

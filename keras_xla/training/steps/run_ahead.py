@@ -69,7 +69,7 @@ class StepFunction:
 
     def _begin(self, session: Session) -> None:
         """Where this is the first step of a call, find out anew how fast its batches come; of arrays, all calls' do."""
-        outer = session.sessions.current.get("train", session)
+        outer = session.sessions.current.get("train", session) if session.of_fit else session
         if self._outer() is not outer:
             self._outer = weakref.ref(outer)
             if self._kind not in outer.in_memory:

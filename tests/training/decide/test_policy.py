@@ -237,15 +237,33 @@ def test_shapes_that_come_often_enough_for_a_question_are_not_taken_for_the_usua
     assert not any(policy.again(other.shapes) for _ in range(50))
 
 
-def test_shapes_that_waited_are_asked_about_when_a_call_begins_with_them(make):
-    policy, bench = make(kind="predict", steps=5_000), Bench(graph=0.01, xla=0.02)
+def test_shapes_that_waited_are_asked_about_when_calls_begin_with_them_again_and_again(make):
+    """As in a service: a rest of 4 rows first, then many calls with 4 rows."""
+    policy, bench = make(kind="predict", steps=4), Bench(graph=0.5, xla=0.01)
+    policy.decide(bench.new_shapes())
+    other, asked = other_shapes(policy, bench), 0
+    for _ in range(100):
+        session = Session("predict", steps=1)
+        policy.pace = lambda session=session: session
+        if policy.again(other.shapes):
+            asked += 1
+            assert policy.decide(other) in ("graph", "xla")
+        else:
+            policy.known(other.shapes)
+        policy.journal.ran("predict", "graph", 1, 0.5)
+        if policy.journal.decisions[-1].way == "xla":
+            break
+    assert policy.journal.decisions[-1].way == "xla" and asked <= 3
+
+
+def test_a_call_that_begins_with_shapes_that_hardly_come_does_not_ask_about_them(make):
+    policy, bench = make(steps=1_000), Bench(graph=0.01, xla=0.001)
     policy.decide(bench.new_shapes())
     other = other_shapes(policy, bench)
-    bench.seconds["xla"] = 0.001
-    assert not policy.again(other.shapes)
-    session = Session("predict", steps=5_000)
+    policy.journal.ran("train", "xla", 1_000, 1.0)
+    session = Session("train", steps=1_000)
     policy.pace = lambda: session
-    assert policy.again(other.shapes) and policy.decide(other) == "xla"
+    assert not policy.again(other.shapes)
 
 
 def test_a_call_within_a_call_changes_nothing_of_what_is_usual_in_that(make):

@@ -21,7 +21,7 @@ def known(gain=0.01, compiling=1.0, shapes=(A,)):
     others.gains(gain, compiling)
     for each in shapes:
         others.wait(each)
-        assert others.runs(each) == 0
+        assert others.came(each) == 0
     return others
 
 
@@ -39,7 +39,7 @@ def test_a_shape_is_asked_about_when_those_to_come_repay_a_compilation():
 def test_the_question_comes_once_and_knows_how_often_the_shape_came():
     others = known(gain=1.0)
     assert batches(others, A, 10, more=5.0) == BATCHES_BEFORE_A_LOOK
-    assert others.runs(A) == BATCHES_BEFORE_A_LOOK
+    assert others.came(A) == BATCHES_BEFORE_A_LOOK and others.was_asked(A)
     assert batches(others, A, 100, more=5.0) is None
 
 

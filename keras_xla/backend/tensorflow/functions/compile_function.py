@@ -68,8 +68,9 @@ def _traced(call: Callable, specs: list[tf.TensorSpec]) -> Any:
         return tf.function(noted, jit_compile=True, autograph=False).get_concrete_function(specs)
     except BaseException:
         for variable, value in made:
-            if callable(value) and not variable.is_initialized():
-                variable.assign(value())
+            with contextlib.suppress(Exception), tf.init_scope():  # what the function raised is what counts
+                if callable(value) and not variable.is_initialized():
+                    variable.assign(value())
         raise
 
 

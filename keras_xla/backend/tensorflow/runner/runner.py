@@ -53,8 +53,8 @@ class Runner:
             for.
         failed: `failed(new_shapes, way, reason, node) -> way` answers when a way that was not tried does not work, for
             that reason, at that operation (see `WayFailed`); may raise.
-        again: `again(shapes)` is told of batches for whose shapes the plain graph was the answer, of each one beside
-            the usual ones; whether to ask anew.
+        again: `again(shapes, comes)` tells whether to ask anew about shapes for which the plain graph was the answer;
+            `comes` whether a batch of them does, as for each one beside the usual ones.
         known: `known(shapes)` is told of batches for whose shapes an earlier answer holds.
         before: `before(spec)` is called before the step is traced for batches of that structure.
         filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
@@ -224,7 +224,7 @@ class Runner:
         this = self._passes.get(iterator)
         if this is not None and this.alone:
             return this
-        if this is not None and not (this.executable.way == "graph" and self._again(this.usual)):
+        if this is not None and not (this.executable.way == "graph" and self._again(this.usual, False)):
             return this
         pending = this.pending if this and this.pending is not None else iterator.get_next_as_optional()
         if not pending.has_value():
@@ -288,7 +288,7 @@ class Runner:
         chosen = self._chosen.get((key, shapes))
         if chosen is None or chosen.way == "graph":
             chosen = self._compiled_for(key, shapes) or chosen
-        if chosen is None or (chosen.way == "graph" and self._again(shapes)):
+        if chosen is None or (chosen.way == "graph" and self._again(shapes, True)):
             return None
         self._known(shapes)
         return chosen
@@ -317,6 +317,7 @@ class Runner:
     def _choice(self, key: str, shapes: Shapes, executable: Executable) -> Executable:
         """Keep what batches of these shapes run by. Of many answers alike, the oldest is asked for anew."""
         with self._lock:
+            self._chosen.pop((key, shapes), None)  # the newest is the last one
             self._chosen[key, shapes] = executable
             if executable.way != "graph":
                 self._compiled_by.setdefault(shapes, {})[key] = executable
