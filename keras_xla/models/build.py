@@ -9,24 +9,23 @@ import numpy as np
 
 from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.layers.matrices import Matrix, stored_as
-from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec, spec_from_dict
+from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import Unmade, unmade_weights
 from keras_xla.private.keras import flat_layers
 
 
 def build(
-    spec: ModelSpec | dict, dtype: Any = None, name: str | None = None, quantization: str | None = None
+    spec: ModelSpec, dtype: Any = None, name: str | None = None, quantization: str | None = None
 ) -> Transformer | EncoderDecoderModel:
     """The model of a spec, with random weights.
 
     Args:
-        spec: `DecoderSpec` or `EncoderDecoderSpec`, or what its `to_dict` gave (through JSON or not).
+        spec: `DecoderSpec` or `EncoderDecoderSpec`.
         dtype: dtype or dtype policy of weights and computation; Keras' own default if None.
         name: Name of the layer.
         quantization: How matrices are stored, see `matrices.stored_as`.
     """
-    spec = spec_from_dict(spec) if isinstance(spec, dict) else spec
     kind: Any = EncoderDecoderModel if isinstance(spec, EncoderDecoderSpec) else Transformer
     with stored_as(quantization):
         return kind(spec, dtype=dtype, name=name)

@@ -13,6 +13,7 @@ from keras_xla.models.build import build
 from keras_xla.models.interface import View
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
+from keras_xla.models.spec import spec_from_dict
 from tests import reference
 from tests.models import trees
 
@@ -111,7 +112,7 @@ def test_the_limits_are_those_of_the_config(model, variant):
 
 @pytest.mark.quick_on_jax
 def test_a_spec_survives_json_and_builds_the_same_model(model, variant):
-    again = build(json.loads(json.dumps(model.spec.to_dict())), name=variant)
+    again = build(spec_from_dict(json.loads(json.dumps(model.spec.to_dict()))), name=variant)
     assert again.spec == model.spec and type(again) is type(model)
     assert [tuple(v.shape) for v in again.variables] == [tuple(v.shape) for v in model.variables]
     for ours, theirs in zip(again.variables, model.variables, strict=True):

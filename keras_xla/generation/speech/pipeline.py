@@ -174,9 +174,8 @@ class SpeechPipeline:
             spoken = self._detect(spoken, hidden)
         begun = [np.array(self.tokens.prompt(name, task, timestamps=False), np.int32) for name in spoken]
         prompts = [*begun[: len(part.prompts)], *[begun[0][:0]] * idle]
-        numbers = np.pad(part.rows, (0, idle * part.copies))
-        made_by = dict(prompts=prompts, hidden=hidden, numbers=first_row + numbers)
-        outputs = self.generator([], part.options, **made_by)
+        numbers = first_row + np.pad(part.rows, (0, idle * part.copies))
+        outputs = self.generator([], part.options, prompts=prompts, hidden=hidden, numbers=numbers)
         return {name: values[: len(part.answers)] for name, values in outputs.items()}
 
     def first_calls(self, batch: int, options: GenerationOptions, **overrides: Any) -> Iterator[FirstCall]:
