@@ -223,15 +223,19 @@ class Programs:
         return refill.advance(self._decoder(values), values, request, search, *ops.unstack(limits))
 
     def _speculate(self, key: SpeculateKey, values, request: Request, limits, budget):
-        """See `speculate.advance`; limits `[4 + B]` int32: step, count, unmixed, tried, and which rows are stopped."""
+        """See `speculate.advance`.
+
+        Limits `[5 + B]` int32: step, count, unmixed, tried, `Assistant.unread`, and which rows are stopped.
+        """
         request = request.unpacked()
         search: Any = self._search(key, request)  # a `Sampling`, as always without beams
         guesser: speculate.Guesser = PromptLookup(request, key.guesses)
         if key.assistant:
             model, sizes = self._assistants[key.assistant - 1], (key.cache, chunk_size(key.cache), key.guesses)
-            guesser = Assistant(model, request.starts, request.prompt_end, search, self._model.vocab_size, *sizes)
+            asked = request.starts, request.prompt_end, search, self._model.vocab_size
+            guesser = Assistant(model, *asked, *sizes, unread=limits[4] > 0)
         step, count, unmixed, tried = ops.unstack(limits[:4])
-        budgeted = dict(tried=tried, stopped=limits[4:] > 0, budget=budget)
+        budgeted = dict(tried=tried, stopped=limits[5:] > 0, budget=budget)
         decoder = self._led(key, values, request)
         return speculate.advance(decoder, values, request, search, guesser, step, count, unmixed, **budgeted)
 

@@ -60,10 +60,42 @@ def test_a_model_that_thinks_alike_guesses_all_tokens(layer, options):
         assert runs_of(layer, [row], assistant=layer, **options) == [0, 6]
 
 
-def test_an_assistant_that_may_not_read_is_not_asked(layer, monkeypatch):
+def test_an_assistant_that_may_not_read_is_asked_for_what_a_check_costs_only(layer, monkeypatch):
     options = dict(num_assistant_tokens=4, max_new_tokens=30)
     monkeypatch.setattr(RunTimes, "may_read", False)
     assert runs_of(layer, [ROWS[0]], assistant=layer, **options) == [30, 0]
+    monkeypatch.setattr(RunTimes, "tried", 0)
+    monkeypatch.setattr(RunTimes, "unmixed", 1)
+    monkeypatch.setattr(RunTimes, "read", lambda times, *runs: pytest.fail("it has read"))
+    assert runs_of(layer, [ROWS[0]], assistant=layer, **options)[1] > 0
+
+
+def test_what_a_check_costs_is_told_without_reading(layer, monkeypatch):
+    """Such guesses are worthless. They leave nothing behind, and the next ones are as good as ever."""
+    plain, generator = layer.generate(ROWS[2:]), layer._generator
+    learned = []
+    monkeypatch.setattr(RunTimes, "read", lambda times, *runs: learned.append("a reading"))
+    monkeypatch.setattr(RunTimes, "left", lambda times, *left: learned.append("what guesses bring"))
+    layer.generate(ROWS[2:], assistant=layer)  # a call that compiles tells nothing
+    learned.clear()
+    for name, value in dict(tried=0, unmixed=1).items():
+        monkeypatch.setattr(RunTimes, name, value)
+    set_to(monkeypatch, 1e9, "price")
+    run = generator.start([np.array(ROWS[2], np.int32)], layer.options, assistant=generator)
+    for checks in (1, 2, 3):
+        run.generation.advance(1)
+        assert run.generation.runs.tolist() == [0, checks]
+    assert np.array(run.generation._state["draft"].known).tolist() == [0]
+    assert not learned
+    for name, value in dict(tried=None, unmixed=0).items():
+        monkeypatch.setattr(RunTimes, name, value)
+    set_to(monkeypatch, 0.01, "price")
+    for _ in run.advance(Deadline()):
+        pass
+    same(run.outputs(), plain)
+    assert run.generation.runs[0] <= 1 and run.generation.runs[1] < 14  # for 50 tokens
+    assert learned[:2] == ["a reading", "what guesses bring"]
+    run.close()
 
 
 def test_what_it_gains_is_counted_with_what_it_reads(layer, monkeypatch):

@@ -20,7 +20,7 @@ PLAIN_RUNS = 4  # that tell how long a run without guesses takes
 PRICED_CHECKS = 4  # that tell what a check costs; one is enough where that was measured before
 PLAIN_EVERY = 256  # runs: what a busy machine made slow, or quick, is measured again
 PATIENCE = PLAIN_EVERY  # runs without checks of a size until it is tried again: its price may have been wrong
-PATIENCE_OF_READER = 4 * PLAIN_EVERY  # the same with an assistant, which has to read the text for that
+PATIENCE_OF_READER = 4 * PLAIN_EVERY  # the same with an assistant, whose guesses take runs of their own
 PATIENCE_IN_USE = 64  # the same for a size that an assistant gained by: then rather the machine has become slower
 MOST_PATIENCE = 64 * PLAIN_EVERY  # runs: what does not pay each time is tried less and less often, up to that
 LEARN_PLAIN, LEARN_CHECK = 0.5, 0.25  # how much of what a call took longer than thought is believed
@@ -268,6 +268,7 @@ class Speculation(Generation):
         self._saved: np.ndarray | None = None  # [3], see `speculate.advance`
         self._tokens, self._spent, self._ahead = 0, 0.0, 0.0
         self._may_read: bool | None = None
+        self._has_read = False
         self._account: RunTimes | None = None  # of the executable that this answer began with
         self.runs = np.zeros((2,), np.int32)
 
@@ -280,17 +281,20 @@ class Speculation(Generation):
         plan = times.plan()
         free = np.array([*(np.array(plan.free) * plan.price[0]), plan.gain])
         saved = free if self._saved is None else self._saved
-        reads = bool(key.assistant) and not self.runs[1]  # it reads the text at the first check of an answer
+        reads = bool(key.assistant) and not self._has_read  # the text, at the first check of an answer
         if self._account is None:  # an answer in the middle of which it could be asked would not pay for the reading
             self._account, self._may_read = times, plan.may_read
+        tried = None if plan.wanting else plan.tried
+        unread = reads and tried is not None  # what a check costs can be told without having read the text
+        reads = reads and not unread
         alone = plan.wanting or (reads and not self._may_read)
-        tried = None if alone else plan.tried
         count = min(count, PLAIN_RUNS) if plan.wanting else count
         unmixed = 0 if alone else 1 if reads else plan.unmixed  # a reading is measured alone
         # A row that a stop string ended would go on guessing.
         stopped = [row in self._stopped for row in range(self.batch)]
-        limits = np.array([self.step, count, unmixed, -1 if tried is None else tried, *stopped], np.int32)
-        budget = np.array([*(saved[:2] + (NEVER if alone else 0)), saved[2], *plan.price, *plan.least], np.float32)
+        limits = np.array([self.step, count, unmixed, -1 if tried is None else tried, unread, *stopped], np.int32)
+        can_pay = saved[:2] + (NEVER if alone or unread else 0)
+        budget = np.array([*can_pay, saved[2], *plan.price, *plan.least], np.float32)
         inputs = map(backend.to_device, (limits, budget))
         waits, start = self._executables.compiles(key), time.perf_counter()
         weights = [*self.weights, *self._draft_weights]
@@ -300,6 +304,7 @@ class Speculation(Generation):
         self._tokens, *runs = ops.convert_to_numpy(told).tolist()
         seconds, reads = None if waits else time.perf_counter() - start, reads and sum(runs[1:]) > 0
         if reads:
+            self._has_read = True
             times.read(seconds, *runs)
         times.took(None if reads else seconds, *runs)
         if key.assistant:
@@ -308,7 +313,7 @@ class Speculation(Generation):
             if not waits:
                 self._account.earn(ahead - self._ahead + SLACK * runs[0])
             self._ahead = ahead
-        if not alone:
+        if not (alone or unread):  # guesses without having read say nothing of others
             self._saved = np.array(ops.convert_to_numpy(left))
             if tried is not None and runs[1 + tried]:
                 self._saved[:2] = np.maximum(self._saved[:2], saved[:2])  # nobody pays for what tells a price
