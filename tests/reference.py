@@ -70,6 +70,11 @@ VARIANTS = {
         {**_LLAMA, **_rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)},
     ),
     "mistral": ("Mistral", {**_LLAMA, "num_key_value_heads": 2, "sliding_window": 7}),
+    "ministral": (
+        "Ministral",
+        {**_LLAMA, "num_key_value_heads": 2, "sliding_window": 7}
+        | {"layer_types": ["full_attention", "sliding_attention"]},
+    ),
     "qwen2": ("Qwen2", {**_LLAMA, "num_key_value_heads": 2}),
     "qwen2-window": (
         "Qwen2",
@@ -158,6 +163,8 @@ def torch_model(variant: str, seed: int = 0) -> torch.nn.Module:
         pytest.skip("transformers 4 cannot build OPT with norms that have no weights")
     if variant == "marian-two-vocabularies" and transformers.__version__.startswith("4."):
         pytest.skip("transformers 4 gives Marian's decoder the vocabulary of the encoder")
+    if variant == "ministral" and not hasattr(transformers, "MinistralConfig"):
+        pytest.skip("this version of transformers has no Ministral")
     family, values = {**VARIANTS, **LONG, **_ALL_SEQ2SEQ, **_ALL_SPEECH}[variant]
     kind = dict.fromkeys(_ALL_SEQ2SEQ, AutoModelForSeq2SeqLM) | dict.fromkeys(_ALL_SPEECH, AutoModelForSpeechSeq2Seq)
     config = getattr(transformers, f"{family}Config")(**values)

@@ -97,6 +97,9 @@ class TorchSpeech:
     def __init__(self, model):
         self.model, self.windows = model, []
 
+    def check(self, prompt, options):
+        assert len(prompt) + options.max_new_tokens <= POSITIONS
+
     def encode(self, features):
         self.windows.append(features.shape)
         with torch.no_grad():

@@ -38,6 +38,9 @@ BAD = [
     (dict(suppress_tokens=[-1]), ValueError, "suppress_tokens=-1"),
     (dict(temprature=0.7), TypeError, "Did you mean 'temperature'"),
     (dict(max_length=20), TypeError, "Use max_new_tokens"),
+    (dict(stop=["."]), TypeError, "Use stop_strings"),
+    (dict(stop_token_ids=[2]), TypeError, "Use eos_token_id"),
+    (dict(revision="main"), TypeError, "huggingface_hub.snapshot_download"),
 ]
 
 

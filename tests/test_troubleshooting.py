@@ -437,7 +437,7 @@ def test_the_section_of_most_words_is_the_one():
 
 def test_quotes_may_be_of_either_kind():
     for name in (repr("ids"), repr("x['ids']")):
-        text = f"keras_xla.bucket_lengths received {name} without an axis 3; it is to be padded there."
+        text = f"keras_xla.bucket_lengths received {name} of rank 2, which has no axis 3 to pad."
         assert section_of(text).anchor == "a-tensor-lacks-the-axis-to-pad"
 
 

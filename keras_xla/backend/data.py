@@ -14,10 +14,17 @@ def runs_python(data: Any) -> bool:
     """Whether Keras gets the batches from Python code, as it does for a generator or a `PyDataset`."""
     if is_dataset(data):
         return False
+    if isinstance(data, keras.utils.PyDataset):  # which may have a shape for reasons of its own
+        return True
     return not all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(data) if leaf is not None)
 
 
 def known_batches(data: Any) -> int | None:
-    """How many batches a `tf.data` dataset has as it says; None if it does not, and for all other data."""
+    """How many batches a `tf.data` dataset or a `PyDataset` has as it says; None if it does not, and for other data."""
+    if isinstance(data, keras.utils.PyDataset):
+        try:
+            return data.num_batches
+        except NotImplementedError:
+            return None
     count = int(data.cardinality()) if is_dataset(data) and callable(getattr(data, "cardinality", None)) else -1
     return count if count >= 0 else None

@@ -356,8 +356,27 @@ def checkpoint_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     return options, unknown
 
 
+# What other packages call it, and what to pass here.
+_ELSEWHERE = {
+    "assistant_model": "assistant, an XLAGenerationLayer",
+    "batch_size": "batch_buckets of the layer: its largest size is how many prompts run at once",
+    "beam_size": "num_beams",
+    "device_map": "the device that the Keras backend uses by default",
+    "logits_processor": "logits_processors of the layer",
+    "logprobs": "output_logprobs=True, with top_logprobs=5 for the likeliest tokens of each place",
+    "max_length": "max_new_tokens: it does not count the prompt",
+    "max_tokens": "max_new_tokens",
+    "n": "num_return_sequences",
+    "stop": "stop_strings",
+    "stop_token_ids": "eos_token_id, which takes a list, too",
+    "stopping_criteria": "stop_strings, max_time or cancel",
+    "torch_dtype": "dtype of from_pretrained",
+    **dict.fromkeys(("cache_dir", "revision", "token"), "the folder that huggingface_hub.snapshot_download returns"),
+}
+
+
 def _hint(name: str, known: list[str]) -> str:
-    if name == "max_length":
-        return " Use max_new_tokens: it does not count the prompt."
+    if name in _ELSEWHERE:
+        return f" Use {_ELSEWHERE[name]}."
     near = difflib.get_close_matches(name, known, 1)
     return f" Did you mean {near[0]!r}?" if near else f" The known ones: {', '.join(known)}."

@@ -3,11 +3,11 @@
 import keras
 
 from keras_xla import backend
-from keras_xla.private.keras import is_of_keras
+from keras_xla.private.keras.layers import is_of_keras
 
 _PIPELINE = (
     "map it over the tf.data pipeline before the model (preprocess, rest = keras_xla.move_to_pipeline(model)), or "
-    "compile with jit_compile=False"
+    'compile with jit_compile="auto"'
 )
 _LAYERS = {
     "StringLookup": ("it looks up strings in a table, and XLA has no strings", _PIPELINE),
@@ -28,8 +28,8 @@ _LAYERS = {
 _SAYS_NO = "its class says supports_jit=False"
 # Keras' layers of image transformations say that on every backend. Only on TensorFlow it is known why.
 _IMAGE = ("its image transformation has no XLA kernel" if backend.name == "tensorflow" else _SAYS_NO, _PIPELINE)
-_UNKNOWN = (_SAYS_NO, "compile with jit_compile=False or split the model before this layer")
-_WRITE_IN_OPS = "write it with keras.ops, move it into the tf.data pipeline, or compile with jit_compile=False"
+_UNKNOWN = (_SAYS_NO, 'compile with jit_compile="auto", or split the model before this layer')
+_WRITE_IN_OPS = 'write it with keras.ops, move it into the tf.data pipeline, or compile with jit_compile="auto"'
 
 
 def _known(layer: keras.layers.Layer) -> tuple[str, str]:
@@ -65,4 +65,4 @@ def fix_for_op(op: str, layer: keras.layers.Layer | None = None) -> str:
         return "XLA has no hash tables: map this over the tf.data pipeline before the model"
     if op in ("ImageProjectiveTransformV3", "ImageProjectiveTransformV2", "CropAndResize", "DecodeImage"):
         return "move the image transformation into the tf.data pipeline"
-    return "write it with keras.ops if they have it, compile with jit_compile=False, or split the model before it"
+    return 'write it with keras.ops if they have it, compile with jit_compile="auto", or split the model before it'

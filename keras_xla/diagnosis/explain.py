@@ -12,7 +12,7 @@ from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.steps import forward_blockers
 from keras_xla.diagnosis.advice import fix_for_layer, fix_for_op, reason_for_layer
 from keras_xla.diagnosis.errors import XLAUnsupportedError
-from keras_xla.private.keras import layers_if_known
+from keras_xla.private.keras.layers import layers_if_known
 from keras_xla.troubleshooting import explained
 
 

@@ -15,6 +15,12 @@ from keras_xla.backend.memory import lacks_memory
 from keras_xla.engine.kept import KeptExecutables
 
 
+def check_on_recompile(value: Any) -> None:
+    """Raise a `ValueError` for what is no setting of `Executables`."""
+    if value not in ("log", "raise"):
+        raise ValueError(f'Received on_recompile={value!r}; expected "log" or "raise".')
+
+
 class Executables:
     """Compiles a function for each key at its first use, and never again.
 
@@ -48,8 +54,7 @@ class Executables:
         computes: Callable[[], str | None] = lambda: None,
         tracing: contextlib.AbstractContextManager | None = None,
     ):
-        if on_recompile not in ("log", "raise"):
-            raise ValueError(f'Received on_recompile={on_recompile!r}; expected "log" or "raise".')
+        check_on_recompile(on_recompile)
         self.name, self.on_recompile = name, on_recompile
         self._build, self._variables, self._more_variables = build, variables, more_variables
         self._compiled: dict[Any, _Stateless | backend.OnState] = {}

@@ -14,7 +14,7 @@ from keras_xla.engine.search.own_processors import OwnProcessor
 from keras_xla.engine.search.processors import Processor
 from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.transformer import Transformer
-from keras_xla.private.keras import flat_layers, package_of
+from keras_xla.private.keras.layers import flat_layers, package_of
 
 
 def what_is_computed(model: Any, processors: Mapping[str, Processor], processed_scores: bool) -> str | None:

@@ -184,6 +184,7 @@ class Scorer:
         runs = [row[:-1] if len(row) > 1 else row for row in rows]  # nothing is asked behind a last token
         check(generator.model, runs, options, reads)
         check(generator.model, [row[-1:] for row in rows], options)
+        generator.limits.cache.fit(max(map(len, rows)))
         return generator.parts(runs if reads is None else reads, options, room_for=room_for)
 
     def _lay_out(self, part: Part, rows: Rows, first: Sequence[int], reads: Rows | None, top: int) -> _Laid:

@@ -7,9 +7,8 @@ from typing import Any
 import keras
 
 from keras_xla.backend.steps import is_of_trace
-from keras_xla.private.call_context import is_in_call
-from keras_xla.private.keras import layers_if_known
-from keras_xla.private.layer_losses import (
+from keras_xla.private.keras.call_context import is_in_call
+from keras_xla.private.keras.layer_losses import (
     clear_losses,
     kept_losses,
     losses_if_known,
@@ -17,6 +16,7 @@ from keras_xla.private.layer_losses import (
     put_back_losses,
     stored_losses,
 )
+from keras_xla.private.keras.layers import layers_if_known
 
 
 class AddedLosses:

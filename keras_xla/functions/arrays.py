@@ -7,8 +7,8 @@ import keras
 import numpy as np
 
 from keras_xla.backend.steps import to_tensor
-from keras_xla.private.keras import mask_if_known, put_mask
-from keras_xla.private.logits import logits_of, put_logits
+from keras_xla.private.keras.logits import logits_of, put_logits
+from keras_xla.private.keras.masks import mask_if_known, put_mask
 
 
 def is_array(x: Any) -> bool:

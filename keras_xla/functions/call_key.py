@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from keras_xla.backend.compile_log import FIRST_CALL
 from keras_xla.backend.signature import Signature, describe_change
-from keras_xla.private.call_context import CallContext
+from keras_xla.private.keras.call_context import CallContext
 
 
 class CallKey(NamedTuple):

@@ -10,8 +10,8 @@ from keras_xla.backend.steps import cut, output_shapes
 from keras_xla.functions.argument_buckets import ArgumentBuckets, Padded
 from keras_xla.functions.arrays import is_tensor, is_variable
 from keras_xla.functions.executable import as_it_is
-from keras_xla.private.keras import mask_if_known, put_mask
-from keras_xla.private.logits import with_logits
+from keras_xla.private.keras.logits import with_logits
+from keras_xla.private.keras.masks import mask_if_known, put_mask
 
 # Of each output, which of its axes follow which padded one: the axis of the output, then axis and size of the argument.
 # Or, for an output that cannot be cut back, the reason.

@@ -9,8 +9,8 @@ import keras
 from keras_xla.backend.steps import compile_function
 from keras_xla.functions.added_losses import AddedLosses
 from keras_xla.functions.arrays import is_tensor
-from keras_xla.private.keras import mask_if_known, put_mask
-from keras_xla.private.logits import logits_of, put_logits
+from keras_xla.private.keras.logits import logits_of, put_logits
+from keras_xla.private.keras.masks import mask_if_known, put_mask
 
 _AS_THEY_ARE = (str, bytes, bool, int, float, complex)  # of what a function returns
 

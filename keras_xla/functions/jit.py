@@ -28,8 +28,8 @@ from keras_xla.functions.executable import executable_of
 from keras_xla.functions.methods import OfInstances
 from keras_xla.functions.parameters import Parameters
 from keras_xla.functions.static_values import Static, parts, structure_of
-from keras_xla.private.call_context import call_context
-from keras_xla.private.keras import layers_if_known
+from keras_xla.private.keras.call_context import call_context
+from keras_xla.private.keras.layers import layers_if_known
 from keras_xla.troubleshooting import explained
 
 _ON_RECOMPILE = ("log", "raise")

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from keras_xla.private.call_context import call_context
+from keras_xla.private.keras.call_context import call_context
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

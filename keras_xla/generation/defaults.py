@@ -9,6 +9,8 @@ from typing import Any
 from keras_xla import config
 from keras_xla.config import GenerationOptions
 from keras_xla.config.values import as_integer
+from keras_xla.engine.buckets import make_buckets
+from keras_xla.engine.executables import check_on_recompile
 from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.tokens import SpeechTokens
 from keras_xla.troubleshooting import warn
@@ -171,3 +173,27 @@ def split_speech(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
     own = set(SPEECH_FIELDS) - ({"temperature"} if asked.get("do_sample") and not several else set())
     rest = {name: value for name, value in asked.items() if name not in own or name == "max_new_tokens"}
     return {name: value for name, value in asked.items() if name in own}, rest
+
+
+def check_arguments(
+    options: GenerationOptions, *, cache_bytes: Any = 1, on_recompile: Any = "log", **buckets: Any
+) -> None:
+    """Raise the errors that a layer raises for its arguments: before its model is read, which can take a while.
+
+    Args:
+        options: That hold for the layer.
+        cache_bytes: As the layer takes it.
+        on_recompile: As the layer takes it.
+        **buckets: The sizes that it takes, as `batch_buckets`.
+
+    Raises:
+        ValueError: One of them has a wrong value, or an option has values for the rows of a call.
+        TypeError: Buckets are no list of ints.
+    """
+    if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int) or cache_bytes < 1:
+        raise ValueError(f"Received cache_bytes={cache_bytes!r}; expected an int of at least 1.")
+    check_on_recompile(on_recompile)
+    for name, sizes in buckets.items():
+        make_buckets(name.removesuffix("_buckets"), sizes, 1)
+    if lists := [*options.per_row, *(["processor_options"] if options.processor_options else [])]:
+        raise ValueError(f"Received {', '.join(lists)} with values for one call. Pass that to generate.")

@@ -16,7 +16,7 @@ from keras_xla.engine.search.own_processors import as_functions
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.warmup import silent
 from keras_xla.generation.compiled import SavedExecutables
-from keras_xla.generation.defaults import known_options, resolve
+from keras_xla.generation.defaults import check_arguments, known_options, resolve
 from keras_xla.generation.in_graph import host_call, output_specs, symbolic_outputs
 from keras_xla.generation.loading import FromPretrained
 from keras_xla.generation.progress import CompileProgress
@@ -28,9 +28,11 @@ from keras_xla.generation.text.methods import TextMethods
 from keras_xla.generation.text.pipeline import TextPipeline
 from keras_xla.models.layers.matrices import check_quantization
 from keras_xla.models.sources.live_models import as_decoder, options_of, quantized, tokenizer_of
-from keras_xla.private.keras import forget, in_stateless_scope, outputs_of_calls
-from keras_xla.private.keras_tracebacks import hide_frames
-from keras_xla.private.quantize_check import ChecksQuantizationItself
+from keras_xla.private.keras.graphs import outputs_of_calls
+from keras_xla.private.keras.layers import forget
+from keras_xla.private.keras.quantize_check import ChecksQuantizationItself
+from keras_xla.private.keras.tracebacks import hide_frames
+from keras_xla.private.keras.variables import in_stateless_scope
 from keras_xla.tracebacks import FOLDER
 from keras_xla.troubleshooting import explained
 
@@ -134,9 +136,8 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
         trainable: bool = True,
         **options: Any,
     ):
-        if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int) or cache_bytes < 1:
-            raise ValueError(f"Received cache_bytes={cache_bytes!r}; expected an int of at least 1.")
         hide_frames(FOLDER)
+        buckets = dict(batch_buckets=batch_buckets, cache_buckets=cache_buckets, source_buckets=source_buckets)
         stored = options_of(model) if generation_config is None else generation_config
         decoder, tokenizer = as_decoder(model, quantization), tokenizer_of(model) if tokenizer is None else tokenizer
         stored = known_options(stored, f"the {type(model).__name__}", is_speech(decoder))
@@ -144,15 +145,14 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
             options["max_new_tokens"] = max_new_tokens
         positions: Any = decoder.max_positions if is_speech(decoder) else None
         asked = resolve(stored, options, hasattr(decoder, "encode"), positions)
+        check_arguments(asked.options, cache_bytes=cache_bytes, on_recompile=on_recompile, **buckets)
         super().__init__(name=name, dtype=dtype, trainable=trainable)
-        if lists := [*asked.options.per_row, *(["processor_options"] if asked.options.processor_options else [])]:
-            raise ValueError(f"Received {', '.join(lists)} with values for one call. Pass that to generate.")
         self.options, self.tokenizer = asked.options, tokenizer
         self.sampling_rate = sampling_rate
         self.supports_jit = False  # it compiles itself, for its own shapes
         self._convert_input_args = False  # strings, chats and ragged lists come as they are
         self._allow_non_tensor_positional_args = True
-        self._buckets = dict(batch_buckets=batch_buckets, cache_buckets=cache_buckets, source_buckets=source_buckets)
+        self._buckets = buckets
         self._stored, self._cache_bytes = stored if asked.tokens else None, cache_bytes
         self._processors = as_functions(logits_processors)
         self._generate_with(decoder, asked.tokens, asked.speech, on_recompile, return_prompt)
@@ -239,7 +239,8 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
             given = dict(streamer=streamer, cancel=cancel, reuse_prompt=reuse_prompt or None)
             given |= dict(output_logprobs=output_logprobs or None, top_logprobs=top_logprobs or None)
             given |= dict(assistant=assistant, negative_prompt=negative_prompt)
-            given |= dict(on_error=None if on_error == "raise" else on_error)
+            given |= dict(on_error=None if on_error == "raise" else on_error, verbose=verbose or None)
+            given |= dict(verbose=None) if verbose == "auto" else {}
             if named := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"Received {', '.join(named)} with speech; expected that with text or ids only.")
             if prompts.is_features(inputs):

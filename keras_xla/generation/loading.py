@@ -1,6 +1,7 @@
 """From a checkpoint to a layer."""
 
 import inspect
+import itertools
 import os
 import pathlib
 import sys
@@ -11,7 +12,7 @@ import keras
 
 from keras_xla.engine.search.own_processors import as_functions, own_processors
 from keras_xla.generation.compiled import prepare
-from keras_xla.generation.defaults import known_options, resolve, stored_options
+from keras_xla.generation.defaults import check_arguments, known_options, resolve, stored_options
 from keras_xla.generation.progress import ProgressBar
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.models.registry import load_model, model_config
@@ -20,6 +21,7 @@ from keras_xla.troubleshooting import explained
 
 _SHORT = 2.0  # seconds of reading without a progress bar
 _MB = 10**6
+_CHECKED = ("batch_buckets", "cache_buckets", "source_buckets", "cache_bytes", "on_recompile")
 
 
 @explained
@@ -78,9 +80,12 @@ class FromPretrained(keras.layers.Layer):
         if "logits_processors" in kwargs:
             kwargs["logits_processors"] = as_functions(kwargs["logits_processors"])
             own_processors(kwargs["logits_processors"])
-        own = set(inspect.signature(cls.__init__).parameters) - {"max_new_tokens"}
+        kinds = itertools.takewhile(lambda kind: kind is not FromPretrained, cls.__mro__)  # a subclass hands on
+        made = [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)]
+        own = {name for each in made for name in inspect.signature(each).parameters} - {"max_new_tokens"}
         given = {n: v for n, v in kwargs.items() if n not in own and v is not None}
-        resolve(stored, given, has_encoder, found.max_target_positions if speech else None)
+        asked = resolve(stored, given, has_encoder, found.max_target_positions if speech else None)
+        check_arguments(asked.options, **{name: kwargs[name] for name in _CHECKED if name in kwargs})
         model = load_model(checkpoint, dtype, quantization, _progress(verbose))
         if tokenizer is None and checkpoint.read_tokenizer is not None:
             tokenizer = LazyTokenizer(checkpoint.read_tokenizer)

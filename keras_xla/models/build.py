@@ -12,7 +12,7 @@ from keras_xla.models.layers.matrices import Matrix, stored_as
 from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import Unmade, unmade_weights
-from keras_xla.private.keras import flat_layers
+from keras_xla.private.keras.layers import flat_layers
 
 
 def build(

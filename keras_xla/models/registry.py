@@ -30,6 +30,7 @@ FAMILIES: dict[str, Family] = {
     "llama": LLAMA,
     "marian": MARIAN,
     "mbart": MBART,
+    "ministral": MISTRAL,  # as transformers 5 saves a Mistral whose layers are of two kinds
     "mistral": MISTRAL,
     "mt5": MT5,
     "opt": OPT,

@@ -4,7 +4,7 @@ from typing import Any
 
 from keras_xla.models.layers.matrices import stored_as
 from keras_xla.models.spec import spec_from_dict
-from keras_xla.private.keras import flat_layers
+from keras_xla.private.keras.layers import flat_layers
 
 
 class SavedSpec:

@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla import backend
-from keras_xla.private.keras import forget_unmade
+from keras_xla.private.keras.variables import forget_unmade
 
 
 class Later:

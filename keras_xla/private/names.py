@@ -54,6 +54,14 @@ class Name:
             raise self.gone()
         return found
 
+    def of_module(self) -> Any:
+        """What the module that has it has under that name: one that its package has imported.
+
+        Raises:
+            Gone: See `of`.
+        """
+        return self.of(sys.modules.get(self.owner))
+
     def gone(self) -> Gone:
         """The error to raise; the first time it warns, too."""
         package = self.owner.partition(".")[0]

@@ -24,7 +24,8 @@ from keras_xla.backend.steps import (
     state_maker,
     watched_step,
 )
-from keras_xla.private.keras import CACHED_EVALUATION, require_step_functions, step_function
+from keras_xla.private.keras.layers import layers_if_known
+from keras_xla.private.keras.trainer import CACHED_EVALUATION, require_step_functions, step_function
 from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.decisions import decisions
 from keras_xla.training.decide.policy import Policy
@@ -263,6 +264,8 @@ class Attachment:
             return predict_in_order(model, batches, given)
         groups = predict_data is not None and session.ahead and not plain and predict_data.takes(given["x"])
         groups = groups and keras2.steps_per_execution(model) == 1  # Keras would count each of its lists as a group
+        # Groups are traced with open sizes, of which a layer that is built then may want to know more.
+        groups = groups and all(layer.built for layer in layers_if_known(model))
         function = self._function("predict") if groups else None
         if isinstance(function, PredictFunction):
             counter = predict_data.counter()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_xla.backend.keras2 import model_class
-from keras_xla.private.keras import package_of
-from keras_xla.private.keras_tracebacks import hide_frames
+from keras_xla.private.keras.layers import package_of
+from keras_xla.private.keras.tracebacks import hide_frames
 from keras_xla.tracebacks import FOLDER
 from keras_xla.troubleshooting import explained
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import keras
 
-from keras_xla.private.keras import CACHED_EVALUATION, is_of_keras, profiles_batches
+from keras_xla.private.keras.layers import is_of_keras
+from keras_xla.private.keras.trainer import CACHED_EVALUATION, profiles_batches
 from keras_xla.private.tf_keras import AnyKeras
 
 _EPOCHS_ONLY = {  # callbacks that look at every batch only if told so

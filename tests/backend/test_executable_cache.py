@@ -177,6 +177,8 @@ def test_the_folder_is_the_users_unless_another_is_named(tmp_path, monkeypatch):
     assert [cache.folder.name for cache in told] == ["executables", "own"]
     with pytest.raises(ValueError, match="Received max_bytes=0; expected 1 or more"):
         compile_cache(max_bytes=0)
+    with pytest.raises(TypeError, match="Received max_bytes='1GB' of type str; expected an int of bytes"):
+        compile_cache(max_bytes="1GB")
 
 
 def test_the_folder_stays_where_it_is_when_the_process_goes_elsewhere(tmp_path, monkeypatch):

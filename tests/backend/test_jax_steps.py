@@ -1,9 +1,13 @@
 """Several steps in one executable on JAX: what runs is what Keras' own function runs one by one."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 
+from keras_xla.backend.data import runs_python
+from keras_xla.backend.steps import reads_ahead
 from keras_xla.training.compile import compile
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.reports.model_report import model_report
@@ -364,3 +368,84 @@ def test_several_batches_that_come_at_once_are_told_by_the_first():
 
     batches = Batches((np.zeros((rows, 3), "float32"), np.zeros((rows,), "int32")) for rows in (4, 2))
     assert leaves_of(batches) == leaves_of(batches[0])
+
+
+def test_data_that_tell_keras_to_stop_are_not_read_further():
+    tf = pytest.importorskip("tensorflow", reason="the data are TensorFlow's")
+    made = []
+    for compile_ in (PLAIN, compile):
+        model = classifier()
+        compile_(model, "adam", LOSS)
+
+        def batches(model=model):
+            for batch in range(100):
+                model.stop_training = batch >= 40
+                yield X[:4], Y[:4]
+
+        spec = tuple(tf.TensorSpec(x[:4].shape, x.dtype) for x in (X, Y))
+        model.fit(tf.data.Dataset.from_generator(batches, output_signature=spec), verbose=0)
+        made.append(int(model.optimizer.iterations))
+    assert made[1] == made[0]
+
+
+def test_a_pydataset_with_a_shape_of_its_own_is_no_array():
+    class Pictures(keras.utils.PyDataset):
+        shape = (20,)
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return X[:4], Y[:4]
+
+    assert runs_python(Pictures()) and not reads_ahead(Pictures()) and reads_ahead(X)
+
+
+def test_a_wrapper_of_the_users_own_around_a_step_stays():
+    calls, model = [], classifier()
+    compile(model, "adam", LOSS)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    inner = model.train_step
+
+    @functools.wraps(inner)
+    def step(state, data):
+        calls.append(1)
+        return inner(state, data)
+
+    model.train_step = step
+    compile(model, "adam", LOSS)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    assert calls and model.train_step is step
+    compile(model, "adam", LOSS, jit_compile=False)
+    assert model.train_step is step
+
+
+def test_weak_types_that_stay_are_tried_twice(groups):
+    class Scaled(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.beta = keras.Variable(1.0, trainable=False)
+
+        def call(self, x):
+            return x * self.beta
+
+    model = keras.Sequential([keras.Input(X.shape[1:]), Scaled(), keras.layers.Dense(3)])
+    compile(model, "sgd", LOSS)
+    model.fit(X, Y, batch_size=8, epochs=4, verbose=0)
+    assert len(groups) <= 2
+
+
+def test_a_single_step_keeps_nothing_of_the_state():
+    model = classifier()
+    compile(model, "adam", LOSS)
+    model.fit(X, Y, batch_size=8, verbose=0)
+    model.train_on_batch(X[:8], Y[:8])
+    assert model.train_function._running is None
+
+
+def test_a_loop_has_room_for_what_steps_per_execution_asks_for():
+    model = classifier()
+    compile(model, "adam", LOSS, steps_per_execution=2)
+    model.fit(X, Y, batch_size=4, verbose=0)
+    loops = [loop for loop in model.train_function.runner._loops.values() if loop is not None]
+    assert [loop.capacity for loop in loops] == [2]

@@ -178,3 +178,25 @@ def test_what_is_wrong_is_said_by_the_step_itself():
             model.fit(X, np.zeros((len(X), 4), "float32"), batch_size=SIZE - 1, verbose=0)
         errors.append(re.sub(r"_\d+", "", str(raised.value)))  # numbers in names
     assert errors[0] == errors[1]
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_the_call_of_a_model_of_the_users_own_runs_as_often_as_in_plain_keras(built):
+    class Tells(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense, self.calls = keras.layers.Dense(3), []
+
+        def call(self, x, training=False):
+            self.calls.append(training)
+            return self.dense(x)
+
+    made = []
+    for ours in (False, True):
+        model = Tells()
+        compile(model, **OPTIONS) if ours else model.compile(**OPTIONS)
+        if built:
+            model(X[:SIZE])
+        model.fit(X[:SIZE], Y[:SIZE], batch_size=SIZE, verbose=0)
+        made.append(list(model.calls))
+    assert made[1] == made[0]

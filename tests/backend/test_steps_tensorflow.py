@@ -496,3 +496,38 @@ def test_without_memory_for_several_steps_at_once_they_run_one_by_one(monkeypatc
     for _ in range(2):
         np.testing.assert_array_equal(model.predict(X, batch_size=4, verbose=0), expected)
     assert tried[:2] == [STEPS_AT_ONCE, 1] and set(tried[2:]) == {1}
+
+
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_ragged_and_sparse_batches_of_any_number_of_rows_share_a_trace(kind):
+    def rows(count):
+        x = tf.ragged.constant([[1.0, 2.0, 3.0]] * count)
+        return x if kind == "ragged" else x.to_sparse()
+
+    model = keras.Sequential([keras.layers.Lambda(lambda x: tf.reshape(x.values, (-1, 3)))])
+    compile(model, "sgd", "mse")
+    for count in range(1, 12):
+        np.testing.assert_array_equal(model.predict_on_batch(rows(count)), [[1.0, 2.0, 3.0]] * count)
+    assert model.predict_function.runner._traces.made <= 2
+
+
+def test_a_validation_takes_the_batches_that_a_pydataset_had_as_it_began():
+    class Grows(keras.utils.PyDataset):
+        batches = 10
+
+        def __len__(self):
+            return self.batches
+
+        def __getitem__(self, index):
+            return np.full((4, 20), index, "float32"), np.zeros(4, "int32")
+
+        def on_epoch_end(self):
+            self.batches += 1
+
+    made = []
+    for ours in (False, True):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(3)])
+        compile(model, **OPTIONS) if ours else model.compile(**OPTIONS, jit_compile=False)
+        made.append(model.fit(X, Y, validation_data=Grows(workers=1), epochs=3, verbose=0).history["val_loss"])
+    np.testing.assert_allclose(made[1], made[0], rtol=1e-5)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from keras_xla import RecompileError, XLAUnsupportedError
 from keras_xla.functions.jit import jit
-from keras_xla.private.keras import mask_of, put_mask
+from keras_xla.private.keras.masks import mask_of, put_mask
 from tests import examples
 from tests.training.helpers import Log
 
@@ -1129,6 +1129,48 @@ def test_values_of_a_stateless_scope_count_within_it_and_no_longer():
     with keras.StatelessScope([(layer.kernel, keras.ops.full((2, 1), 5.0))]):
         assert values(fast(x)) == values(late(x)) == [[10.0]]
     assert values(fast(x)) == values(late(x)) == [[2.0]]
+
+
+@pytest.mark.quick_on_jax
+@pytest.mark.parametrize("how", [dict(run_eagerly=True), dict(jit_compile=False), {}], ids=str)
+def test_in_the_steps_of_a_model_it_has_the_values_of_that_step(how):
+    """On JAX Keras takes the values off the variables meanwhile, and a method without arguments is traced by nobody."""
+
+    class Block(keras.layers.Layer):
+        def build(self, shape):
+            self.kernel = self.add_weight(shape=(shape[-1], 2), initializer="ones")
+            self.scale = self.add_weight(shape=(2,), initializer="ones")
+
+        @jit
+        def mix(self, x):
+            return keras.ops.matmul(x, self.kernel)
+
+        def table(self):
+            return 2.0 * self.scale
+
+        def call(self, x):
+            return self.mix(x) * self.table()
+
+    def made(kind):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((3,)), kind()])
+        model.compile("sgd", "mse", **how)
+        x, y = np.ones((4, 3), "float32"), np.zeros((4, 2), "float32")
+        first = model.predict(x, verbose=0)
+        model.fit(x, y, epochs=2, verbose=0)
+        return [first, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0), *model.get_weights()]
+
+    class Plain(Block):
+        def mix(self, x):
+            return keras.ops.matmul(x, self.kernel)
+
+    class AllOfIt(Block):
+        table = jit(Block.table)
+
+    expected = made(Plain)
+    for kind in (Block, AllOfIt):
+        for a, b in zip(made(kind), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
 def test_a_first_call_that_fails_leaves_layers_as_it_would_without_xla():

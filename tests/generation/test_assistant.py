@@ -7,6 +7,7 @@ from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.engine.runs.speculation import RunTimes
 from tests.engine.prices import check_always, set_to
 from tests.generation.guessing import layer_of, runs_of, same
+from tests.reference import VOCAB
 from tests.tokenizers import tiny
 
 ROWS = [[5, 6, 7], [8], list(range(20, 40)) * 2]
@@ -96,6 +97,19 @@ def test_what_a_check_costs_is_told_without_reading(layer, monkeypatch):
     assert run.generation.runs[0] <= 1 and run.generation.runs[1] < 14  # for 50 tokens
     assert learned[:2] == ["a reading", "what guesses bring"]
     run.close()
+
+
+def test_what_was_nan_in_an_assistant_reaches_no_later_answer(checkpoint, layer):
+    helper = layer_of(checkpoint, "llama-tied-gqa")
+    table = next(v for v in helper.model.variables if v.shape[0] == VOCAB)
+    whole = np.array(table)
+    broken = whole.copy()
+    broken[9] = np.nan
+    table.assign(broken)
+    row = [*[5] * 20, 9, *[5] * 9]
+    same(layer.generate([row], assistant=helper), layer.generate([row]))
+    table.assign(whole)
+    assert runs_of(layer, [ROWS[0]], assistant=helper, num_assistant_tokens=4, max_new_tokens=30) == [0, 6]
 
 
 def test_what_it_gains_is_counted_with_what_it_reads(layer, monkeypatch):

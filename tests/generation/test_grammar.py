@@ -204,7 +204,7 @@ def test_what_is_cut_off_is_said(layer):
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        (dict(json_schema="{"), ValueError, "json_schema='{'"),
+        (dict(json_schema="{"), ValueError, "json_schema=.{.; expected a schema written in JSON"),
         (dict(json_schema={"type": "nonsense"}), ValueError, "nonsense"),
         (dict(json_schema=3), TypeError, "a dict or a string"),
         (dict(json_schema={"enum": {"a"}}), TypeError, "json_schema={'enum': {'a'}}, which JSON cannot hold: .* set"),

@@ -70,6 +70,28 @@ def test_a_class_of_the_users_own_hands_its_arguments_on(folder):
     assert layer.generate([[5, 6, 7]])["sequences"].shape == (1, 2)
 
 
+def test_a_class_of_the_users_own_takes_the_arguments_of_the_layer(folder):
+    layer = Mine.from_pretrained(folder, batch_buckets=[1, 4], cache_bytes=10**8, name="mine", max_new_tokens=2)
+    assert layer.name == "mine" and layer.get_config()["batch_buckets"] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("argument", "error", "match"),
+    [
+        (dict(on_recompile="rasie"), ValueError, 'on_recompile=\'rasie\'; expected "log" or "raise"'),
+        (dict(batch_buckets="8"), TypeError, "batch_buckets='8'; expected a list of ints"),
+        (dict(cache_buckets=[4, 2]), ValueError, "cache_buckets"),
+        (dict(cache_bytes=0), ValueError, "cache_bytes=0; expected an int of at least 1"),
+        (dict(do_sample=True, temperature=[0.5, 0.9]), ValueError, "temperature with values for one call"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_told_before_the_weights_are_read(folder, monkeypatch, argument, error, match):
+    monkeypatch.setattr(loading, "load_model", lambda *args: pytest.fail("the weights were read"))
+    with pytest.raises(error, match=match):
+        XLAGenerationLayer.from_pretrained(folder, **argument)
+
+
 def test_what_needs_no_tokenizer_reads_none(folder, reads):
     layer = XLAGenerationLayer.from_pretrained(folder, max_new_tokens=3)
     layer.generate([[5, 6]], output_logprobs=True)

@@ -241,3 +241,11 @@ def test_nan_rows_are_named_by_their_place(checkpoint):
     # A tied table: the head gives NaN for every row, so the numbers of all are named, in the order of the call.
     with pytest.raises(ValueError, match=r"rows \[0, 1, 2\]"):
         layer.score([[6, 7], [8, 9, 10], [5, 6, 7, 8]])
+
+
+def test_answers_that_no_cache_holds_raise_before_anything_compiles(checkpoint):
+    layer = layer_of(checkpoint, "t5", batch_buckets=(1,), cache_buckets=(32,))
+    sources = [list(range(5, 25)), [5, 6]]
+    with pytest.raises(ValueError, match="cache"):
+        layer.score(sources, [[7, 8], [7] * 40])
+    assert layer.trace_count == 0

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.engine.generator import Generator
 from keras_xla.engine.runs.refill import Refill
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -375,6 +376,17 @@ def test_each_prompt_keeps_what_is_its_own(layer):
             None,
             *layer.generate(["b"]),
         ]
+
+
+def test_one_negative_prompt_for_all_is_read_for_each(layer, monkeypatch):
+    """Else each check of several prompts would find another number of them, and look for the bad one."""
+    checks, check = [], Generator.check
+    monkeypatch.setattr(Generator, "check", lambda self, *args: checks.append(1) or check(self, *args))
+    options = dict(guidance_scale=1.5, negative_prompt=[[8]])
+    plain = made(layer.generate(ROWS, **options))
+    checks.clear()
+    assert made(layer.generate(ROWS, on_error="skip", **options)) == plain
+    assert len(checks) <= 3
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow has ragged tensors")

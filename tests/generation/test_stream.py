@@ -67,7 +67,9 @@ def test_ids_joined_are_the_sequences(layer, options):
         joined[row] += ids.tolist()
     expected = [s[:n].tolist() for s, n in zip(out["sequences"], out["lengths"], strict=True)]
     assert joined == expected
-    assert np.concatenate(list(layer.stream(rows[:1], **options))).tolist() == expected[0]
+    pieces = list(layer.stream(rows[:1], **options))
+    assert np.concatenate(pieces).tolist() == expected[0]
+    assert all(piece.base is None for piece in pieces)  # a view would keep the tokens of all rows in memory
 
 
 def test_pieces_come_one_token_at_a_time_where_tokens_take_long_and_the_first_always(layer, monkeypatch):

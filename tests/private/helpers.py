@@ -3,10 +3,10 @@
 from keras_xla.private.names import Name
 
 
-def names_of(module) -> list[Name]:
-    """All names that a module of `keras_xla.private` has."""
-    found = []
-    for value in vars(module).values():
+def names_of(*modules) -> list[Name]:
+    """All names that modules of `keras_xla.private` have, each once, in alphabetical order."""
+    found = set()
+    for value in (value for module in modules for value in vars(module).values()):
         values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
-        found += [each for each in values if isinstance(each, Name)]
-    return found
+        found |= {each for each in values if isinstance(each, Name)}
+    return sorted(found, key=str)

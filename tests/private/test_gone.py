@@ -6,18 +6,18 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.private import keras as private
-from keras_xla.private import keras_compile, logits, names
+from keras_xla.private import names
+from keras_xla.private.keras import compiled_model, graphs, layers, logits, masks, trainer, variables
 from keras_xla.private.names import Name
 from keras_xla.training.compile import compile
 from tests.private.helpers import names_of
 
-NAMES = sorted({*names_of(private), *names_of(keras_compile)}, key=str)
+NAMES = names_of(compiled_model, graphs, layers, masks, trainer, variables)
 CASES = [(name, True) for name in [*NAMES, logits.LOGITS]]  # filled batches need the most of them
 if keras.backend.backend() == "tensorflow":
-    from keras_xla.private import tensorflow as private_tensorflow
+    from keras_xla.private.tensorflow import graphs as tensorflow_graphs
 
-    CASES += [(name, "auto") for name in names_of(private_tensorflow)]
+    CASES += [(name, "auto") for name in names_of(tensorflow_graphs)]
 X = np.random.default_rng(0).normal(size=(21, 3)).astype("float32")
 Y = np.random.default_rng(1).normal(size=(21, 2)).astype("float32")
 
@@ -78,6 +78,6 @@ def test_training_without(name, switch, without, plain):
 
 
 def test_one_warning_says_what_is_off(without):
-    without(private.FLATTEN)
+    without(layers.FLATTEN)
     with pytest.warns(UserWarning, match="no keras.Layer._flatten_layers.*smaller batches are not filled up"):
         trained(True)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.private.keras import takes_single_batches
+from keras_xla.private.keras.trainer import takes_single_batches
 from keras_xla.training.compile import compile
 from tests.training.helpers import CLASSES, FORCED, OPTIONS, SIZE, Log, X, Y, classifier, normalized
 

@@ -8,6 +8,7 @@ written. What is damaged is dropped and made again; a disk that is full or read-
 import contextlib
 import hashlib
 import importlib
+import numbers
 import os
 import pathlib
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ def compile_cache(
 
     Raises:
         ValueError: `max_bytes` is below 1.
+        TypeError: It is no int.
         RuntimeError: TensorFlow has run something already, no folder for temporary files has room (512 MiB), the
             environment variable `TF_XLA_FLAGS` names a file, or the system does not tell what the processor can do.
 
@@ -80,6 +82,9 @@ def compile_cache(
     ```
     """
     global _settings
+    if max_bytes is not None and not isinstance(max_bytes, numbers.Integral):
+        kind = type(max_bytes).__name__
+        raise TypeError(f"Received max_bytes={max_bytes!r} of type {kind}; expected an int of bytes, such as 10**9.")
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"Received max_bytes={max_bytes}; expected 1 or more. To keep nothing pass enabled=False.")
     if folder is not None:  # the process may go to another folder

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_xla.private.jax import compiling_anew as compiling_anew
-from keras_xla.private.keras import as_stored
+from keras_xla.private.keras.variables import as_stored
 
 xla = jax.jit  # compiles a function of arrays
 # JAX's context managers that set something for one thread, and its name in `jax.config`.

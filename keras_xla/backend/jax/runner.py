@@ -50,6 +50,7 @@ class Runner:
         self._step, self._keras, self._fill, self._least, self._layers = step, keras_function, fill, least, layers
         self._compiled = compiled
         self._loops: dict[Any, StepLoop | None] = {}  # by what batches are like; None where steps do not fit into one
+        self._refused: set[Any] = set()  # kinds that did not fit into their loop once
         self._passes: weakref.WeakKeyDictionary[Iterator, _Pass] = weakref.WeakKeyDictionary()
 
     def run(self, state: Any, iterator: Iterator, count: int = 1) -> Execution:
@@ -88,8 +89,10 @@ class Runner:
                 raise
             this.put_back(batches[1:])
             made = self._one(state, first)
-            if not isinstance(error, CannotLoop) or loop.traces > traces:
+            # A state of weak types may be one of usual types after a step, or never.
+            if not isinstance(error, CannotLoop) or loop.traces > traces or kind in self._refused:
                 self._loops[kind] = None
+            self._refused.add(kind)
             return made
         if traced := loop.traces > traces:
             self._compiled(leaves_of(first), time.perf_counter() - start, SEVERAL_STEPS)
@@ -105,7 +108,8 @@ class Runner:
             return None
         if count > 1 and kind not in self._loops:
             size = sum(np.dtype(dtype).itemsize * int(np.prod(shape)) for shape, dtype in kind[1])
-            capacity = min(GROUP_STEPS, GROUP_BYTES // max(size, 1))
+            most = GROUP_STEPS if self._least == 1 else min(GROUP_STEPS, self._least)
+            capacity = min(most, GROUP_BYTES // max(size, 1))
             slow = jax.default_backend() == "cpu" and any("Conv" in type(x).__name__ for x in self._layers())
             self._loops[kind] = StepLoop(self._step, capacity) if capacity > 1 and not slow else None
         return self._loops.get(kind)

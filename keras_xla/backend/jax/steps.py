@@ -6,12 +6,12 @@ from typing import Any
 
 import jax
 
-from keras_xla.backend.data import runs_python
+from keras_xla.backend.data import is_dataset, runs_python
 from keras_xla.backend.execution import ONE_STEP
 from keras_xla.backend.jax.batches import leaves_of
 from keras_xla.backend.jax.runner import Runner
 from keras_xla.private.jax import listening
-from keras_xla.private.keras import SCANNED_STEPS
+from keras_xla.private.keras.trainer import SCANNED_STEPS
 
 predict_data = None  # Keras' own functions read the data
 
@@ -55,7 +55,11 @@ def reads_ahead(x: Any) -> bool:
 
     Keras takes a generator's or a `PyDataset`'s batches one by one here.
     """
-    return not runs_python(x)
+    if not is_dataset(x):
+        return not runs_python(x)
+    from keras_xla.private.tensorflow.datasets import calls_python  # late: who has such data has TensorFlow
+
+    return not calls_python(x)
 
 
 def watched_step(kind: str, keras_make: Callable, own: bool, saw: Callable) -> Callable:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_xla.backend.tensorflow.machine import machine as machine
 from keras_xla.backend.tensorflow.machine import on_cpu as on_cpu
-from keras_xla.private.keras import as_stored, stand_on
+from keras_xla.private.keras.variables import as_stored, stand_on
 from keras_xla.private.names import otherwise
 
 xla = tf.function(jit_compile=True, autograph=False)  # compiles a function of tensors

@@ -17,9 +17,9 @@ from keras_xla.backend.tensorflow.graphs.operations import compilable_ops
 from keras_xla.backend.tensorflow.runner.runner import Runner
 from keras_xla.backend.tensorflow.runner.sources import gathered
 from keras_xla.backend.tensorflow.state import state_maker as state_maker
-from keras_xla.private.tensorflow import require_graphs
-from keras_xla.private.tensorflow_data import calls_python
-from keras_xla.private.tensorflow_data import must_be_freed as must_be_freed
+from keras_xla.private.tensorflow.datasets import calls_python
+from keras_xla.private.tensorflow.datasets import must_be_freed as must_be_freed
+from keras_xla.private.tensorflow.graphs import require_graphs
 
 make_runner = Runner
 runs_eagerly = tf.config.functions_run_eagerly

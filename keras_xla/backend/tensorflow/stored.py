@@ -24,8 +24,8 @@ from keras_xla.backend.tensorflow.graphs.definitions import under, with_called
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.machine import cpu_features, machine, on_gpu
 from keras_xla.private.names import Gone
-from keras_xla.private.tensorflow import definition, flat_call, named_function
-from keras_xla.private.xla_folder import ask_for_it, folder_of_xla, move_folder
+from keras_xla.private.tensorflow.graphs import definition, flat_call, named_function
+from keras_xla.private.tensorflow.xla_folder import ask_for_it, folder_of_xla, move_folder
 from keras_xla.troubleshooting import warn
 
 _known: dict[str, "Stored"] = {}  # TensorFlow keeps their executables for as long as the process lives

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from keras_xla.backend.tensorflow.stored import Stored, keeps_executables, stored_computation
 from keras_xla.private.names import Gone
-from keras_xla.private.tensorflow import call_as
-from keras_xla.private.xla_folder import folder_of_xla, move_folder
+from keras_xla.private.tensorflow.graphs import call_as
+from keras_xla.private.tensorflow.xla_folder import folder_of_xla, move_folder
 
 
 def xla_function(step: Callable, calls: "StoredCalls | None") -> Callable:

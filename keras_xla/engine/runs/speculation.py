@@ -276,6 +276,12 @@ class Speculation(Generation):
     def _furthest(self) -> int:
         return self._tokens
 
+    @property
+    def spoiled(self) -> bool:
+        """See `Generation.spoiled`; an assistant has a cache, too."""
+        draft = self._state["draft"]
+        return super().spoiled or (bool(draft) and bool(ops.convert_to_numpy(draft.spoiled)))
+
     def _run(self, key: SpeculateKey, count: int) -> int:
         times = self._times(key)
         plan = times.plan()

@@ -19,11 +19,12 @@ class Draft(NamedTuple):
 
     cache: Cache  # with T slots
     known: Any  # [B] int32, the slots of each row, from the first on, that hold its text
+    spoiled: Any  # Bool, whether logits were NaN: then there is NaN in the cache
 
     @staticmethod
     def specs(cache: Any, batch: int) -> "Draft":
         """Shapes and dtypes, `cache` being those of the assistant's."""
-        return Draft(cache, keras.KerasTensor((batch,), "int32"))
+        return Draft(cache, keras.KerasTensor((batch,), "int32"), keras.KerasTensor((), "bool"))
 
 
 class Assistant:
@@ -65,7 +66,9 @@ class Assistant:
 
     def begun(self, draft: Draft, step: Any) -> Draft:
         """See `speculate.Guesser`. What it has not seen it reads once it is asked: it may never be."""
-        return draft._replace(known=ops.where(step == 0, 0, draft.known))
+        first = ops.equal(step, 0)
+        spoiled = ops.logical_and(draft.spoiled, ops.logical_not(first))
+        return draft._replace(known=ops.where(first, 0, draft.known), spoiled=spoiled)
 
     def look(self, state: SamplingState) -> tuple[Any, Any]:
         """See `speculate.Guesser`: it always has something to say."""
@@ -81,6 +84,7 @@ class Assistant:
         draft = self._caught_up(state.tokens, ops.where(self._unread, known, before), draft)
         scores, cache = self._read(state.tokens, before, 2, draft.cache)
         scores = ops.where((last > before)[:, None], scores[:, 1], scores[:, 0])
+        spoiled = ops.logical_or(draft.spoiled, ops.any(ops.isnan(scores)))
 
         def one(now):
             i, guessed, scores, chosen, state, cache = now
@@ -97,7 +101,7 @@ class Assistant:
 
         initial = (ops.zeros((), "int32"), found, scores, chosen, state, cache)
         _, guessed, *_, cache = while_loop(lambda now: now[0] < count, one, initial)
-        return guessed, Draft(cache, ops.where(self._unread, known, last + count))
+        return guessed, Draft(cache, ops.where(self._unread, known, last + count), spoiled)
 
     def settled(self, state: SamplingState, draft: Draft) -> Draft:
         """See `speculate.Guesser`: what was guessed in vain it does not know."""
@@ -116,7 +120,7 @@ class Assistant:
         def run(now: Draft) -> Draft:
             first = ops.minimum(now.known, self._slots - self._chunk)
             _, cache = self._read(tokens, first, self._chunk, now.cache)
-            return Draft(cache, ops.minimum(first + self._chunk, last))
+            return now._replace(cache=cache, known=ops.minimum(first + self._chunk, last))
 
         return while_loop(missing, run, draft)
 

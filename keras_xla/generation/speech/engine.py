@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 
 from keras_xla.config import GenerationOptions
+from keras_xla.engine.batches import most_slots
+from keras_xla.engine.checks import check
 from keras_xla.engine.generator import Generator
 from keras_xla.generation.speech.timestamp_rules import TimestampOptions
+
+
+def check_room(generator: Generator, prompt: np.ndarray, options: GenerationOptions) -> None:
+    """Raise what the generator would raise for a decoder prompt `(n,)`, but only once the encoder has run."""
+    check(generator.model, [prompt], options)
+    generator.limits.cache.fit(most_slots(len(prompt), options, generator.chunked))
 
 
 class EngineSpeech:
@@ -23,6 +31,9 @@ class EngineSpeech:
         self._generator = generator
         self.vocab_size: int = model.vocab_size
         self.max_positions: int = model.max_positions
+
+    def check(self, prompt: np.ndarray, options: GenerationOptions) -> None:
+        check_room(self._generator, prompt, options)
 
     def encode(self, features: np.ndarray) -> Any:
         return self._generator.encode(features)

@@ -18,7 +18,7 @@ from keras_xla.engine.search.processors import PROCESSORS
 from keras_xla.engine.warmup import FirstCall
 from keras_xla.generation.defaults import split_drawn, split_speech
 from keras_xla.generation.speech import audio
-from keras_xla.generation.speech.engine import EngineSpeech
+from keras_xla.generation.speech.engine import EngineSpeech, check_room
 from keras_xla.generation.speech.features import Features
 from keras_xla.generation.speech.options import SpeechOptions
 from keras_xla.generation.speech.timestamp_rules import timestamps_processor
@@ -151,7 +151,9 @@ class SpeechPipeline:
             )
         if not np.issubdtype(features.dtype, np.floating) or not np.isfinite(features).all():
             raise ValueError(
-                "Received input_features that are no floats, or NaN or infinite; expected log-mel features."
+                f"Received input_features of {features.dtype} that are no floats, or of which some are NaN or "
+                "infinite; expected log-mel features. Pass the audio itself, or what transformers' "
+                "WhisperFeatureExtractor makes."
             )
         speech, options = self._options(options, overrides, self.defaults.replace(temperature=None))
         options = options.replace(eos_token_id=self.tokens.eos)
@@ -159,6 +161,10 @@ class SpeechPipeline:
         self.tokens.check_task(task)
         names = languages_of(speech, self.tokens, len(features))
         parts = self.generator.parts(features, options)  # in order: all features are of one length
+        language = next(iter(self.tokens.languages), None)  # the prompts of all of them have one length
+        prompt = np.array(self.tokens.prompt(language, task, timestamps=False), np.int32)
+        check_room(self.generator, prompt, options)
+        self.generator.limits.batch.fit(max(part.room for part in parts))
         first_row = self.generator.number_rows(len(features) * options.num_return_sequences) if goes_on else 0
         made = [self._complete_part(part, features, names, task, first_row) for part in parts]
         return {name: np.concatenate([outputs[name] for outputs in made]) for name in made[0]}

@@ -40,6 +40,9 @@ class SpeechModel(Protocol):
     vocab_size: int
     max_positions: int
 
+    def check(self, prompt: np.ndarray, options: GenerationOptions) -> None:
+        """Raise what `decode` would raise for a prompt (1-D int32) that has no room; nothing runs."""
+
     def encode(self, features: np.ndarray) -> Any:
         """Hidden states of at least R rows, from `(R, mel bins, frames)` float32."""
 
@@ -190,7 +193,13 @@ class Transcriber:
         timed = set(range(len(clips)) if speech.return_timestamps else long)
         limits = (self.tokens, self.model.max_positions, self._encode, len(clips))
         groups = {t: [i for i in range(len(clips)) if (i in timed) == t] for t in (False, True)}
-        return [(which, make_plan(speech, options, *limits, t)) for t, which in groups.items() if which]
+        plans = [(which, make_plan(speech, options, *limits, t)) for t, which in groups.items() if which]
+        language = next(iter(self.tokens.languages), None)  # the prompts of all of them have one length
+        for _, plan in plans:
+            prompt = self._prompt(language, plan.prompt if plan.prompt_leads else (), plan)
+            for attempt in plan.attempts:
+                self.model.check(prompt, attempt)
+        return plans
 
     def _run(
         self, clips, which: list[int], plan: TranscriptionPlan, first_clip: int = 0
@@ -206,7 +215,9 @@ class Transcriber:
                 return
             hidden = self._hear(rows)
             self._detect(rows, hidden)
-            prompts = [_IDLE if track is None else self._prompt(track, plan) for track in rows]
+            prompts = [
+                _IDLE if t is None else self._prompt(t.language, t.history if t.remembers else None, plan) for t in rows
+            ]
             silence = self._silence(rows, prompts, hidden, plan)
             numbers = [0 if track is None else first_clip + track.clip for track in rows]
             attempts: list[Any] = self._attempt(prompts, hidden, silence, plan, numbers)
@@ -244,15 +255,15 @@ class Transcriber:
                 if track is not None:
                     track.language = max(chances, key=chances.__getitem__)
 
-    def _prompt(self, track: _Track, plan: TranscriptionPlan) -> np.ndarray:
-        """What was said before, as far as it goes, and the beginning of the transcription."""
+    def _prompt(self, language: str | None, history: Sequence[int] | None, plan: TranscriptionPlan) -> np.ndarray:
+        """What was said before, as far as it goes, and the beginning of the transcription; None forgets that."""
         before = () if plan.prompt_leads else plan.prompt
-        if plan.speech.condition_on_prev_tokens and track.remembers and plan.history:
-            before = (*before, *track.history[-plan.history :])
+        if plan.speech.condition_on_prev_tokens and history is not None and plan.history:
+            before = (*before, *history[-plan.history :])
         elif plan.prompt_leads:
             before = plan.prompt
         head = [self.tokens.previous, *before] if before else []
-        return np.array([*head, *self.tokens.prompt(track.language, plan.task, plan.timestamps)], np.int32)
+        return np.array([*head, *self.tokens.prompt(language, plan.task, plan.timestamps)], np.int32)
 
     def _silence(self, rows, prompts, hidden, plan: TranscriptionPlan) -> np.ndarray:
         """How likely each row holds no speech; 0 where nobody asks."""

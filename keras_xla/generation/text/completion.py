@@ -209,7 +209,7 @@ class Completion:
         shown = [0] * self._count
         for row, ids, _ in self._steps():
             if len(ids) > shown[row]:
-                yield row, ids[shown[row] :]
+                yield row, ids[shown[row] :].copy()  # a view would keep all rows in memory
                 shown[row] = len(ids)
 
     def _pieces(self) -> Iterator[tuple[int, str]]:

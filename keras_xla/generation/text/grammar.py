@@ -83,6 +83,8 @@ class Grammars:
         }[kind]
         try:
             matcher = self._llguidance.LLMatcher(self._tokenizer, from_text(text), log_level=0)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Received json_schema={text!r}; expected a schema written in JSON: {error}") from error
         except ValueError as error:
             raise ValueError(f"Received {kind}={text!r}, which llguidance cannot read: {error}") from error
         if matcher.is_error():

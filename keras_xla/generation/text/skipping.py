@@ -102,7 +102,7 @@ class Sifted:
             rows = self._asked.negative_rows()  # raises
             if rows is not None and len(rows) not in (1, self._count):
                 negative_prompts(self._rows, self._asked.options, rows)  # raises
-            return rows
+            return [*rows] * self._count if rows is not None and len(rows) == 1 else rows
         made: list[np.ndarray] = []
         for i, single in enumerate(singles):
             try:

@@ -11,7 +11,7 @@ from keras_xla import backend
 from keras_xla.models.convert.common import Filled, fill
 from keras_xla.models.layers.matrices import FloatMatrix, Matrix
 from keras_xla.models.sources.checkpoint import Checkpoint
-from keras_xla.private.keras import as_stored, in_stateless_scope
+from keras_xla.private.keras.variables import as_stored, in_stateless_scope
 
 
 class LiveCheckpoint(Checkpoint, Protocol):

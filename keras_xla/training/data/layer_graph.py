@@ -7,8 +7,8 @@ import keras
 
 from keras_xla import backend
 from keras_xla.backend.steps import forward_blockers
-from keras_xla.private.functional import is_graph
-from keras_xla.private.keras import flat_layers, nodes_of, takes_training
+from keras_xla.private.keras.graphs import is_graph, nodes_of
+from keras_xla.private.keras.layers import flat_layers, takes_training
 
 
 def ends_of(model: keras.Model) -> tuple[Any, Any]:

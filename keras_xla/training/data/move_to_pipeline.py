@@ -10,8 +10,9 @@ from keras_xla import backend
 from keras_xla.backend.keras2 import require_model
 from keras_xla.diagnosis.advice import fix_for_layer
 from keras_xla.diagnosis.explain import explain, layer_blockers
-from keras_xla.private.functional import is_graph
-from keras_xla.private.keras import flat_layers, is_of_keras, maker_of, mask_of, nodes_of, runs_in_tf_data
+from keras_xla.private.keras.graphs import is_graph, maker_of, nodes_of
+from keras_xla.private.keras.layers import flat_layers, is_of_keras, runs_in_tf_data
+from keras_xla.private.keras.masks import mask_of
 from keras_xla.training.data.layer_graph import blocked, ends_of, inlined, match, run
 from keras_xla.troubleshooting import explained
 

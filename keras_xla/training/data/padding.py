@@ -66,7 +66,10 @@ class Padding:
             )
         for name in self.leaves:
             if kit.rank(leaves[name]) <= self.axis:
-                raise ValueError(f"{WHO} received {name!r} without an axis {self.axis}; it is to be padded there.")
+                raise ValueError(
+                    f"{WHO} received {name!r} of rank {kit.rank(leaves[name])}, which has no axis {self.axis} to pad. "
+                    "Pass leaves=[...] without it, or another axis."
+                )
         for name, length in self.fixed.items():
             if name in leaves and (found := kit.length(leaves[name], self.axis)) != length:
                 raise ValueError(

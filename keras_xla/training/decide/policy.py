@@ -137,10 +137,12 @@ class Policy:
             return "graph", "other shapes than the batches before; tried if they come often", {}
         way = "partial" if facts.blocked or facts.tower else "xla"
         trials = Trials(new_shapes, way, steps_to_come, functools.partial(estimated_cost, facts))
-        if steps_to_come < trials.least_steps and self.decisions.get(self._key(new_shapes)) is None:
+        key = self._key(new_shapes)
+        known = self.decisions.get(key)
+        if known is None and steps_to_come < trials.least_steps:
             return "graph", self._too_few(shapes, steps_to_come, trials.least_steps, "a trial"), {}
         try:
-            measurement = self._measured(trials, doubted)
+            measurement = self._measured(trials, key, known, doubted)
         except TrialImpossible as error:
             _note(self._untried_until, shapes, self._steps_done + STEPS_UNTIL_POSSIBLE)
             return "graph", f"no trial: {error}", {}
@@ -170,10 +172,8 @@ class Policy:
         self._calls += 1
         _note(self._begun, shapes, self._begun.get(shapes, 0) + 1)
 
-    def _measured(self, trials: Trials, doubted: bool) -> _Measurement:
-        """What is known of both ways, or what trials tell; where that is `doubted`, they tell it again."""
-        key = self._key(trials.new_shapes)
-        known = self.decisions.get(key)
+    def _measured(self, trials: Trials, key: MeasurementKey, known: Times | None, doubted: bool) -> _Measurement:
+        """What is `known` of both ways, or what trials tell; where that is `doubted`, they tell it again."""
         known = known if known is not None and known.way == trials.way else None
         if known is not None and (known.tried is None or not doubted):
             return _Measurement(known, now=False)

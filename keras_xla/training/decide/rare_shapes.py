@@ -1,6 +1,7 @@
 """Batches of other shapes than the usual ones: the last batch of an epoch, or data of many lengths."""
 
 import math
+import threading
 
 MOST_RARE_SHAPES = 8  # beside the usual ones, that are compiled for
 BATCHES_BEFORE_A_LOOK = 4  # of a shape
@@ -15,6 +16,7 @@ class RareShapes:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # several threads may predict with one model
         self._runs: dict[tuple, int] = {}
         self._asked: set[tuple] = set()
         self._gain, self._compile = 0.0, math.inf
@@ -34,19 +36,21 @@ class RareShapes:
 
     def wait(self, shapes: tuple) -> None:
         """Begin to count batches of these shapes."""
-        self._runs[shapes] = self._runs.pop(shapes, 0)
-        if len(self._runs) > MOST_COUNTED:  # the one that was asked about longest ago
-            self._runs.pop(next(each for each in self._runs if each not in self._asked))
+        with self._lock:
+            self._runs[shapes] = self._runs.pop(shapes, 0)
+            if len(self._runs) > MOST_COUNTED:  # the one that was asked about longest ago
+                self._runs.pop(next(each for each in self._runs if each not in self._asked))
 
     def ripe(self, shapes: tuple, more: float) -> bool:
         """Take note of a batch; whether its shapes are worth a question now.
 
         `more` is how many times as many steps as were run so far are still to come.
         """
-        if shapes not in self._runs:
-            return False
-        self._runs[shapes] += 1
-        runs = self._runs[shapes]
+        with self._lock:
+            if shapes not in self._runs:
+                return False
+            self._runs[shapes] += 1
+            runs = self._runs[shapes]
         if shapes in self._asked or runs < BATCHES_BEFORE_A_LOOK or len(self._asked) == MOST_RARE_SHAPES:
             return False
         if runs * more * self._gain < self._compile:

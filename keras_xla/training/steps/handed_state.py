@@ -8,7 +8,8 @@ import keras
 
 from keras_xla.backend.keras2 import steps_per_execution
 from keras_xla.backend.steps import make_state_runner
-from keras_xla.private.keras import layers_if_known, takes_single_batches
+from keras_xla.private.keras.layers import layers_if_known
+from keras_xla.private.keras.trainer import takes_single_batches
 from keras_xla.private.names import otherwise
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.steps.last_batch import filling

@@ -13,7 +13,7 @@ import keras
 
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
-from keras_xla.private.keras import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER, last_logs, logs_in_order
+from keras_xla.private.keras.trainer import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER, last_logs, logs_in_order
 from keras_xla.private.names import otherwise
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session

@@ -15,8 +15,7 @@ import numpy as np
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.signature import symbolic
 from keras_xla.backend.steps import draws_by_row
-from keras_xla.private.keras import flat_layers, is_of_keras, mask_if_known
-from keras_xla.private.keras_compile import (
+from keras_xla.private.keras.compiled_model import (
     compiled_losses,
     compiled_metrics,
     loss_options,
@@ -26,7 +25,9 @@ from keras_xla.private.keras_compile import (
     symbolic_build,
     users_losses,
 )
-from keras_xla.private.logits import with_logits
+from keras_xla.private.keras.layers import flat_layers, is_of_keras
+from keras_xla.private.keras.logits import with_logits
+from keras_xla.private.keras.masks import mask_if_known
 from keras_xla.private.names import otherwise
 from keras_xla.training.steps.rowwise import is_keras_own, rowwise_in_inference
 
@@ -207,7 +208,7 @@ def filling(model: keras.Model, kind: str) -> Callable[[], Fill | None]:
     The step is replaced on the instance. What is returned is to be asked as a pass over data begins: it gives what
     fills its batches, or None where that changes results.
     """
-    if f"{kind}_step" in vars(model) and not hasattr(vars(model)[f"{kind}_step"], "fills"):  # the user's own
+    if f"{kind}_step" in vars(model) and not _is_ours(vars(model)[f"{kind}_step"]):
         return lambda: None
     setattr(model, f"{kind}_step", _step(model, kind))
     wanted: list[bool] = []
@@ -252,7 +253,7 @@ def counts_by_size(model: keras.Model) -> bool:
 def stop_filling(model: keras.Model) -> None:
     """Give the model its own steps back."""
     for kind in ("train", "test"):
-        if hasattr(vars(model).get(f"{kind}_step"), "fills"):
+        if _is_ours(vars(model).get(f"{kind}_step")):
             delattr(model, f"{kind}_step")
 
 
@@ -269,8 +270,13 @@ def _step(model: keras.Model, kind: str) -> Callable:
             return step(model, *state, batch.batch)
 
     run.__name__ = run.__qualname__ = step.__name__  # by which it is compiled
-    vars(run)["fills"] = True  # so it is ours
+    vars(run)["fills"] = run
     return run
+
+
+def _is_ours(step: Any) -> bool:
+    """Whether `_step` made it: a wrapper of the user's own may have a copy of its attributes."""
+    return getattr(step, "fills", None) is step
 
 
 @contextlib.contextmanager

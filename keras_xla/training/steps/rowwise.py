@@ -4,7 +4,7 @@ from types import ModuleType
 
 import keras
 
-from keras_xla.private.keras import flat_layers, is_of_keras
+from keras_xla.private.keras.layers import flat_layers, is_of_keras
 from keras_xla.private.names import otherwise
 
 _OF_USERS = ("Lambda", "JaxLayer", "FlaxLayer", "TFSMLayer", "TorchModuleWrapper")  # Keras', around any code

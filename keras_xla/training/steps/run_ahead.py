@@ -48,6 +48,8 @@ class StepFunction:
                 return self._run(arguments, self.steps).outputs
             except StopIteration:
                 raise end_of_data(arguments[-1], self.steps) from None
+            finally:
+                self.forget()  # nobody times it, and its state may be replaced by then
         self._begin(session)
         self._time(session)
         if session.ahead_steps:

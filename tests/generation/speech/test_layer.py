@@ -266,6 +266,8 @@ def test_a_layer_made_of_its_config_transcribes_with_the_same_options(folder):
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, language="xx"), ValueError, "knows de, en, fr"),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, batch_size=0), ValueError, "batch_size=0"),
         ({"input_features": np.zeros((1, 80, 100), "float32")}, dict(initial_prompt="a"), ValueError, "initial_prompt"),
+        ({"input_features": np.zeros((1, 80, 100), "float32")}, dict(max_new_tokens=10_000), ValueError, "10000"),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE, verbose=1), ValueError, "verbose with speech"),
         (
             {"input_features": np.zeros((3, 80, 100), "float32")},
             dict(language=["en", "de"]),
@@ -298,6 +300,20 @@ def test_bad_audio_and_options_raise_before_anything_compiles(inputs, options, e
     with pytest.raises(error) as caught:
         layer.generate(inputs, **options)
     assert text in str(caught.value)
+    assert not new_events() and layer.trace_count == 0
+
+
+def test_what_no_bucket_holds_raises_before_the_encoder_compiles(folder, new_events):
+    small = dict(batch_buckets=[1, 2], cache_buckets=[16], max_new_tokens=40, language="en")
+    layer = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), **small)
+    silence = {"input_features": np.zeros((1, 80, 100), "float32")}
+    for inputs, options in (
+        (silence, {}),
+        (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE)),
+        (silence, dict(max_new_tokens=2, do_sample=True, temperature=1.0, num_return_sequences=4)),
+    ):
+        with pytest.raises(ValueError, match="bucket"):
+            layer.generate(inputs, **options)
     assert not new_events() and layer.trace_count == 0
 
 

@@ -434,7 +434,7 @@ def test_one_call_for_each_of_two_lengths():
         ({"leaves": "x"}, "it expects names such as"),
         ({"axis": 2}, "no leaf varies on axis 2, as far as their spec .*: x, y"),
         ({"leaves": ["z"]}, "a batch of x, y; there is no z in it"),
-        ({"leaves": ["y"]}, "'y' without an axis 1"),
+        ({"leaves": ["y"]}, "'y' of rank 1, which has no axis 1"),
         ({"padding_values": {"z": 1}}, "there is no z in it"),
     ],
 )

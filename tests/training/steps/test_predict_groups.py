@@ -411,6 +411,22 @@ def test_a_model_that_needs_to_know_its_batch_size(groups, monkeypatch):
             model.predict(tf.data.Dataset.from_tensor_slices(LONG[:20]).batch(8), verbose=0)
 
 
+def test_a_model_that_is_built_by_its_first_batch():
+    """By open sizes it cannot be built, and is broken once that was tried."""
+    plain, ours = both(lambda: keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(1)]), "sgd", "mse")
+    lines = tf.constant([",".join(map(str, row)) for row in range(16) for row in [[row, 0.5, 1.0]]])
+
+    def numbers(line):
+        return tf.strings.to_number(tf.strings.split(line, ","))
+
+    data = tf.data.Dataset.from_tensor_slices(lines).map(numbers).batch(8)
+    assert data.element_spec.shape.as_list() == [None, None]
+    plain.predict(data, verbose=0)
+    ours.predict(data, verbose=0)
+    ours.set_weights(plain.get_weights())
+    np.testing.assert_allclose(ours.predict(data, verbose=0), plain.predict(data, verbose=0), rtol=1e-6)
+
+
 @pytest.mark.parametrize("stops", [False, True])
 def test_the_end_of_the_loop_is_no_stop_to_the_callbacks(stops):
     class Ends(keras.callbacks.Callback):

@@ -12,16 +12,21 @@ import numpy as np
 
 from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.private.jax import trace_of
-from keras_xla.private.keras import as_stored
+from keras_xla.private.keras.variables import as_stored, stateless_scope
 
 _ASSIGNS = threading.RLock()  # between reading variables and assigning what was made of them
 
 
 class _Discovery(keras.StatelessScope):
-    """Notes which variables are read and which are assigned inside it."""
+    """Notes which variables are read and which are assigned inside it.
 
-    def __init__(self) -> None:
+    `around` is the scope that the function was called in, or None: there Keras may have taken the variables' own values
+    away, as in a step that JAX does not compile.
+    """
+
+    def __init__(self, around: keras.StatelessScope | None) -> None:
         super().__init__(collect_losses=True, initialize_variables=False)
+        self._around = around
         self.used: dict[int, keras.Variable] = {}
         self.assigned: dict[int, keras.Variable] = {}
         self._asked: set[int] = set()
@@ -29,6 +34,8 @@ class _Discovery(keras.StatelessScope):
     def get_current_value(self, variable):
         self.used[id(variable)] = variable
         value = super().get_current_value(variable)
+        if value is None and self._around is not None:
+            value = self._around.get_current_value(variable)
         if value is not None or id(variable) in self._asked:
             return value
         self._asked.add(id(variable))  # the variable asks here for its value, and takes its own if there is none
@@ -49,7 +56,7 @@ def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Calla
     their values are arguments, and the new ones are results that are assigned after each call. XLA compiles in the
     first call. `refuse` is not used: what jax can trace, XLA can compile.
     """
-    discovery = _Discovery()
+    discovery = _Discovery(stateless_scope())
 
     def abstract(tensors):
         with discovery:
@@ -83,9 +90,10 @@ def compile_function(call: Callable, tensors: Sequence[jax.Array], refuse: Calla
 
 def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) -> list[tuple | None]:
     """The shapes of the list that `call` makes of tensors of these shapes and dtypes; `()` of None in it."""
+    around = stateless_scope()
 
     def abstract(tensors):
-        with _Discovery():
+        with _Discovery(around):
             return call(tensors)
 
     with keras.StatelessScope():  # as above, for layers that are built for these shapes alone

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_xla.backend.tensorflow.graphs.definitions import functions_in
 from keras_xla.backend.tensorflow.graphs.graph import SHAPES, Graph
-from keras_xla.private.tensorflow import graph_of_function
+from keras_xla.private.tensorflow.graphs import graph_of_function
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")

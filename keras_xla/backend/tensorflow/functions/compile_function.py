@@ -12,10 +12,10 @@ import tensorflow as tf
 from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops
 from keras_xla.backend.tensorflow.stored import keeps_executables, stored
-from keras_xla.private.keras import in_stateless_scope
+from keras_xla.private.keras.seeds import global_generator
+from keras_xla.private.keras.variables import in_stateless_scope
 from keras_xla.private.names import otherwise
-from keras_xla.private.seeds import global_generator
-from keras_xla.private.tensorflow import may_be_recorded
+from keras_xla.private.tensorflow.graphs import may_be_recorded
 
 to_tensor = tf.convert_to_tensor
 without_autograph = tf.autograph.experimental.do_not_convert  # decorates what AutoGraph calls as it is

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_xla.backend.tensorflow.functions.function_tuner import FunctionTuner
 from keras_xla.backend.tensorflow.graphs.operations import is_user_file
 from keras_xla.private.names import otherwise
-from keras_xla.private.tensorflow import Function, may_be_recorded
+from keras_xla.private.tensorflow.graphs import Function, may_be_recorded
 
 _PLAIN: Callable = tf.function
 _POLICY_OF: list[Callable] = []  # one while functions are replaced

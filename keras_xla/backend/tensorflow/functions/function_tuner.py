@@ -25,7 +25,7 @@ from keras_xla.backend.tensorflow.partial.split import redrawn, runs_in_parts, s
 from keras_xla.backend.tensorflow.runner.executable import message_of
 from keras_xla.backend.tensorflow.runner.trace import Traced
 from keras_xla.backend.tensorflow.runner.trial import clocked, copies_of
-from keras_xla.private.tensorflow import Function, call_with, captures, flat_arguments
+from keras_xla.private.tensorflow.graphs import Function, call_with, captures, flat_arguments
 
 SAMPLES = 3  # timed calls in each way
 MOST_SHAPES = 32  # of arguments; a function with more is not for XLA

@@ -9,7 +9,7 @@ import functools
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.graphs.operations import calls_unknown, operations, operations_of
-from keras_xla.private.tensorflow import captures, variables
+from keras_xla.private.tensorflow.graphs import captures, variables
 
 _CALLS = frozenset({"If", "While", "Case", "StatefulPartitionedCall"})  # their functions are looked into
 # Change no state, though TensorFlow counts them as stateful: they take a resource, or must not be optimized away. The

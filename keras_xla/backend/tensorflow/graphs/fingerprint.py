@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.graphs.definitions import under, with_called
-from keras_xla.private.tensorflow import captures, effects, variables
+from keras_xla.private.tensorflow.graphs import captures, effects, variables
 
 # What differs from run to run and costs nothing: names, seeds, and settings that hold for the whole process.
 _FREE = frozenset({"shared_name", "container", "token", "seed", "seed2", "config", "config_proto", "executor_type"})

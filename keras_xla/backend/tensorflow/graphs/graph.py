@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_xla.private.tensorflow import capture, captures, effects
+from keras_xla.private.tensorflow.graphs import capture, captures, effects
 
 _NONE: Mapping = {}
 SHAPES = ("Shape", "ShapeN", "Size", "Rank")

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.tensorflow.graphs.definitions import functions_in
 from keras_xla.backend.tensorflow.machine import on_gpu
-from keras_xla.private.tensorflow import graph_of_function, xla_kernels
+from keras_xla.private.tensorflow.graphs import graph_of_function, xla_kernels
 
 # These carry no computation: XLA drops them or turns them into arguments, and the list of kernels has not all
 # of them.

@@ -21,7 +21,7 @@ from keras_xla.backend.tensorflow.runner.trace import Trace
 from keras_xla.backend.tensorflow.runner.trial import copies_of, timed_runs
 from keras_xla.backend.tensorflow.runner.ways import in_parts, make, redrawn_in
 from keras_xla.backend.tensorflow.stored_calls import in_another_folder, stored_calls
-from keras_xla.private.tensorflow import call_with, unrecorded
+from keras_xla.private.tensorflow.graphs import call_with, unrecorded
 
 STEPS_AT_ONCE = 2  # that see nothing of each other: more of them would need more memory
 _NOT_THE_MESSAGE = ("Graph execution error", "Detected at", "<stack traces", "  ", "File ")

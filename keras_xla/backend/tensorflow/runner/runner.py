@@ -1,11 +1,9 @@
 """Runs the train, test and predict steps of a model on TensorFlow, each batch in the way that suits it."""
 
-import contextlib
 import dataclasses
 import functools
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -92,7 +90,7 @@ class Runner:
         self._lock = threading.RLock()  # several threads may predict
         self._traces = Traces(step, self._lock, before, filled_step)
         self._decided_and_compiled = 0  # times so far
-        self._untraceable = Counter[str]()  # how often a trace for all batches of `predict` at once has failed
+        self._untraceable: set[str] = set()  # what cannot be traced for all batches of `predict` at once
 
     def run(self, iterator: Iterator, count: int = 1, every: bool = False) -> Execution:
         """Run the next batches of an iterator: one of `tf.data`, of batches or of row numbers, or any other of batches.
@@ -251,14 +249,14 @@ class Runner:
 
         Plain Keras traces it by the tensors of a batch, whose sizes are known; this raises what that raises.
         """
-        if self._untraceable[this.key] > 1:  # at the first time, layers may not have been built
+        if this.key in self._untraceable:
             return False
         try:
             self._traces.of(this.key)
         except Exception:
             batch = this.source.example(this.pending.get_value())
             self._traces.of(self._traces.key(keras.tree.map_structure(spec_of, batch)))
-            self._untraceable[this.key] += 1
+            self._untraceable.add(this.key)
             return False
         return True
 
@@ -344,11 +342,14 @@ class Runner:
 
         def instead(error, once):
             graph = executable("graph")
-            if isinstance(error, ShapesRefused):
-                return graph
-            if chosen.stops:  # what failed may be a check in the step, and not XLA: then the plain graph raises it
-                with contextlib.suppress(TrialImpossible), graph.on_copies():
-                    once(graph)()
+            refused = isinstance(error, ShapesRefused)
+            if refused or chosen.stops:  # what failed may be the batch, or a check in the step: the plain graph says so
+                try:
+                    with graph.on_copies():
+                        once(graph)()
+                except TrialImpossible:
+                    if refused:
+                        return graph
             return executable(self._failed(answered, chosen.way, str(error), error.node))
 
         chosen.instead = instead

@@ -24,12 +24,20 @@ def name_of(structure: Any, leaf: Callable[[Any], str] = repr) -> str:
 
 
 def alike(a: Any, b: Any) -> bool:
-    """Whether two structures of `tf.TypeSpec` differ in nothing but sizes of axes of dense tensors."""
-    return name_of(a, _kind_of) == name_of(b, _kind_of)
+    """Whether two structures of `tf.TypeSpec` differ in nothing but sizes of axes."""
+    if name_of(a, _kind_of) != name_of(b, _kind_of):
+        return False
+    pairs = zip(tf.nest.flatten(a), tf.nest.flatten(b), strict=True)
+    return all(_is_dense(x) or x == y or _both(x, y) is not None for x, y in pairs)
 
 
 def _kind_of(spec: Any) -> str:
-    return repr((spec.shape.rank, spec.dtype.name) if _is_dense(spec) else spec)
+    return repr((spec.shape.rank, spec.dtype.name) if _is_dense(spec) else type(spec))
+
+
+def _both(x: Any, y: Any) -> Any:
+    """What the specs of two ragged or sparse tensors have in common, None if nothing."""
+    return x.most_specific_common_supertype([y]) if isinstance(x, tf.TypeSpec) else None
 
 
 def _is_dense(spec: Any) -> bool:
@@ -39,7 +47,7 @@ def _is_dense(spec: Any) -> bool:
 def serves(known: Any, spec: Any) -> bool:
     """Whether a trace for the structure `known`, one that is `alike`, takes what `spec` describes."""
     pairs = zip(tf.nest.flatten(known), tf.nest.flatten(spec), strict=True)
-    return all(x.shape.is_subtype_of(y.shape) for y, x in pairs if _is_dense(x))
+    return all(x.shape.is_subtype_of(y.shape) if _is_dense(x) else x == y or x.is_subtype_of(y) for y, x in pairs)
 
 
 def common(a: Any, b: Any) -> Any:
@@ -47,7 +55,7 @@ def common(a: Any, b: Any) -> Any:
 
     def both(x, y):
         if not _is_dense(x):
-            return x
+            return x if x == y else _both(x, y)
         return tf.TensorSpec([n if n == m else None for n, m in zip(x.shape, y.shape, strict=True)], x.dtype)
 
     return tf.nest.pack_sequence_as(a, list(map(both, tf.nest.flatten(a), tf.nest.flatten(b))))

@@ -19,7 +19,7 @@ from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
-from keras_xla.private.tensorflow import is_composite, ops_are_deterministic
+from keras_xla.private.tensorflow.graphs import is_composite, ops_are_deterministic
 
 _LOOPS, _PYTHON = ("While", "StatelessWhile"), ("PyFunc", "EagerPyFunc")
 

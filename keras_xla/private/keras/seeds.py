@@ -1,9 +1,8 @@
 """The generator of Keras' random operations that get no seed."""
 
-import sys
 from typing import Any
 
-from keras_xla.private.call_context import GLOBAL
+from keras_xla.private.keras.call_context import GLOBAL
 from keras_xla.private.names import KERAS_SEEN, Name, otherwise
 
 GENERATOR = Name(
@@ -19,5 +18,5 @@ GENERATOR = Name(
 def global_generator(make: bool = False) -> Any:
     """That of now; None if there is none, unless it is to be made, as the next operation would."""
     if make:
-        return GENERATOR.of(sys.modules.get(GENERATOR.owner))()
-    return GLOBAL.of(sys.modules.get(GLOBAL.owner))("global_seed_generator")
+        return GENERATOR.of_module()()
+    return GLOBAL.of_module()("global_seed_generator")

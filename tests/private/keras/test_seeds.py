@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_xla.private.seeds import global_generator
+from keras_xla.private.keras.seeds import global_generator
 
 
 def test_set_random_seed_lets_go_of_it_and_the_next_draw_makes_another():

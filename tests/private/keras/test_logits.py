@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.private.logits import LOGITS, logits_of, put_logits, with_logits
+from keras_xla.private.keras.logits import LOGITS, logits_of, put_logits, with_logits
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 

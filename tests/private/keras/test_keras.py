@@ -6,12 +6,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.private import keras as private
-from keras_xla.private import keras_compile as compiled
+from keras_xla.private.keras import compiled_model, graphs, layers, masks, trainer, variables
+from keras_xla.private.keras.quantize_check import QUANTIZE_CHECK
 from keras_xla.private.names import Gone, Name
-from keras_xla.private.quantize_check import QUANTIZE_CHECK
 from tests.private.helpers import names_of
 
+MODULES = compiled_model, graphs, layers, masks, trainer, variables
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 2), "float32")
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 
@@ -54,36 +54,36 @@ def owners(model):
     """What has each of the names."""
     x = model.outputs[0]
     return {
-        private.FLATTEN: model,
-        compiled.BUILD: model,
-        compiled.LOSSES: model,
-        compiled.USERS_LOSSES: model._compile_loss,
-        compiled.METRICS: model,
-        compiled.LOSS_OPTIONS: keras.losses.MeanSquaredError(),
-        compiled.METRIC_FUNCTION: keras.metrics.MeanAbsoluteError(),
-        compiled.METRIC_OPTIONS: keras.metrics.MeanAbsoluteError(),
-        compiled.LOSS_TRACKER: model,
-        private.TAKES_TRAINING: model,
-        private.TRACKER: model,
-        private.OUTPUT_SPEC: sys.modules[private.OUTPUT_SPEC.owner],
-        private.UNMADE: sys.modules[private.UNMADE.owner],
-        private.AUTOCAST: sys.modules[private.AUTOCAST.owner],
-        private.STATELESS: sys.modules[private.STATELESS.owner],
-        private.LAST_LOGS: model,
-        private.LOGS_IN_ORDER: model,
-        private.MASK: sys.modules[private.MASK.owner],
-        private.PUT_MASK: sys.modules[private.PUT_MASK.owner],
-        private.HISTORY: x,
-        private.CALLS: model.layers[-1],
-        private.NODES: keras.Function(model.inputs, model.outputs),
-        private.TRACES: keras.callbacks.TensorBoard("unused", profile_batch=2) if TENSORFLOW else None,
-        private.INITIALIZE: keras.Variable(0.0),
-        private.MAKE_FUNCTION: model,
+        layers.FLATTEN: model,
+        compiled_model.BUILD: model,
+        compiled_model.LOSSES: model,
+        compiled_model.USERS_LOSSES: model._compile_loss,
+        compiled_model.METRICS: model,
+        compiled_model.LOSS_OPTIONS: keras.losses.MeanSquaredError(),
+        compiled_model.METRIC_FUNCTION: keras.metrics.MeanAbsoluteError(),
+        compiled_model.METRIC_OPTIONS: keras.metrics.MeanAbsoluteError(),
+        compiled_model.LOSS_TRACKER: model,
+        layers.TAKES_TRAINING: model,
+        layers.TRACKER: model,
+        variables.UNMADE: sys.modules[variables.UNMADE.owner],
+        variables.AUTOCAST: sys.modules[variables.AUTOCAST.owner],
+        variables.SCOPE: sys.modules[variables.SCOPE.owner],
+        variables.STATELESS: sys.modules[variables.STATELESS.owner],
+        trainer.LAST_LOGS: model,
+        trainer.LOGS_IN_ORDER: model,
+        masks.MASK: sys.modules[masks.MASK.owner],
+        masks.PUT_MASK: sys.modules[masks.PUT_MASK.owner],
+        graphs.HISTORY: x,
+        graphs.CALLS: model.layers[-1],
+        graphs.NODES: keras.Function(model.inputs, model.outputs),
+        trainer.TRACES: keras.callbacks.TensorBoard("unused", profile_batch=2) if TENSORFLOW else None,
+        variables.INITIALIZE: keras.Variable(0.0),
+        trainer.MAKE_FUNCTION: model,
         QUANTIZE_CHECK: model.layers[-1],
-    } | {name: keras.Model for name in private.MAKE_FUNCTIONS}
+    } | {name: keras.Model for name in trainer.MAKE_FUNCTIONS}
 
 
-@pytest.mark.parametrize("name", sorted({*names_of(private), *names_of(compiled), QUANTIZE_CHECK}, key=str), ids=str)
+@pytest.mark.parametrize("name", [*names_of(*MODULES), QUANTIZE_CHECK], ids=str)
 def test_name(name: Name, model):
     owner = owners(model)[name]
     if owner is None:
@@ -92,29 +92,33 @@ def test_name(name: Name, model):
 
 
 def test_all_layers_at_any_depth(model):
-    kinds = [type(layer).__name__ for layer in private.flat_layers(model)]
-    assert kinds.count("Dense") == 2 and kinds.count("Sequential") == 1 and model in private.flat_layers(model)
+    kinds = [type(layer).__name__ for layer in layers.flat_layers(model)]
+    assert kinds.count("Dense") == 2 and kinds.count("Sequential") == 1 and model in layers.flat_layers(model)
 
 
 def test_the_symbolic_build_makes_all_state():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile("adam", loss="mse", metrics=["mae"])
-    assert not model.optimizer.built and not compiled.compiled_metrics(model).built
-    compiled.symbolic_build(model, (keras.KerasTensor((4, 3)), keras.KerasTensor((4, 2))))
-    assert model.optimizer.built and compiled.compiled_metrics(model).built and compiled.compiled_losses(model).built
+    assert not model.optimizer.built and not compiled_model.compiled_metrics(model).built
+    compiled_model.symbolic_build(model, (keras.KerasTensor((4, 3)), keras.KerasTensor((4, 2))))
+    assert (
+        model.optimizer.built
+        and compiled_model.compiled_metrics(model).built
+        and compiled_model.compiled_losses(model).built
+    )
 
 
 def test_losses_and_metrics_as_they_were_given(model):
-    assert compiled.users_losses(model) == "mse"
-    assert [metric.name for metric in compiled.compiled_metrics(model).metrics] == ["mae"]
-    assert compiled.loss_tracker(model).name == "loss"
-    assert compiled.loss_options(keras.losses.CategoricalCrossentropy(axis=1))["axis"] == 1
-    assert compiled.loss_options(lambda y, p: 0) == {}
-    assert private.is_of_keras(compiled.metric_function(keras.metrics.MeanAbsoluteError()))
-    assert not private.is_of_keras(compiled.metric_function(keras.metrics.MeanMetricWrapper(lambda y, p: y)))
-    assert compiled.metric_function(keras.metrics.AUC()) is None
-    assert compiled.metric_options(keras.metrics.CosineSimilarity(axis=0)) == {"axis": 0}
-    assert compiled.metric_options(keras.metrics.AUC()) == {}
+    assert compiled_model.users_losses(model) == "mse"
+    assert [metric.name for metric in compiled_model.compiled_metrics(model).metrics] == ["mae"]
+    assert compiled_model.loss_tracker(model).name == "loss"
+    assert compiled_model.loss_options(keras.losses.CategoricalCrossentropy(axis=1))["axis"] == 1
+    assert compiled_model.loss_options(lambda y, p: 0) == {}
+    assert layers.is_of_keras(compiled_model.metric_function(keras.metrics.MeanAbsoluteError()))
+    assert not layers.is_of_keras(compiled_model.metric_function(keras.metrics.MeanMetricWrapper(lambda y, p: y)))
+    assert compiled_model.metric_function(keras.metrics.AUC()) is None
+    assert compiled_model.metric_options(keras.metrics.CosineSimilarity(axis=0)) == {"axis": 0}
+    assert compiled_model.metric_options(keras.metrics.AUC()) == {}
 
 
 def test_a_layer_that_is_forgotten_takes_its_weights_along():
@@ -127,46 +131,46 @@ def test_a_layer_that_is_forgotten_takes_its_weights_along():
             self.built = True
 
     layer = Outer()
-    private.forget(layer, "one")
+    layers.forget(layer, "one")
     assert not hasattr(layer, "one") and layer.weights == layer.two.weights
 
 
 def test_losses_before_compile():
     model = keras.Sequential([keras.layers.Dense(1)])
-    assert compiled.users_losses(model) is None and compiled.compiled_metrics(model) is None
+    assert compiled_model.users_losses(model) is None and compiled_model.compiled_metrics(model) is None
 
 
 def test_evaluate_returns_logs_as_it_does(model):
     logs = model.evaluate(X, Y, return_dict=True, verbose=0)
-    assert private.last_logs(model, logs).keys() == logs.keys()
-    assert private.logs_in_order(model, logs) == [logs["loss"], logs["mae"]]
+    assert trainer.last_logs(model, logs).keys() == logs.keys()
+    assert trainer.logs_in_order(model, logs) == [logs["loss"], logs["mae"]]
 
 
 def test_masks():
     x = keras.layers.Masking()(np.zeros((1, 2, 3), "float32"))
-    mask = private.mask_of(x)
-    assert mask is not None and private.mask_of(X) is None
+    mask = masks.mask_of(x)
+    assert mask is not None and masks.mask_of(X) is None
     y = keras.ops.ones((1, 2))
-    assert private.put_mask(y, None) is y and private.mask_of(y) is None
-    assert private.put_mask(y, mask) is y and private.mask_of(y) is mask
+    assert masks.put_mask(y, None) is y and masks.mask_of(y) is None
+    assert masks.put_mask(y, mask) is y and masks.mask_of(y) is mask
 
 
 def test_nodes_in_order(model):
-    nodes = private.nodes_of(model.inputs, model.outputs)
+    nodes = graphs.nodes_of(model.inputs, model.outputs)
     assert [type(node.operation).__name__ for node in nodes] == ["Sequential", "Dense"]
-    assert private.maker_of(model.outputs[0]) is nodes[-1].operation
+    assert graphs.maker_of(model.outputs[0]) is nodes[-1].operation
     args, _ = nodes[0].arguments.fill_in({id(model.inputs[0]): X})
     assert args[0] is X
     assert nodes[0].input_tensors[0] is model.inputs[0] and nodes[-1].outputs[0] is model.outputs[0]
 
 
 def test_layers_that_run_in_tf_data():
-    assert private.runs_in_tf_data(keras.layers.Rescaling(2.0))
-    assert not private.runs_in_tf_data(keras.layers.Dense(1))
+    assert layers.runs_in_tf_data(keras.layers.Rescaling(2.0))
+    assert not layers.runs_in_tf_data(keras.layers.Dense(1))
 
 
 def test_layers_whose_call_takes_training(model):
-    assert private.takes_training(keras.layers.Dropout(0.5)) and not private.takes_training(keras.layers.Rescaling(1.0))
+    assert layers.takes_training(keras.layers.Dropout(0.5)) and not layers.takes_training(keras.layers.Rescaling(1.0))
 
 
 def test_fit_asks_for_its_function_between_set_model_and_on_train_begin(monkeypatch):
@@ -209,13 +213,13 @@ def test_evaluate_of_fits_validation_data_is_called_with_the_keyword():
 
     model.evaluate = noted
     model.fit(X, Y, validation_data=(X, Y), verbose=0)
-    assert given[0][private.CACHED_EVALUATION] is True
+    assert given[0][trainer.CACHED_EVALUATION] is True
 
 
 @pytest.mark.parametrize("kind", ["train", "test", "predict"])
 def test_a_function_runs_one_step_a_call(kind):
     model = made()
-    function, iterator = private.step_function(model, kind), iter([(X, Y)])
+    function, iterator = trainer.step_function(model, kind), iter([(X, Y)])
     if TENSORFLOW and kind == "predict":
         assert function([(X, Y)]).shape == Y.shape
         return
@@ -243,10 +247,10 @@ def test_whether_an_execution_takes_its_batches_one_by_one(steps):
 
         return function(state, items())
 
-    function = private.step_function(model, "train")
+    function = trainer.step_function(model, "train")
     model.train_function = watched
     model.fit(X, Y, batch_size=2, verbose=0)
-    assert private.takes_single_batches(model) == (max(taken) == X.ndim)
+    assert trainer.takes_single_batches(model) == (max(taken) == X.ndim)
 
 
 @pytest.mark.skipif(not TENSORFLOW, reason="of TensorFlow's variables")
@@ -254,7 +258,7 @@ def test_a_variable_stands_on_the_memory_of_another():
     import tensorflow as tf
 
     source, variable = tf.Variable([1.0, 2.0]), keras.Variable([0.0, 0.0])
-    private.stand_on(variable, source)
+    variables.stand_on(variable, source)
     source.assign([3.0, 4.0])
     np.testing.assert_array_equal(variable.value, [3.0, 4.0])
 
@@ -280,8 +284,8 @@ def test_assignments_come_to_the_scope():
 
 
 @pytest.mark.filterwarnings("ignore:keras_xla")
-@pytest.mark.parametrize("name", private.MAKE_FUNCTIONS, ids=str)
+@pytest.mark.parametrize("name", trainer.MAKE_FUNCTIONS, ids=str)
 def test_a_model_class_without_them_is_not_taken(name, monkeypatch):
     monkeypatch.delattr(next(kind for kind in keras.Model.__mro__ if name.name in vars(kind)), name.name)
     with pytest.raises(Gone, match=name.name):
-        private.require_step_functions(keras.Model)
+        trainer.require_step_functions(keras.Model)

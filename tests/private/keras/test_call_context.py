@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.private.call_context import GLOBAL, CallContext, call_context
+from keras_xla.private.keras.call_context import GLOBAL, CallContext, call_context
 
 
 class Told(keras.layers.Layer):

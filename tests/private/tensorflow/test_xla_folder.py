@@ -14,7 +14,7 @@ import pytest
 if keras.backend.backend() != "tensorflow":
     pytest.skip("of the TensorFlow backend", allow_module_level=True)
 
-from keras_xla.private import xla_folder
+from keras_xla.private.tensorflow import xla_folder
 
 MEMORY = pathlib.Path("/dev/shm")
 
@@ -48,7 +48,7 @@ def test_it_stays_where_no_other_disk_has_room(link, monkeypatch):
 
 KILLED = """
 import os, signal, sys
-from keras_xla.private import xla_folder
+from keras_xla.private.tensorflow import xla_folder
 print(xla_folder._new(sys.argv[1]), flush=True)
 if sys.argv[2] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,6 @@
 """What Keras knows in a thread while layers are called there."""
 
 import contextlib
-import sys
 from typing import Any, NamedTuple
 
 from keras_xla.private.names import Name, otherwise
@@ -32,7 +31,7 @@ class CallContext(NamedTuple):
 @otherwise(CallContext())
 def call_context() -> CallContext:
     """That of now, in this thread."""
-    of = GLOBAL.of(sys.modules.get(GLOBAL.owner))
+    of = GLOBAL.of_module()
     told = getattr(of("current_call_ctx"), "__dict__", {})
     values = ((name, _plain(value)) for name, value in told.items())
     known = sorted((name, value) for name, value in values if value is not None)
@@ -42,7 +41,7 @@ def call_context() -> CallContext:
 @otherwise(False)
 def is_in_call() -> bool:
     """Whether a layer is being called in this thread."""
-    return GLOBAL.of(sys.modules.get(GLOBAL.owner))("current_call_ctx") is not None
+    return GLOBAL.of_module()("current_call_ctx") is not None
 
 
 def _plain(value: Any) -> Any:

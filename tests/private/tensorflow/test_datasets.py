@@ -8,13 +8,13 @@ if keras.backend.backend() != "tensorflow":
     pytest.skip("of the TensorFlow backend", allow_module_level=True)
 import tensorflow as tf
 
-from keras_xla.private import tensorflow_data as private
+from keras_xla.private.tensorflow import datasets
 from tests.private.helpers import names_of
 
 PLAIN = tf.data.Dataset.from_tensor_slices(np.arange(6.0)).map(lambda x: x + 1).shuffle(3).batch(2).prefetch(1)
 
 
-@pytest.mark.parametrize("name", names_of(private), ids=str)
+@pytest.mark.parametrize("name", names_of(datasets), ids=str)
 def test_name(name):
     assert name.of(PLAIN.cache("file")) is not None
 
@@ -53,15 +53,15 @@ def generated():
     ],
 )
 def test_what_an_iterator_holds_is_found(data):
-    assert private.must_be_freed(data)
+    assert datasets.must_be_freed(data)
 
 
 def test_what_calls_python_is_found():
     generator = tf.data.Dataset.from_generator(lambda: iter([1.0]), output_signature=tf.TensorSpec(()))
-    assert private.calls_python(generator.prefetch(1).map(lambda x: tf.py_function(lambda x: x, [x], tf.float32)))
-    assert private.calls_python(generator.map(lambda x: x + 1).batch(2))
+    assert datasets.calls_python(generator.prefetch(1).map(lambda x: tf.py_function(lambda x: x, [x], tf.float32)))
+    assert datasets.calls_python(generator.map(lambda x: x + 1).batch(2))
     others = generator.batch(2).prefetch(1), PLAIN, PLAIN.cache("a file"), np.ones(3), None
-    assert not any(map(private.calls_python, others))
+    assert not any(map(datasets.calls_python, others))
 
 
 def test_others_hold_nothing():
@@ -69,4 +69,4 @@ def test_others_hold_nothing():
     for _ in range(30):
         many = many.concatenate(many)  # a billion times
     others = many, PLAIN.cache(), PLAIN.map(tf.function(lambda x: x + 1)), np.ones(3), None
-    assert not any(map(private.must_be_freed, others))
+    assert not any(map(datasets.must_be_freed, others))

@@ -5,8 +5,8 @@ import sys
 import keras
 import numpy as np
 
-from keras_xla.private import layer_losses
-from keras_xla.private.layer_losses import (
+from keras_xla.private.keras import layer_losses
+from keras_xla.private.keras.layer_losses import (
     clear_losses,
     kept_losses,
     losses_if_known,

@@ -1,13 +1,13 @@
 """The losses that Keras keeps on a layer from one call to the next."""
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 
-from keras_xla.private.names import KERAS_SEEN, Gone, Name, otherwise
+from keras_xla.private.keras.variables import stateless_scope
+from keras_xla.private.names import KERAS_SEEN, Name, otherwise
 
 _OFF = "`layer.losses` is not what a call of a function of keras_xla.jit has added"
 ADDED = Name("keras.Layer", "_losses", "the losses that the last call of a layer has added", _OFF, KERAS_SEEN)
@@ -16,22 +16,12 @@ OWN = Name(
     "keras.Layer", "_get_own_losses", "these without those of layers inside, also while JAX traces", _OFF, KERAS_SEEN
 )
 CLEAR = Name("keras.Layer", "_clear_losses", "what a layer does first when it is called", _OFF, KERAS_SEEN)
-SCOPE = Name(
-    "keras.src.backend.common.stateless_scope",
-    "get_stateless_scope",
-    "the scope that losses go to in place of layers, unless it wants none: Keras builds layers in such a one",
-    _OFF,
-    KERAS_SEEN,
-)
 
 
 @contextlib.contextmanager
 def losses_wanted() -> Iterator[None]:
     """Within it, losses that layers add can be found on them, whatever scope there is; it keeps none of them."""
-    try:
-        scope = SCOPE.of(sys.modules.get(SCOPE.owner))()
-    except Gone:
-        scope = None
+    scope: Any = stateless_scope()
     if scope is None:
         yield
         return

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.private.keras_tracebacks import HIDDEN, hide_frames
+from keras_xla.private.keras.tracebacks import HIDDEN, hide_frames
 
 
 def test_frames_of_a_folder_are_left_out_of_tracebacks(monkeypatch):

@@ -8,8 +8,8 @@ if keras.backend.backend() != "tensorflow":
     pytest.skip("of the TensorFlow backend", allow_module_level=True)
 import tensorflow as tf
 
-from keras_xla.private import tensorflow as private
 from keras_xla.private.names import Name
+from keras_xla.private.tensorflow import graphs
 from tests.private.helpers import names_of
 
 
@@ -51,71 +51,71 @@ def owner_of(name: Name):
     }[kind]
 
 
-@pytest.mark.parametrize("name", names_of(private), ids=str)
+@pytest.mark.parametrize("name", names_of(graphs), ids=str)
 def test_name(name):
     assert name.of(owner_of(name)) is not None
 
 
 def test_graphs_can_be_taken_apart():
-    private.require_graphs()
-    (handle, inner), *_ = private.captures(CONCRETE.graph)
+    graphs.require_graphs()
+    (handle, inner), *_ = graphs.captures(CONCRETE.graph)
     assert handle is OFFSET.handle and inner.graph is CONCRETE.graph
-    assert private.variables(CONCRETE.graph) == (OFFSET,)
-    assert "ReadVariableOp" in {op.type for op in private.effects(CONCRETE.graph)}
+    assert graphs.variables(CONCRETE.graph) == (OFFSET,)
+    assert "ReadVariableOp" in {op.type for op in graphs.effects(CONCRETE.graph)}
     calls = [op for op in CONCRETE.graph.get_operations() if "PartitionedCall" in op.type]
-    inside = private.graph_of_function(CONCRETE.graph, calls[0].get_attr("f").name)
+    inside = graphs.graph_of_function(CONCRETE.graph, calls[0].get_attr("f").name)
     assert "Mul" in {op.type for op in inside.get_operations()}
 
 
 def test_the_ops_that_xla_knows():
-    kernels = private.xla_kernels(on_gpu=False)
+    kernels = graphs.xla_kernels(on_gpu=False)
     assert {"MatMul", "Conv2D", "ResourceApplyAdam"} <= kernels and "StringUpper" not in kernels
 
 
 def test_a_tape_is_seen():
-    assert not private.may_be_recorded()
+    assert not graphs.may_be_recorded()
     with tf.GradientTape():
-        assert private.may_be_recorded()
+        assert graphs.may_be_recorded()
 
 
 def test_arguments_as_a_trace_takes_them():
     x = tf.constant([1.0, 2.0])
-    (only,) = private.flat_arguments(scaled, CONCRETE, (), {"x": x})
+    (only,) = graphs.flat_arguments(scaled, CONCRETE, (), {"x": x})
     assert only is x
 
 
 def test_composite_tensors():
-    assert private.is_composite(tf.ragged.constant([[1], [2, 3]]))
-    assert private.is_composite(tf.sparse.from_dense([[0, 1]]))
-    assert not private.is_composite(tf.constant(1)) and not private.is_composite(np.ones(2))
+    assert graphs.is_composite(tf.ragged.constant([[1], [2, 3]]))
+    assert graphs.is_composite(tf.sparse.from_dense([[0, 1]]))
+    assert not graphs.is_composite(tf.constant(1)) and not graphs.is_composite(np.ones(2))
 
 
 def test_the_class_of_functions_can_be_derived_from():
-    assert isinstance(scaled, private.Function)
-    assert scaled.python_function is not None and callable(private.Function.__getstate__)
+    assert isinstance(scaled, graphs.Function)
+    assert scaled.python_function is not None and callable(graphs.Function.__getstate__)
 
 
 def test_a_function_is_called_by_a_name_of_its_own():
-    top, called = private.definition(CONCRETE)
+    top, called = graphs.definition(CONCRETE)
     for each in (*called, top):
         copy = type(each)()
         copy.CopyFrom(each)
         copy.signature.name = "own_" + each.signature.name
-        call = private.named_function([copy])
+        call = graphs.named_function([copy])
     np.testing.assert_array_equal(call([tf.constant([1.0, 2.0]), OFFSET.handle])[0], [7.0, 13.0])
 
 
 def test_op_determinism_is_seen():
     from tensorflow.python.framework.config import disable_op_determinism
 
-    assert not private.ops_are_deterministic()
+    assert not graphs.ops_are_deterministic()
     tf.config.experimental.enable_op_determinism()
     try:
-        assert private.ops_are_deterministic()
+        assert graphs.ops_are_deterministic()
     finally:
         disable_op_determinism()
 
 
 def test_after_the_first_operation_it_is_too_late_for_flags():
     with pytest.raises(RuntimeError, match=r"has run something already.*right after the imports"):
-        private.at_start("--flag", lambda: None)
+        graphs.at_start("--flag", lambda: None)

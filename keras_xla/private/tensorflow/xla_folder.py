@@ -16,7 +16,7 @@ import tempfile
 import threading
 from typing import Any
 
-from keras_xla.private.tensorflow import at_start
+from keras_xla.private.tensorflow.graphs import at_start
 
 # On Windows there is none, and nothing is removed for others.
 fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None

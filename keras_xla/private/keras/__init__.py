@@ -1,0 +1,1 @@
+"""Names of Keras 3 that it does not promise, by what they are about."""

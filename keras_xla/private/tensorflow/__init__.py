@@ -1,0 +1,1 @@
+"""Names of TensorFlow that it does not promise, by what they are about."""
