@@ -72,7 +72,7 @@ VARIANTS = {
     "mistral": ("Mistral", {**_LLAMA, "num_key_value_heads": 2, "sliding_window": 7}),
     "ministral": (
         "Ministral",
-        {**_LLAMA, "num_key_value_heads": 2, "sliding_window": 7}
+        {**_LLAMA, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 7}  # transformers needs the head_dim
         | {"layer_types": ["full_attention", "sliding_attention"]},
     ),
     "qwen2": ("Qwen2", {**_LLAMA, "num_key_value_heads": 2}),

@@ -438,6 +438,7 @@ def test_the_section_of_most_words_is_the_one():
 def test_quotes_may_be_of_either_kind():
     for name in (repr("ids"), repr("x['ids']")):
         text = f"keras_xla.bucket_lengths received {name} of rank 2, which has no axis 3 to pad."
+        text += " Pass leaves=[...] without it, or another axis."
         assert section_of(text).anchor == "a-tensor-lacks-the-axis-to-pad"
 
 

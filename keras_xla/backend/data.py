@@ -23,7 +23,7 @@ def known_batches(data: Any) -> int | None:
     """How many batches a `tf.data` dataset or a `PyDataset` has as it says; None if it does not, and for other data."""
     if isinstance(data, keras.utils.PyDataset):
         try:
-            return data.num_batches
+            return None if data.num_batches is None else int(data.num_batches)
         except NotImplementedError:
             return None
     count = int(data.cardinality()) if is_dataset(data) and callable(getattr(data, "cardinality", None)) else -1

@@ -175,19 +175,16 @@ def split_speech(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
     return {name: value for name, value in asked.items() if name in own}, rest
 
 
-def check_arguments(
-    options: GenerationOptions, *, cache_bytes: Any = 1, on_recompile: Any = "log", **buckets: Any
-) -> None:
+def check_arguments(*, cache_bytes: Any = 1, on_recompile: Any = "log", **buckets: Any) -> None:
     """Raise the errors that a layer raises for its arguments: before its model is read, which can take a while.
 
     Args:
-        options: That hold for the layer.
         cache_bytes: As the layer takes it.
         on_recompile: As the layer takes it.
         **buckets: The sizes that it takes, as `batch_buckets`.
 
     Raises:
-        ValueError: One of them has a wrong value, or an option has values for the rows of a call.
+        ValueError: One of them has a wrong value.
         TypeError: Buckets are no list of ints.
     """
     if isinstance(cache_bytes, bool) or not isinstance(cache_bytes, int) or cache_bytes < 1:
@@ -195,5 +192,9 @@ def check_arguments(
     check_on_recompile(on_recompile)
     for name, sizes in buckets.items():
         make_buckets(name.removesuffix("_buckets"), sizes, 1)
+
+
+def check_defaults(options: GenerationOptions) -> None:
+    """Raise a `ValueError` for options with values for the rows of a call, which cannot be those of a layer."""
     if lists := [*options.per_row, *(["processor_options"] if options.processor_options else [])]:
         raise ValueError(f"Received {', '.join(lists)} with values for one call. Pass that to generate.")

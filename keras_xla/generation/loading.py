@@ -12,7 +12,7 @@ import keras
 
 from keras_xla.engine.search.own_processors import as_functions, own_processors
 from keras_xla.generation.compiled import prepare
-from keras_xla.generation.defaults import check_arguments, known_options, resolve, stored_options
+from keras_xla.generation.defaults import check_arguments, check_defaults, known_options, resolve, stored_options
 from keras_xla.generation.progress import ProgressBar
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.models.registry import load_model, model_config
@@ -81,11 +81,13 @@ class FromPretrained(keras.layers.Layer):
             kwargs["logits_processors"] = as_functions(kwargs["logits_processors"])
             own_processors(kwargs["logits_processors"])
         kinds = itertools.takewhile(lambda kind: kind is not FromPretrained, cls.__mro__)  # a subclass hands on
-        made = [vars(kind)["__init__"] for kind in kinds if "__init__" in vars(kind)]
-        own = {name for each in made for name in inspect.signature(each).parameters} - {"max_new_tokens"}
+        made = [inspect.signature(vars(kind)["__init__"]).parameters for kind in kinds if "__init__" in vars(kind)]
+        own = set().union(*made) - {"max_new_tokens"}
+        its = set().union(*made[:-1])  # what a subclass takes may have another meaning
         given = {n: v for n, v in kwargs.items() if n not in own and v is not None}
         asked = resolve(stored, given, has_encoder, found.max_target_positions if speech else None)
-        check_arguments(asked.options, **{name: kwargs[name] for name in _CHECKED if name in kwargs})
+        check_defaults(asked.options)
+        check_arguments(**{name: kwargs[name] for name in _CHECKED if name in kwargs and name not in its})
         model = load_model(checkpoint, dtype, quantization, _progress(verbose))
         if tokenizer is None and checkpoint.read_tokenizer is not None:
             tokenizer = LazyTokenizer(checkpoint.read_tokenizer)

@@ -162,11 +162,12 @@ class Attachment:
         ahead &= reads_ahead(given.get("x")) and not capped()  # which only Keras' loop knows in a validation
         epochs = self._sessions.epochs(kind, {**given, **given.get("kwargs", {})})
         steps = given.get("steps")
-        if steps is None and kind == "test":  # within `fit`, Keras does not tell the session
+        of_fit = CACHED_EVALUATION in given.get("kwargs", {})
+        if steps is None and of_fit and ahead:  # Keras does not tell the session
             steps = known_batches(given.get("x"))
         made = keras2.untimed(Session) if keras2.is_keras2(model) else Session
         session = made(kind, self._sessions, ahead, steps, epochs, given.get("callbacks"))
-        session.of_fit = CACHED_EVALUATION in given.get("kwargs", {})
+        session.of_fit = of_fit
         session.must_be_freed = runs_python(given.get("x")) or must_be_freed(given.get("x"))
         session.stopped = lambda: getattr(model, _STOPS[kind], False)
         session.wrapped = lambda function: getattr(model, attribute, None) is not function
@@ -264,10 +265,9 @@ class Attachment:
             return predict_in_order(model, batches, given)
         groups = predict_data is not None and session.ahead and not plain and predict_data.takes(given["x"])
         groups = groups and keras2.steps_per_execution(model) == 1  # Keras would count each of its lists as a group
-        # Groups are traced with open sizes, of which a layer that is built then may want to know more.
-        groups = groups and all(layer.built for layer in layers_if_known(model))
         function = self._function("predict") if groups else None
-        if isinstance(function, PredictFunction):
+        # Groups are traced with open sizes, of which a layer that is built then may want to know more.
+        if isinstance(function, PredictFunction) and (function.has_run or all(x.built for x in layers_if_known(model))):
             counter = predict_data.counter()
             return predict_groups(model, function, session, self._predicting, counter, given, self.journal)
         rows = None if self._is_plain() else fill_last_batch(model, given)

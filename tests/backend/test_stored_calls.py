@@ -35,7 +35,7 @@ history = model.fit(x, y, batch_size=8, epochs=3, validation_data=(x[:12], y[:12
 made = [history, model.predict(x[:9], batch_size=4, verbose=0).tolist(), [w.tolist() for w in model.get_weights()]]
 """
 AFTER = """
-from keras_xla.private import xla_folder
+from keras_xla.private.tensorflow import xla_folder
 folder = xla_folder.folder_of_xla()
 left = [path.name for path in folder.glob("*.pb") if b"kx_" in path.read_bytes()] if folder else []
 print(json.dumps([made, left]))

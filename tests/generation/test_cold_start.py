@@ -32,7 +32,7 @@ out = layer.generate([[5, 6, 7]])
 again = keras_xla.XLAGenerationLayer.from_pretrained({folder!r}, max_new_tokens=5, eos_token_id=None, {options})
 assert again.generate([[5, 6, 7]])["sequences"].tolist() == out["sequences"].tolist()
 assert os.environ.get("TF_XLA_FLAGS") == flags
-from keras_xla.private import xla_folder
+from keras_xla.private.tensorflow import xla_folder
 folder = xla_folder.folder_of_xla()
 print(json.dumps([out["sequences"].tolist(), layer.trace_count, folder and str(folder.resolve())]))
 """
@@ -299,7 +299,7 @@ def test_it_matters_not_what_was_imported_first(run, kept, imports):
 def test_where_executables_cannot_be_written_the_folder_moves_to_another_disk(run, kept):
     """TensorFlow raises where it cannot write them: a file stands where the folder was."""
     broken = """
-from keras_xla.private import xla_folder
+from keras_xla.private.tensorflow import xla_folder
 import pathlib, shutil, tempfile, tensorflow as tf
 tf.constant(1) + 1
 link = xla_folder.folder_of_xla()

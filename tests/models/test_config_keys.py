@@ -127,7 +127,7 @@ FILES = {
     "ministral": dict(
         **_LLAMA,
         model_type="ministral",
-        layer_types=["full_attention", "sliding_attention"],
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"],
         num_key_value_heads=2,
         rope_theta=1e8,
         sliding_window=4096,
@@ -318,6 +318,8 @@ def test_files_of_the_hub_are_read_as_transformers_reads_them(name):
 @pytest.mark.parametrize("variant", [*reference.VARIANTS, *reference.SEQ2SEQ, *reference.SPEECH])
 def test_files_that_transformers_writes_are_read_as_it_reads_them(variant, tmp_path):
     family, values = {**reference.VARIANTS, **reference.SEQ2SEQ, **reference.SPEECH}[variant]
+    if not hasattr(transformers, f"{family}Config"):
+        pytest.skip(f"this version of transformers has no {family}")
     config = getattr(transformers, f"{family}Config")(**values)
     config.save_pretrained(tmp_path)
     stored = json.loads((tmp_path / "config.json").read_text())

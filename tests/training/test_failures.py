@@ -340,19 +340,3 @@ def test_xla_without_enough_memory_falls_back(remembered, monkeypatch):
     model = auto(net(where))
     assert_equal(everything(model), everything(plain(net(where))))
     assert attachment_of(model).journal.decisions[1].reason.startswith("XLA failed: Out of memory")
-
-
-def refused_loop(x, scale):
-    """The plain graph runs it for any number of rows, and it cannot be traced for one."""
-    grown = tf.while_loop(lambda i, _: i < 3, lambda i, rows: (i + 1, tf.concat([rows, x[:1] * scale], 0)), (0, x))[1]
-    return x * scale + 1e-3 * tf.reduce_sum(grown)
-
-
-def test_what_cannot_be_traced_for_the_shapes_of_a_batch_is_an_error_where_xla_was_asked_for():
-    model = net(refused_loop)
-    x, y = np.ones((36, 20), "float32"), np.zeros(36, "int32")
-    compile(model, "adam", LOSS, jit_compile=True)
-    with pytest.raises(XLAUnsupportedError, match="loop"):
-        model.fit(x, y, batch_size=16, verbose=0)
-    compile(model, "adam", LOSS, jit_compile="auto")
-    model.fit(x, y, batch_size=16, verbose=0)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -50,7 +50,6 @@ class Runner:
         self._step, self._keras, self._fill, self._least, self._layers = step, keras_function, fill, least, layers
         self._compiled = compiled
         self._loops: dict[Any, StepLoop | None] = {}  # by what batches are like; None where steps do not fit into one
-        self._refused: set[Any] = set()  # kinds that did not fit into their loop once
         self._passes: weakref.WeakKeyDictionary[Iterator, _Pass] = weakref.WeakKeyDictionary()
 
     def run(self, state: Any, iterator: Iterator, count: int = 1) -> Execution:
@@ -78,7 +77,7 @@ class Runner:
         first = this.next(iterator)
         kind = _kind(first)
         loop = self._loop(kind, first, count)
-        if loop is None:
+        if loop is None or this.refused[kind] > 1:  # a state of weak types may be one of usual types after a step
             return self._one(state, first)
         batches = [first, *this.more(iterator, kind, min(count, loop.capacity) - 1)]
         traces, start = loop.traces, time.perf_counter()
@@ -89,10 +88,9 @@ class Runner:
                 raise
             this.put_back(batches[1:])
             made = self._one(state, first)
-            # A state of weak types may be one of usual types after a step, or never.
-            if not isinstance(error, CannotLoop) or loop.traces > traces or kind in self._refused:
+            if not isinstance(error, CannotLoop) or loop.traces > traces:
                 self._loops[kind] = None
-            self._refused.add(kind)
+            this.refused[kind] += 1
             return made
         if traced := loop.traces > traces:
             self._compiled(leaves_of(first), time.perf_counter() - start, SEVERAL_STEPS)
@@ -130,6 +128,7 @@ class _Pass:
     def __init__(self, fill: Callable | None, ahead: bool = True):
         self._fill, self._ahead = fill, ahead
         self._read: deque = deque()
+        self.refused: Counter[Any] = Counter()  # by kinds of batches, how often they did not fit into their loop
 
     def next(self, iterator: Iterator) -> Any:
         """The next batch; raises `StopIteration` if there is none."""

@@ -53,7 +53,8 @@ class TakingRows:
 def reads_ahead(x: Any) -> bool:
     """Whether batches may be read before the steps of earlier ones run, so that nobody who makes them can tell.
 
-    Keras takes a generator's or a `PyDataset`'s batches one by one here.
+    Keras takes the batches of a generator or a `PyDataset` one by one here; and those of a `tf.data` dataset that calls
+    Python.
     """
     if not is_dataset(x):
         return not runs_python(x)

@@ -84,7 +84,7 @@ class Assistant:
         draft = self._caught_up(state.tokens, ops.where(self._unread, known, before), draft)
         scores, cache = self._read(state.tokens, before, 2, draft.cache)
         scores = ops.where((last > before)[:, None], scores[:, 1], scores[:, 0])
-        spoiled = ops.logical_or(draft.spoiled, ops.any(ops.isnan(scores)))
+        before_guesses = scores
 
         def one(now):
             i, guessed, scores, chosen, state, cache = now
@@ -100,7 +100,9 @@ class Assistant:
             return i + 1, guessed, scores, chosen, state, cache
 
         initial = (ops.zeros((), "int32"), found, scores, chosen, state, cache)
-        _, guessed, *_, cache = while_loop(lambda now: now[0] < count, one, initial)
+        _, guessed, scores, *_, cache = while_loop(lambda now: now[0] < count, one, initial)
+        nan = ops.logical_or(ops.any(ops.isnan(before_guesses)), ops.any(ops.isnan(scores)))
+        spoiled = ops.logical_or(draft.spoiled, nan)
         return guessed, Draft(cache, ops.where(self._unread, known, last + count), spoiled)
 
     def settled(self, state: SamplingState, draft: Draft) -> Draft:

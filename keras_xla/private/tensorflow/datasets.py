@@ -9,8 +9,11 @@ from keras_xla.private.names import Name, otherwise
 
 _SEEN = "TensorFlow 2.20 and 2.21"
 _WAITS = "the end of each pass over a dataset waits for the threads of that pass"
-INPUTS = Name("tensorflow.data.Dataset", "_inputs", "the datasets that a dataset is made of", _WAITS, _SEEN)
-FUNCTIONS = Name("tensorflow.data.Dataset", "_functions", "the functions that a dataset calls", _WAITS, _SEEN)
+_ONE_BY_ONE = (
+    "the end of each pass over a dataset waits for the threads of that pass, and its batches are read one by one"
+)
+INPUTS = Name("tensorflow.data.Dataset", "_inputs", "the datasets that a dataset is made of", _ONE_BY_ONE, _SEEN)
+FUNCTIONS = Name("tensorflow.data.Dataset", "_functions", "the functions that a dataset calls", _ONE_BY_ONE, _SEEN)
 FILENAME = Name("tensorflow.data.Dataset", "_filename", "the file of a dataset's cache, empty in memory", _WAITS, _SEEN)
 _OF_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"}
 _OF_FILES = {"CacheDataset", "CacheDatasetV2", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2"}
@@ -26,7 +29,7 @@ def must_be_freed(data: Any) -> bool:
     return any(_writes_files(each) or _calls(each, _OF_PYTHON | _OF_FILES) for each in _parts(data))
 
 
-@otherwise(False)
+@otherwise(True)
 def calls_python(data: Any) -> bool:
     """Whether Python runs when an element of a dataset is asked for: callers may see what it does.
 

@@ -28,7 +28,8 @@ class RareShapes:
 
     def came(self, shapes: tuple) -> int | None:
         """How many batches have come since these shapes began to wait; None for others."""
-        return self._runs.get(shapes)
+        with self._lock:
+            return self._runs.get(shapes)
 
     def was_asked(self, shapes: tuple) -> bool:
         """Whether these shapes have come so often that they were asked about."""
@@ -51,9 +52,9 @@ class RareShapes:
                 return False
             self._runs[shapes] += 1
             runs = self._runs[shapes]
-        if shapes in self._asked or runs < BATCHES_BEFORE_A_LOOK or len(self._asked) == MOST_RARE_SHAPES:
-            return False
-        if runs * more * self._gain < self._compile:
-            return False
-        self._asked.add(shapes)
-        return True
+            if shapes in self._asked or runs < BATCHES_BEFORE_A_LOOK or len(self._asked) == MOST_RARE_SHAPES:
+                return False
+            if runs * more * self._gain < self._compile:
+                return False
+            self._asked.add(shapes)
+            return True

@@ -276,7 +276,7 @@ def _step(model: keras.Model, kind: str) -> Callable:
 
 def _is_ours(step: Any) -> bool:
     """Whether `_step` made it: a wrapper of the user's own may have a copy of its attributes."""
-    return getattr(step, "fills", None) is step
+    return step is not None and getattr(step, "fills", None) is step
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Runs the train, test and predict steps of a model on TensorFlow, each batch in the way that suits it."""
 
+import contextlib
 import dataclasses
 import functools
 import threading
@@ -342,14 +343,11 @@ class Runner:
 
         def instead(error, once):
             graph = executable("graph")
-            refused = isinstance(error, ShapesRefused)
-            if refused or chosen.stops:  # what failed may be the batch, or a check in the step: the plain graph says so
-                try:
-                    with graph.on_copies():
-                        once(graph)()
-                except TrialImpossible:
-                    if refused:
-                        return graph
+            if isinstance(error, ShapesRefused):
+                return graph
+            if chosen.stops:  # what failed may be a check in the step, and not XLA: then the plain graph raises it
+                with contextlib.suppress(TrialImpossible), graph.on_copies():
+                    once(graph)()
             return executable(self._failed(answered, chosen.way, str(error), error.node))
 
         chosen.instead = instead
