@@ -381,7 +381,9 @@ def test_each_prompt_keeps_what_is_its_own(layer):
 def test_one_negative_prompt_for_all_is_read_for_each(layer, monkeypatch):
     """Else each check of several prompts would find another number of them, and look for the bad one."""
     checks, check = [], Generator.check
-    monkeypatch.setattr(Generator, "check", lambda self, *args: checks.append(1) or check(self, *args))
+    monkeypatch.setattr(
+        Generator, "check", lambda self, *args, **named: checks.append(1) or check(self, *args, **named)
+    )
     options = dict(guidance_scale=1.5, negative_prompt=[[8]])
     plain = made(layer.generate(ROWS, **options))
     checks.clear()
