@@ -304,7 +304,7 @@ def test_bad_audio_and_options_raise_before_anything_compiles(inputs, options, e
 
 
 def test_what_no_bucket_holds_raises_before_the_encoder_compiles(folder, new_events):
-    small = dict(batch_buckets=[1, 2], cache_buckets=[16], max_new_tokens=40, language="en")
+    small = dict(batch_buckets=[1, 2], cache_buckets=[16], max_new_tokens=30, language="en")
     layer = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), **small)
     silence = {"input_features": np.zeros((1, 80, 100), "float32")}
     for inputs, options in (
