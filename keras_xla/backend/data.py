@@ -23,8 +23,9 @@ def known_batches(data: Any) -> int | None:
     """How many batches a `tf.data` dataset or a `PyDataset` has as it says; None if it does not, and for other data."""
     if isinstance(data, keras.utils.PyDataset):
         try:
-            return None if data.num_batches is None else int(data.num_batches)
+            count = data.num_batches  # once: it runs Python of the user's
         except NotImplementedError:
             return None
+        return None if count is None else int(count)
     count = int(data.cardinality()) if is_dataset(data) and callable(getattr(data, "cardinality", None)) else -1
     return count if count >= 0 else None

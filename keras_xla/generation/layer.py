@@ -240,8 +240,8 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
             given = dict(streamer=streamer, cancel=cancel, reuse_prompt=reuse_prompt or None)
             given |= dict(output_logprobs=output_logprobs or None, top_logprobs=top_logprobs or None)
             given |= dict(assistant=assistant, negative_prompt=negative_prompt)
-            given |= dict(on_error=None if on_error == "raise" else on_error, verbose=verbose or None)
-            given |= dict(verbose=None) if verbose == "auto" else {}
+            given |= dict(on_error=None if on_error == "raise" else on_error)
+            given |= dict(verbose=None if verbose == "auto" else verbose or None)
             if named := [name for name, value in given.items() if value is not None]:
                 raise ValueError(f"Received {', '.join(named)} with speech; expected that with text or ids only.")
             if prompts.is_features(inputs):

@@ -161,8 +161,7 @@ class SpeechPipeline:
         self.tokens.check_task(task)
         names = languages_of(speech, self.tokens, len(features))
         parts = self.generator.parts(features, options)  # in order: all features are of one length
-        language = next(iter(self.tokens.languages), None)  # the prompts of all of them have one length
-        prompt = np.array(self.tokens.prompt(language, task, timestamps=False), np.int32)
+        prompt = np.array(self.tokens.prompt(self.tokens.any_language, task, timestamps=False), np.int32)
         check_room(self.generator, prompt, options)
         self.generator.limits.batch.fit(max(part.room for part in parts))
         first_row = self.generator.number_rows(len(features) * options.num_return_sequences) if goes_on else 0
@@ -190,8 +189,7 @@ class SpeechPipeline:
         runner, shape = self.generator.prompt_runner, (batch, *self.shape)
         yield runner.first_encoding(shape)
         yield self.features.first_call()
-        language = next(iter(self.tokens.languages), None)
-        prompt = np.array(self.tokens.prompt(language, self.tokens.task, timestamps=False), np.int32)
+        prompt = np.array(self.tokens.prompt(self.tokens.any_language, self.tokens.task, timestamps=False), np.int32)
         lengths, silence = self._prompt_lengths(len(prompt), speech), speech.no_speech_threshold is not None
         hidden = runner.blank_encoding(shape)
         for length in [1, *(lengths if silence else ())]:  # behind one token the language is asked for

@@ -113,6 +113,11 @@ class SpeechTokens:
         if task != "transcribe" and task not in self.tasks:
             raise ValueError(f"Received task={task!r}, but this model can only transcribe. Use a multilingual one.")
 
+    @property
+    def any_language(self) -> str | None:
+        """One that the model knows, for prompts of which only the length counts; None for a model of one language."""
+        return next(iter(self.languages), None)
+
     def prompt(self, language: str | None, task: str, timestamps: bool) -> list[int]:
         """What a transcription begins with, from `start` on; `language` a code, None for a model of one language."""
         ids = [self.start, *self.fixed]

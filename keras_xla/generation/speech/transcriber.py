@@ -194,9 +194,8 @@ class Transcriber:
         limits = (self.tokens, self.model.max_positions, self._encode, len(clips))
         groups = {t: [i for i in range(len(clips)) if (i in timed) == t] for t in (False, True)}
         plans = [(which, make_plan(speech, options, *limits, t)) for t, which in groups.items() if which]
-        language = next(iter(self.tokens.languages), None)  # the prompts of all of them have one length
         for _, plan in plans:
-            prompt = self._prompt(language, plan.prompt if plan.prompt_leads else (), plan)
+            prompt = self._prompt(self.tokens.any_language, plan.prompt if plan.prompt_leads else (), plan)
             for attempt in plan.attempts:
                 self.model.check(prompt, attempt)
         return plans

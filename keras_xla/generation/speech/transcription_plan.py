@@ -91,7 +91,7 @@ def _sizes(plan: TranscriptionPlan, tokens: SpeechTokens, positions: int) -> tup
         raise ValueError(
             f"Received a prompt of {prompt} tokens; the model has room for {half} before a transcription. Shorten it."
         )
-    begin = len(tokens.prompt(next(iter(tokens.languages), None), plan.task, plan.timestamps))
+    begin = len(tokens.prompt(tokens.any_language, plan.task, plan.timestamps))
     begin += 1 if prompt or plan.history else 0  # <|startofprev|>
     begin += 0 if plan.prompt_leads else prompt
     room = positions - begin
