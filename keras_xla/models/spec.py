@@ -115,12 +115,17 @@ class NormSpec:
 
 @dataclass(frozen=True)
 class MLPSpec:
-    """The feed-forward sublayer: `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` when gated."""
+    """The feed-forward sublayer: `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` when gated.
+
+    Attributes:
+        wide: Whether `down` is of float32 where the model is of float16, and with it the sum of a stack's residuals.
+    """
 
     size: int
     activation: str
     gated: bool
     bias: bool
+    wide: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ import re
 import keras
 import numpy as np
 import pytest
+import torch
+import transformers
 from keras import ops
 
 from keras_xla import backend
@@ -180,3 +182,34 @@ def in_the_loop(program):
             found[name] = named[name]
             todo += [called for called in re.findall(r"(?:calls|to_apply)=(%[\w.\-]+)", named[name])]
     return "\n".join(found.values())
+
+
+@pytest.mark.parametrize("variant", ["t5-gated"])
+@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.quick("None-t5-gated")
+@pytest.mark.quick_on_jax("None-t5-gated")
+def test_sums_of_t5_may_outgrow_float16(variant, quantization, checkpoint, tmp_path):
+    torch_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint(variant))
+    for name, weight in torch_model.named_parameters():
+        if name.endswith("wo.weight"):
+            weight.data *= 3e6
+    torch_model.save_pretrained(tmp_path)
+    reference_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float16)
+    source = np.arange(5, 16, dtype="int32")[None]
+    with torch.no_grad():
+        expected = reference_model(torch.tensor(source), decoder_input_ids=torch.tensor(IDS[:1])).logits.numpy()
+    model = load_model(open_checkpoint(tmp_path), dtype="float16", quantization=quantization)
+    logits = ops.convert_to_numpy(model(source=source, ids=IDS[:1]))
+    assert np.isfinite(expected).all() and np.abs(largest_sum(reference_model, source)) > 65_504
+    if quantization:  # rounds more than float16 does
+        expected = load_model(open_checkpoint(tmp_path), quantization=quantization)(source=source, ids=IDS[:1])
+    np.testing.assert_allclose(logits, expected, atol=0.1)
+    decoder = conditioned(model, source, None)
+    step, _ = decoder.prefill(ops.convert_to_tensor(IDS[:1]), ops.convert_to_tensor(np.zeros(1, "int32")), 24)
+    np.testing.assert_allclose(step, logits[:, -1], atol=0.1)
+
+
+def largest_sum(model, source) -> float:
+    """Of the residuals behind the encoder's last block."""
+    with torch.no_grad():
+        return float(model.encoder(torch.tensor(source), output_hidden_states=True).hidden_states[-2].abs().max())

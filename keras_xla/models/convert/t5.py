@@ -83,7 +83,8 @@ def _mlp(config) -> MLPSpec:
     name = "gelu_new" if gate and name == "gelu" else name
     # Both follow from feed_forward_proj; a config that was changed by hand says them itself.
     gated = bool(gate) if config.is_gated_act is None else config.is_gated_act
-    return MLPSpec(config.d_ff, activation(config.dense_act_fn or name), gated=gated, bias=False)
+    # Sums of T5's outgrow float16; in PyTorch `wo` stays float32, too (`_keep_in_fp32_modules`).
+    return MLPSpec(config.d_ff, activation(config.dense_act_fn or name), gated=gated, bias=False, wide=True)
 
 
 def _t5(config) -> EncoderDecoderSpec:

@@ -26,7 +26,7 @@ class Norm(WeightedLayer):
     """Layer or RMS normalization over the last axis, computed in float32."""
 
     def __init__(self, size: int, spec: NormSpec, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # what comes may be of float32, see `MLPSpec.wide`
         self.spec = spec
         layer = spec.kind == "layer"
         self.scale = self.add_weight((size,), initializer="ones", name="scale") if spec.affine else None
@@ -38,10 +38,10 @@ class Norm(WeightedLayer):
         if self.spec.kind == "layer":
             y = y - ops.mean(y, axis=-1, keepdims=True)
         y = y * ops.rsqrt(ops.mean(ops.square(y), axis=-1, keepdims=True) + self.spec.epsilon)
-        y = ops.cast(y, x.dtype)
+        y = ops.cast(y, self.compute_dtype)
         if self.scale is not None:
-            y = y * self.scale
-        return y if self.bias is None else y + self.bias
+            y = y * ops.cast(self.scale, y.dtype)
+        return y if self.bias is None else y + ops.cast(self.bias, y.dtype)
 
 
 class MLP(keras.layers.Layer):
@@ -53,7 +53,8 @@ class MLP(keras.layers.Layer):
         self.activation = ACTIVATIONS[spec.activation]
         dtype = self.dtype_policy
         self.up = Linear(hidden, spec.size * (2 if spec.gated else 1), spec.bias, dtype=dtype, name="up")
-        self.down = Linear(spec.size, hidden, spec.bias, dtype=dtype, name="down")
+        down = "float32" if spec.wide and self.compute_dtype == "float16" else dtype
+        self.down = Linear(spec.size, hidden, spec.bias, dtype=down, name="down")
         self.built = True
 
     def call(self, x):

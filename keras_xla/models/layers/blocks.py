@@ -3,6 +3,7 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_xla.models.layers.attention import Attention, AttentionInputs, CrossAttention
 from keras_xla.models.layers.basic import MLP, Norm
@@ -15,7 +16,7 @@ class Block(keras.layers.Layer):
     """Attention, attention to an encoder if `cross` is given, and feed-forward, with their norms and residuals."""
 
     def __init__(self, spec: StackSpec, index: int, cross: AttentionSpec | None = None, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # the sum of the residuals may be of float32, see `MLPSpec.wide`
         self.pre = spec.norm.placement == "pre"
         dtype, size = self.dtype_policy, spec.hidden_size
         self.attention_norm = Norm(size, spec.norm, dtype=dtype, name="attention_norm")
@@ -37,12 +38,12 @@ class Block(keras.layers.Layer):
     def call(self, x, attention_inputs: AttentionInputs, cache=None, slot=None, memory=None):
         """`x [B, S, E]` -> `[B, S, E]`, and the layer's keys and values; see `Attention` and `CrossAttention`."""
         y, cache = self.attention(self._before(x, self.attention_norm), attention_inputs, cache, slot)
-        x = self._after(x + y, self.attention_norm)
+        x = self._after(ops.add(x, y), self.attention_norm)
         if self.cross is not None:
             y = self.cross(self._before(x, self.cross_norm), attention_inputs, memory)
-            x = self._after(x + y, self.cross_norm)
+            x = self._after(ops.add(x, y), self.cross_norm)
         y = self.mlp(self._before(x, self.mlp_norm))
-        return self._after(x + y, self.mlp_norm), cache
+        return self._after(ops.add(x, y), self.mlp_norm), cache
 
     def _before(self, x, norm):
         return norm(x) if self.pre else x
