@@ -23,7 +23,7 @@ def main():
     layer = keras_xla.XLAGenerationLayer.from_pretrained(args.model, num_beams=args.beams)
     for attempt in ("first call, XLA compiles", "second call"):
         start = time.perf_counter()
-        transcripts = layer.generate(args.files, return_timestamps=args.srt)
+        transcripts = layer.generate(args.files, return_timestamps=args.srt or None)
         print(f"{len(args.files)} file(s) in {time.perf_counter() - start:.2f} s ({attempt})")
     for file, transcript in zip(args.files, transcripts, strict=True):
         print(f"\n{file}\n{transcript.srt() if args.srt else transcript}")

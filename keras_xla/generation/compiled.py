@@ -75,7 +75,8 @@ class SavedExecutables(keras.layers.Layer):
 
         Raises:
             FileNotFoundError: There is no bundle.
-            ValueError: It cannot be read, or was saved for another model.
+            ValueError: It cannot be read, or was saved for another model. Or the model or a logits processor is code of
+                your own.
 
         Example:
         ```python

@@ -55,6 +55,9 @@ class FromPretrained(keras.layers.Layer):
                 default, shows one in a terminal or a notebook if reading them takes more than two seconds.
             **kwargs: The other arguments of the class.
 
+        Returns:
+            The layer.
+
         Raises:
             OSError: There is no such file or folder (a `FileNotFoundError`), or the hub gave no such model.
             ValueError: An unknown architecture (the known are listed), a config with wrong values, or weights that are
@@ -89,6 +92,7 @@ class FromPretrained(keras.layers.Layer):
         check_defaults(asked.options)
         check_arguments(**{name: kwargs[name] for name in _CHECKED if name in kwargs and name not in its})
         model = load_model(checkpoint, dtype, quantization, _progress(verbose))
+        model.generation_config = stored
         if tokenizer is None and checkpoint.read_tokenizer is not None:
             tokenizer = LazyTokenizer(checkpoint.read_tokenizer)
         dtype = model.dtype_policy if dtype == "auto" else dtype

@@ -39,6 +39,7 @@ def quantize(model: Transformer | EncoderDecoderModel, quantization: str | None)
             make_from(source.numpy, target, unmade)
     for target, source in zip(flat_layers(made), flat_layers(model), strict=True):  # outer ones first
         target.trainable = source.trainable
+    made.generation_config = model.generation_config
     return made
 
 

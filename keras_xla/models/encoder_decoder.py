@@ -36,6 +36,7 @@ class EncoderDecoderModel(SavedSpec, keras.layers.Layer):
     def __init__(self, spec: EncoderDecoderSpec, **kwargs):
         super().__init__(**kwargs)
         self.spec = spec
+        self.generation_config: dict[str, Any] = {}
         self.encoder = Encoder(spec.encoder, dtype=self.dtype_policy, name="encoder")
         self.decoder = Transformer(spec.decoder, dtype=self.dtype_policy, name="decoder")
         self.vocab_size, self.max_positions = self.decoder.vocab_size, self.decoder.max_positions

@@ -52,6 +52,7 @@ class Transformer(SavedSpec, WeightedLayer):
     def __init__(self, spec: DecoderSpec, **kwargs):
         super().__init__(**kwargs)
         self.spec, self.quantization = spec, quantization_here()
+        self.generation_config: dict[str, Any] = {}
         self.vocab_size, self.max_positions = spec.vocab_size, spec.position.max_positions
         dtype, wide, size = self.dtype_policy, spec.hidden_size, spec.embedding_size
         self.embedding = make_matrix(spec.vocab_size, size, by_row=True, dtype=dtype, name="embedding")

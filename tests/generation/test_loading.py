@@ -1,6 +1,7 @@
 """What `from_pretrained` does at once, what only when it is needed, and what it shows meanwhile."""
 
 import copy
+import dataclasses
 import json
 import os
 import pathlib
@@ -314,3 +315,19 @@ def test_texts_become_ids_in_one_thread_at_a_time():
     with ThreadPoolExecutor(4) as pool:
         made = pool.map(lambda i: tokenizing.encode(lazy, ["a"], target=bool(i % 2))[0].tolist(), range(12))
         assert list(made) == [[1], [2]] * 6
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "bart", "t5"])
+def test_what_a_checkpoint_says_of_generation_stays_with_its_model(variant, checkpoint, tmp_path):
+    shutil.copytree(checkpoint(variant), tmp_path / variant)
+    said = json.loads((tmp_path / variant / "generation_config.json").read_text())
+    said |= dict(eos_token_id=[7, 9], repetition_penalty=1.5, max_length=30)
+    (tmp_path / variant / "generation_config.json").write_text(json.dumps(said))
+    layer = XLAGenerationLayer.from_pretrained(tmp_path / variant)
+    assert layer.options.eos_token_id == (7, 9) and layer.options.repetition_penalty == 1.5
+    again = type(layer.model).from_config(json.loads(json.dumps(layer.model.get_config())))
+    expected = dataclasses.replace(layer.options, max_new_tokens=5)
+    for model in (layer.model, again, XLAGenerationLayer(again, quantization="int8").model):
+        assert XLAGenerationLayer(model, max_new_tokens=5).options == expected
+    own = XLAGenerationLayer(layer.model, generation_config=dict(said, eos_token_id=8))
+    assert own.options.eos_token_id == (8,) and XLAGenerationLayer(layer.model).options == layer.options

@@ -40,9 +40,11 @@ def as_decoder(model: Any, quantization: str | None = None) -> Decoder | Encoder
     check_quantization(quantization)
     if accepts(model):
         live: Any = load_model(TransformersTF(model), quantization=quantization)
-        live.same_weights = SameWeights(model)
+        live.same_weights, live.generation_config = SameWeights(model), options_of(model)
         return live
     decoder: Any = open_task(model, quantization) if is_task(model) else _as_it_is(model)
+    if is_task(model) and isinstance(decoder, (Transformer, EncoderDecoderModel)):
+        decoder.generation_config = options_of(model)
     if decoder is not model and isinstance(model, keras.layers.Layer):
         decoder.same_weights = SameWeights(model)
     now = getattr(decoder, "quantization", None)
@@ -89,7 +91,9 @@ def options_of(model: Any) -> dict[str, Any]:
     """The generation options that come with a model, by their Hugging Face names."""
     if is_task(model):
         return options_of_task(model)
-    return TransformersTF(model).generation_config if accepts(model) else {}
+    if accepts(model):
+        return TransformersTF(model).generation_config
+    return model.generation_config if isinstance(model, (Transformer, EncoderDecoderModel)) else {}
 
 
 def _implements_protocol(model: Any) -> bool:

@@ -236,6 +236,11 @@ def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
     np.testing.assert_array_equal(again.predict({"input_features": inputs}, verbose=0)["sequences"], out["sequences"])
 
 
+def test_a_layer_of_another_layers_model_has_the_special_tokens_of_the_checkpoint(layer):
+    other = XLAGenerationLayer(layer.model, layer.tokenizer, 8, language="en", sampling_rate=RATE)
+    assert other.generate(sound(0.9)) == layer.generate(sound(0.9), sampling_rate=RATE)
+
+
 def test_a_layer_made_of_its_config_transcribes_with_the_same_options(folder):
     stored = {**reference.GENERATION, "no_speech_threshold": 0.6}
     drawn = dict(do_sample=True, temperature=0.7)
