@@ -61,6 +61,8 @@ def fix_for_op(op: str, layer: keras.layers.Layer | None = None) -> str:
         return "remove tf.print, or debug with jit_compile=False"
     if op.startswith(("String", "string", "AsString", "Substr", "RegexReplace", "StaticRegex", "UnicodeDecode")):
         return "XLA has no strings: map this over the tf.data pipeline before the model"
+    if op.startswith("TensorList"):
+        return "give the tf.TensorArray the size that it needs, and leave dynamic_size=True out"
     if "Lookup" in op or "HashTable" in op:
         return "XLA has no hash tables: map this over the tf.data pipeline before the model"
     if op in ("ImageProjectiveTransformV3", "ImageProjectiveTransformV2", "CropAndResize", "DecodeImage"):

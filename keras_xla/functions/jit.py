@@ -56,15 +56,15 @@ def jit(
       TensorFlow, an integer tensor that becomes a shape compiles for every value, and nothing here can see that.
     - Keras variables that `fn` reads or assigns have their current values. On JAX this does not hold for those that are
       read inside of a `keras.StatelessScope` of its own which leaves them out: they stay as they were.
-    - What else `fn` reads, such as an attribute, a global or a value of the function around it, stays what it was at
-      the first call.
+    - What else `fn` reads, such as an attribute or a global, stays what it was at the first call. On JAX that call runs
+      the Python code of `fn` twice: what `fn` does the first time alone is lost.
     - Keras' masks go in with the tensors that they are on, and come out with those that `fn` returns.
     - `layer.losses` has what a call has added, where the layer is `fn`, has it as a method, or is an argument; but not
       what was added inside of a loop or a branch.
     - Layers, metrics and random generators are made outside of `fn`. A layer that `fn` is, or calls, is also kept where
       Keras looks for layers, such as in an attribute of a model: else it is neither trained nor saved.
     - Conditions and loops over tensors are those of `keras.ops`: a Python `if` of a tensor raises. On TensorFlow
-      `tf.random.set_seed` does nothing inside; `keras.random` draws as it does elsewhere.
+      `tf.random.set_seed` does nothing inside, and `keras.random` draws other numbers than without XLA.
     - As everywhere in XLA, nothing checks the values inside. An index out of range or an assertion that fails raises no
       error. On TensorFlow, the first call for gradients compiles two more programs, which `compile_log` does not have.
     - Inside another compiled function, the call becomes a part of that one, and with a `keras.Input`, of the model.

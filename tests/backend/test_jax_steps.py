@@ -208,6 +208,36 @@ def test_steps_per_execution(steps, size, groups):
     assert max(groups) == min(steps, 72 // size + (size == 16))
 
 
+class Reuses(keras.utils.PyDataset):
+    """Its batches are in the same memory, one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        # At an address that JAX copies from: memory that it could share would be plain Keras' problem, too.
+        self.x = np.empty(8 * X.shape[1] * 4 + 4, "uint8")[4:].view("float32").reshape(8, -1)
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        rows = slice(8 * index, 8 * index + 8)
+        self.x[:] = X[rows]
+        return self.x, Y[rows]
+
+
+def test_batches_of_several_steps_may_be_in_the_same_memory(groups):
+    def results(compile_):
+        model = classifier()
+        compile_(model, "adam", LOSS, metrics=["accuracy"], steps_per_execution=4)
+        history = model.fit(Reuses(), epochs=2, shuffle=False, verbose=0).history
+        return [*history.values(), model.evaluate(Reuses(), verbose=0), *model.get_weights()]
+
+    made, expected = results(compile), results(PLAIN)
+    assert max(groups) == 4
+    for one, other in zip(made, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
 def test_datasets_of_tensorflow_run_ahead(groups):
     import tensorflow as tf
 

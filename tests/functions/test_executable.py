@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla import jit
+from keras_xla import XLAUnsupportedError, jit
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 ONES = np.ones((4, 3), "float32")
@@ -174,3 +174,18 @@ def test_draws_in_another_thread_are_those_of_its_own_generator():
     again += [np.asarray(fast(ONES)) for _ in range(2)]
     np.testing.assert_array_equal(again, first)
     assert not np.array_equal(*other) and not any(np.array_equal(other[0], each) for each in first)
+
+
+@pytest.mark.skipif(not TENSORFLOW, reason="JAX has no lists of tensors")
+def test_lists_that_grow_are_refused_as_xla_drops_what_is_behind_their_end():
+    import tensorflow as tf
+
+    def listed(x, size, dynamic):
+        made = tf.TensorArray(tf.float32, size, dynamic_size=dynamic).write(0, x).write(1, 2 * x)
+        return made.stack()
+
+    for size in (0, 1, 2):
+        with pytest.raises(XLAUnsupportedError, match="for a list that grows has no XLA kernel") as raised:
+            jit(listed)(ONES, size, True)
+        assert "dynamic_size=True" in str(raised.value) and __file__ in str(raised.value)
+    np.testing.assert_array_equal(jit(listed)(ONES, 2, False), listed(ONES, 2, True))

@@ -79,7 +79,10 @@ class Runner:
         loop = self._loop(kind, first, count)
         if loop is None or this.refused[kind] > 1:  # a state of weak types may be one of usual types after a step
             return self._one(state, first)
-        batches = [first, *this.more(iterator, kind, min(count, loop.capacity) - 1)]
+        # Whoever makes batches in Python may put each into the same memory: what comes next is read behind a copy.
+        copy = _copied if 1 < count <= self._least else lambda batch: batch
+        first = copy(first)
+        batches = [first, *map(copy, this.more(iterator, kind, min(count, loop.capacity) - 1))]
         traces, start = loop.traces, time.perf_counter()
         try:
             outputs = loop(state, batches)
@@ -140,11 +143,10 @@ class _Pass:
         batch = next(iterator)
         return batch if self._fill is None else self._fill(batch)
 
-    def more(self, iterator: Iterator, kind: Any, count: int) -> list:
+    def more(self, iterator: Iterator, kind: Any, count: int) -> Iterator:
         """Batches of the same kind that come now, up to so many; an error is one for the step behind them."""
         start = time.perf_counter()
-        batches: list[Any] = []
-        while self._ahead and len(batches) < count and time.perf_counter() - start < READ_SECONDS:
+        while self._ahead and count > 0 and time.perf_counter() - start < READ_SECONDS:
             try:
                 batch = self.next(iterator)
             except StopIteration:
@@ -155,12 +157,16 @@ class _Pass:
             if _kind(batch) != kind:
                 self._read.appendleft(batch)
                 break
-            batches.append(batch)
-        return batches
+            count -= 1
+            yield batch
 
     def put_back(self, batches: list) -> None:
         """Have these run next."""
         self._read.extendleft(reversed(batches))
+
+
+def _copied(batch: Any) -> Any:
+    return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, batch)
 
 
 def _kind(batch: Any) -> tuple | None:

@@ -133,7 +133,7 @@ class Decisions:
             return None
         except OSError as error:
             self._warn("read", f"keras_xla cannot read {path}, and measures again: {error}")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             self._warn("damaged", f"keras_xla drops {path}, which is damaged, and measures again: {error!r}")
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)

@@ -109,6 +109,8 @@ GOOD = {"name": "m", "chosen": "xla", "key": dataclasses.asdict(KEY), "times": d
         json.dumps({"format": store.FORMAT, **GOOD, "times": {"graph": -1.0}}),
         json.dumps({"format": store.FORMAT, **GOOD, "times": {"graph": float("nan")}}),
         json.dumps({"format": store.FORMAT, **GOOD, "times": None}),
+        json.dumps({"format": store.FORMAT, **GOOD, "times": {"graph": 10**400}}),
+        "[" * 10**5,
     ],
 )
 def test_a_damaged_entry_is_dropped_and_said_once(memory, damage):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.scopes import LOOPS, Ref, Scope, Values
+from keras_xla.backend.tensorflow.graphs.operations import grows_list
 
 Bound = float | tuple[float, ...]  # one for each place along the last axis, if several
 
@@ -162,7 +163,7 @@ def _length(values: Values, handle: Ref) -> int | None:
             return None if count is None else int(count)
         if op.type == "TensorListFromTensor":
             return _size(values, handle.inputs()[0], 0)
-        if op.type == "TensorListSetItem" and not _resizes(op):
+        if op.type == "TensorListSetItem" and not grows_list(op):
             handle = handle.inputs()[0]
         elif op.type in LOOPS:
             handle = handle.inputs()[handle.tensor.value_index]
@@ -172,10 +173,6 @@ def _length(values: Values, handle: Ref) -> int | None:
         else:
             return None
     return None
-
-
-def _resizes(op: tf.Operation) -> bool:
-    return "resize_if_index_out_of_bounds" in op.node_def.attr and op.get_attr("resize_if_index_out_of_bounds")
 
 
 def _test(test: str) -> Callable:

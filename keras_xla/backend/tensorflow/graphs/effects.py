@@ -8,7 +8,7 @@ import functools
 
 import tensorflow as tf
 
-from keras_xla.backend.tensorflow.graphs.operations import calls_unknown, operations, operations_of
+from keras_xla.backend.tensorflow.graphs.operations import calls_unknown, grows_list, operations, operations_of
 from keras_xla.private.tensorflow.graphs import captures, variables
 
 _CALLS = frozenset({"If", "While", "Case", "StatefulPartitionedCall"})  # their functions are looked into
@@ -26,7 +26,7 @@ _READS = frozenset(
 _WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign")
 _CUDNN = ("CudnnRNN",)  # its state is that of its dropout
 # Without a state, but a trial would call Python more often; and lists that grow, which XLA gives a wrong shape.
-_UNFIT = frozenset({"PyFuncStateless", "TensorListResize"})
+_UNFIT = frozenset({"PyFuncStateless", "TensorListResize"})  # as before TensorFlow 2.21; since then see `grows_list`
 
 
 class Effects:
@@ -76,4 +76,4 @@ def _can_be_undone(op) -> bool:
         return bool(op.inputs) and op.inputs[0].dtype == tf.resource  # not a reference of TensorFlow 1
     if op.type.startswith(_CUDNN):
         return op.get_attr("dropout") == 0
-    return op.op_def is not None and not op.op_def.is_stateful and op.type not in _UNFIT
+    return op.op_def is not None and not op.op_def.is_stateful and op.type not in _UNFIT and not grows_list(op)

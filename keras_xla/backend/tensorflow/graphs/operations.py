@@ -76,6 +76,17 @@ def calls_unknown(op) -> bool:
     return any(name and graph_of_function(op.graph, name) is None for name in names)
 
 
+def grown_lists(function) -> list[BlockingOp]:
+    """The operations of a concrete function that may make a list longer, of which XLA drops what is behind its end."""
+    grown = [op for op in operations(function.graph) if grows_list(op)]
+    return [BlockingOp(f"{op.type} for a list that grows", op.name, _user_line(op)) for op in grown]
+
+
+def grows_list(op) -> bool:
+    """Whether an operation makes a list of tensors longer where needed, as a dynamic `tf.TensorArray` does."""
+    return "resize_if_index_out_of_bounds" in op.node_def.attr and op.get_attr("resize_if_index_out_of_bounds")
+
+
 def _user_line(op) -> str:
     """The last line of the user's own."""
     for frame in reversed(op.traceback or ()):
