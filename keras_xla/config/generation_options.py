@@ -346,6 +346,8 @@ def checkpoint_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     guesses |= {"num_assistant_tokens_schedule", "assistant_confidence_threshold", "target_lookbehind"}
     guesses |= {"assistant_early_exit"}
     known, harmless = known - guesses, harmless | guesses  # they change no completion
+    if values.get("cache_implementation") == "quantized":  # which rounds keys and values
+        harmless.remove("cache_implementation")
     off = {"num_beam_groups": 1, "diversity_penalty": 0.0}
     options = {name: value for name, value in values.items() if name in known and value is not None}
     unknown = {

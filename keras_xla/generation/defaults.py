@@ -19,6 +19,13 @@ _TOKENS = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "bos_token_
 _VOCABULARIES = ("vocab_size", "decoder_vocab_size")
 _FIELDS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
 SPEECH_FIELDS = tuple(field.name for field in dataclasses.fields(SpeechOptions))
+# Of ours alone: where a checkpoint has such a name, it means nothing to transformers.
+_NOT_STORED = frozenset({"presence_penalty", "frequency_penalty", "seed", "processor_options", *config.CONSTRAINTS})
+# Which change the output in transformers, and have no counterpart here.
+_UNKNOWN = ("constraints", "diversity_penalty", "dola_layers", "force_words_ids", "num_beam_groups", "penalty_alpha")
+_UNKNOWN += ("token_healing", "top_h", "watermarking_config")
+# None says nothing of these, as in transformers: what the checkpoint or the layer says holds.
+_UNSAID = ("language", "task", "condition_on_prev_tokens", "prompt_condition_type")
 _SPEECH_TOKENS = (  # what SpeechTokens reads, and what serves features we do not have: times of words
     "alignment_heads",
     "forced_decoder_ids",
@@ -58,15 +65,17 @@ def stored_options(checkpoint: Any, model_config: Any) -> dict[str, Any]:
     """
     stored = dict(checkpoint.generation_config)
     if not stored:
-        stored = {name: checkpoint.config.get(name) for name in _FIELDS}  # as transformers 5, without its defaults
+        names = *_FIELDS, *_UNKNOWN
+        stored = {name: checkpoint.config.get(name) for name in names}  # as transformers 5, without its defaults
         stored["max_length"] = checkpoint.config.get("max_length")
         stored["bos_token_id"] = checkpoint.config.get("bos_token_id")
-        if checkpoint.config.get("force_bos_token_to_be_generated") and stored["forced_bos_token_id"] is None:
+        if checkpoint.config.get("force_bos_token_to_be_generated"):
             stored["forced_bos_token_id"] = stored["bos_token_id"]  # as the first BARTs say it
         stored = {name: value for name, value in stored.items() if value is not None}
     if hasattr(model_config, "num_mel_bins") and stored.get("forced_decoder_ids") is None:  # of language and task
         stored["forced_decoder_ids"] = checkpoint.config.get("forced_decoder_ids")
     options = {**{name: getattr(model_config, name, None) for name in _TOKENS}, **stored}
+    options = {name: value for name, value in options.items() if name not in _NOT_STORED}
     vocab = max((getattr(model_config, name, None) or 0 for name in _VOCABULARIES), default=0)
     return {name: _that_exist(value, vocab) if name in _TOKENS else value for name, value in options.items()}
 
@@ -102,6 +111,13 @@ def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[s
             "differ from Hugging Face's."
         )
     return {name: value for name, value in stored.items() if name not in ignored}
+
+
+def as_saved(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored options as a file can have them: JSON knows no dict by tuples, as `sequence_bias` may be one."""
+    bias = stored.get("sequence_bias")
+    pairs = dict(sequence_bias=[[list(ids), value] for ids, value in bias.items()]) if isinstance(bias, Mapping) else {}
+    return {**stored, **pairs}
 
 
 def resolve(
@@ -171,6 +187,7 @@ def split_speech(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
     """Options of the transcription, and those of the decoding; `max_new_tokens` is both."""
     several = isinstance(asked.get("temperature"), (list, tuple))  # to be tried one after the other
     own = set(SPEECH_FIELDS) - ({"temperature"} if asked.get("do_sample") and not several else set())
+    asked = {name: value for name, value in asked.items() if value is not None or name not in _UNSAID}
     rest = {name: value for name, value in asked.items() if name not in own or name == "max_new_tokens"}
     return {name: value for name, value in asked.items() if name in own}, rest
 

@@ -12,7 +12,14 @@ import keras
 
 from keras_xla.engine.search.own_processors import as_functions, own_processors
 from keras_xla.generation.compiled import prepare
-from keras_xla.generation.defaults import check_arguments, check_defaults, known_options, resolve, stored_options
+from keras_xla.generation.defaults import (
+    as_saved,
+    check_arguments,
+    check_defaults,
+    known_options,
+    resolve,
+    stored_options,
+)
 from keras_xla.generation.progress import ProgressBar
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.models.registry import load_model, model_config
@@ -92,7 +99,7 @@ class FromPretrained(keras.layers.Layer):
         check_defaults(asked.options)
         check_arguments(**{name: kwargs[name] for name in _CHECKED if name in kwargs and name not in its})
         model = load_model(checkpoint, dtype, quantization, _progress(verbose))
-        model.generation_config = stored
+        model.generation_config = as_saved(stored)
         if tokenizer is None and checkpoint.read_tokenizer is not None:
             tokenizer = LazyTokenizer(checkpoint.read_tokenizer)
         dtype = model.dtype_policy if dtype == "auto" else dtype

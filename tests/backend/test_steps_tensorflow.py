@@ -531,3 +531,72 @@ def test_a_validation_takes_the_batches_that_a_pydataset_had_as_it_began():
         compile(model, **OPTIONS) if ours else model.compile(**OPTIONS, jit_compile=False)
         made.append(model.fit(X, Y, validation_data=Grows(workers=1), epochs=3, verbose=0).history["val_loss"])
     np.testing.assert_allclose(made[1], made[0], rtol=1e-5)
+
+
+class Scaled(keras.layers.Layer):
+    """It reads a number of Python's."""
+
+    rate = 1.0
+
+    def call(self, x):
+        return x * self.rate
+
+
+def scaled_model():
+    layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), Scaled(name="scaled"), keras.layers.Dense(3)]
+    return keras.Sequential([keras.Input((20,)), *layers])
+
+
+@pytest.mark.parametrize("first, second", [(64, 70), (70, 64)])
+@pytest.mark.parametrize("change", ["trainable", "rate"])
+@pytest.mark.quick("trainable-64-70", "rate-70-64")
+def test_data_with_another_number_of_rows_are_traced_anew_as_in_plain_keras(change, first, second):
+    """What has changed since the first trace counts from then on, in full batches as in the smaller last one."""
+
+    def weights(compile_, jit_compile):
+        keras.utils.set_random_seed(0)
+        model = scaled_model()
+        compile_(model, keras.optimizers.SGD(0.1), LOSS, jit_compile=jit_compile)
+        model.fit(X[:first], Y[:first], batch_size=16, shuffle=False, verbose=0)
+        if change == "trainable":
+            model.layers[0].trainable = False
+        else:
+            model.get_layer("scaled").rate = 0.5
+        model.fit(X[:second], Y[:second], batch_size=16, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    for made, expected in zip(weights(compile, True), weights(keras.Model.compile, False), strict=True):
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5)
+
+
+class Recurrent(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out, self.scale = keras.layers.LSTM(4), keras.layers.Dense(3), 1.0
+
+    def call(self, x):
+        return self.out(self.rnn(x)) * self.scale
+
+
+def test_a_step_with_loops_keeps_the_values_of_python_that_it_was_traced_with(monkeypatch):
+    """XLA has it traced again. What it would be then is not what plain Keras runs: so the plain graph runs."""
+    x = np.random.default_rng(0).normal(size=(48, 5, 4)).astype("float32")
+
+    def weights(compile_, change, jit_compile):
+        keras.utils.set_random_seed(0)
+        model = Recurrent()
+        compile_(model, keras.optimizers.SGD(0.5), LOSS, jit_compile=jit_compile)
+        spec = tf.TensorSpec((8, None, 4), tf.float32), tf.TensorSpec((8,), tf.int32)
+        for length in (5, 3, 4):  # each is compiled, of one trace
+            batches = [(x[i : i + 8, :length], Y[i : i + 8]) for i in range(0, 48, 8)]
+            data = tf.data.Dataset.from_generator(lambda batches=batches: iter(batches), output_signature=spec)
+            model.fit(data, verbose=0)
+            model.scale = change
+        return model.get_weights()
+
+    for change in (1.0, 0.0):
+        log = Log()
+        made = weights(compile, change, True)
+        assert len(log.kinds()) == (3 if change else 1)
+        for one, other in zip(made, weights(keras.Model.compile, change, False), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

@@ -172,6 +172,16 @@ def test_template_arguments_reach_the_template(model):
         assert layer.generate(messages, chat_template=template, return_prompt=True, **options) == expected
 
 
+def test_options_of_a_template_are_refused_where_there_is_no_chat(layer):
+    for options in (dict(enable_thinking=False), dict(tools=[{}]), dict(chat_template="{{ x }}", documents=[{}])):
+        told = f"Received {', '.join(options)} with texts; expected that with a chat"
+        for call in (layer.generate, layer.stream, layer.score):
+            with pytest.raises(ValueError, match=told):
+                call(["Hi", "Ho"], **options)
+    assert len(layer.generate(["Hi", [{"role": "user", "content": "Hi"}]], continue_final_message=True)) == 2
+    assert layer.generate("Hi", tools=[], enable_thinking=None) == layer.generate("Hi")
+
+
 @pytest.mark.parametrize(
     ("messages", "error", "text"),
     [

@@ -16,7 +16,7 @@ import transformers
 
 import keras_xla
 from keras_xla import XLAGenerationLayer
-from keras_xla.generation.defaults import resolve, stored_options
+from keras_xla.generation.defaults import known_options, resolve, stored_options
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
@@ -618,7 +618,21 @@ def test_what_old_checkpoints_say_in_config_json(checkpoint, tmp_path):
     assert stored(bos_token_id=7)["bos_token_id"] == 7
     assert stored(bos_token_id=7, force_bos_token_to_be_generated=True)["forced_bos_token_id"] == 7
     forced = stored(bos_token_id=7, force_bos_token_to_be_generated=True, forced_bos_token_id=8)
-    assert forced["forced_bos_token_id"] == 8
+    assert forced["forced_bos_token_id"] == 7  # as transformers has it
+    with pytest.warns(UserWarning, match="'num_beam_groups': 2"):
+        known_options(stored(num_beams=4, num_beam_groups=2), "old", False)
+
+
+def test_what_is_no_option_of_transformers_is_none_of_a_checkpoint(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint("gpt2"), tmp_path / "own")
+    own = dict(presence_penalty=1.5, frequency_penalty=1.0, seed=3, regex="a", do_sample=True, temperature=0.5)
+    (folder / "generation_config.json").write_text(json.dumps(own))
+    options = XLAGenerationLayer.from_pretrained(folder).options
+    assert options.temperature == 0.5 and options.do_sample
+    assert (options.presence_penalty, options.frequency_penalty, options.seed, options.regex) == (0, 0, None, None)
+    with pytest.warns(UserWarning, match="'cache_implementation': 'quantized'"):
+        known_options(dict(cache_implementation="quantized"), "this", False)
+    assert known_options(dict(cache_implementation="static"), "this", False)
 
 
 def test_a_bad_max_length_of_an_encoder_decoder_can_be_overridden():

@@ -331,3 +331,13 @@ def test_what_a_checkpoint_says_of_generation_stays_with_its_model(variant, chec
         assert XLAGenerationLayer(model, max_new_tokens=5).options == expected
     own = XLAGenerationLayer(layer.model, generation_config=dict(said, eos_token_id=8))
     assert own.options.eos_token_id == (8,) and XLAGenerationLayer(layer.model).options == layer.options
+
+
+def test_a_generation_config_with_a_dict_by_tuples_is_saved_as_well(folder, tmp_path):
+    config = dict(eos_token_id=2, sequence_bias={(5, 6): -2.0, (7,): 1.5})
+    layer = XLAGenerationLayer.from_pretrained(folder, generation_config=config, max_new_tokens=3)
+    model = keras.Sequential([keras.Input((3,), dtype="int32"), layer])
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras").layers[-1]
+    assert again.options == layer.options == XLAGenerationLayer(again.model, max_new_tokens=3).options
+    assert layer.options.sequence_bias == (((5, 6), -2.0), ((7,), 1.5))

@@ -15,7 +15,7 @@ def read(path: str | os.PathLike) -> tuple[np.ndarray, int]:
 
     Raises:
         FileNotFoundError, IsADirectoryError: if there is no such file.
-        ValueError: if it is no audio file.
+        ValueError: if it is no audio file, or not the whole of one.
         ImportError: if it takes `soundfile` to read, which is not installed.
     """
     path = os.fspath(path)
@@ -30,7 +30,7 @@ def read(path: str | os.PathLike) -> tuple[np.ndarray, int]:
         return _read_wav(path)
     try:
         return soundfile.read(path, dtype="float32", always_2d=True)
-    except soundfile.LibsndfileError as error:
+    except (soundfile.LibsndfileError, TypeError) as error:  # TypeError: samples without a header, by the file's name
         raise ValueError(
             f"{path!r} is no audio file that soundfile can read ({error}). Convert it, for example with "
             "`ffmpeg -i FILE -ac 1 -ar 16000 speech.wav`."
@@ -62,6 +62,8 @@ def _read_wav(path: str) -> tuple[np.ndarray, int]:
                 raise wave.Error(f"{8 * file.getsampwidth()}-bit samples")
             samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
             return samples.reshape(-1, file.getnchannels()), file.getframerate()
+    except ValueError as error:
+        raise ValueError(f"{path!r} ends within a sample ({error}). Download or copy it again.") from error
     except (wave.Error, EOFError) as error:
         raise ImportError(
             f"{path!r} is no 16-bit wav file ({error}); other files need soundfile. Install it: {INSTALL}"

@@ -58,18 +58,13 @@ def generator_for(
         **more,
         refresh=functools.partial(refresh, model),
     )
-    processors = {**PROCESSORS, **own_processors(logits_processors)}
+    processors = dict(PROCESSORS)
+    if tokens is not None:
+        limits = (tokens.no_timestamps, tokens.eos, tokens.max_initial_timestamp_index)
+        processors["timestamps"] = timestamps_processor(tokens.first_timestamp, *limits)
+    processors |= own_processors(logits_processors)
     processors["allowed"] = processors.pop("allowed")  # the last: what a grammar forbids, no rule of a user's allows
-    if tokens is None:
-        return Generator(model, **kwargs, processors=processors)
-    limits = (tokens.no_timestamps, tokens.eos, tokens.max_initial_timestamp_index)
-    rules = timestamps_processor(tokens.first_timestamp, *limits)
-    return Generator(
-        model,
-        **kwargs,
-        processors={**processors, "timestamps": rules},
-        processed_scores=True,
-    )
+    return Generator(model, **kwargs, processors=processors, processed_scores=tokens is not None)
 
 
 class SpeechPipeline:

@@ -21,7 +21,7 @@ class SpeechTokens:
         languages: `{"en": id, ...}`; empty for a model of one language.
         tasks: `{"transcribe": id, "translate": id}`; empty for a model of one language.
         language: What is spoken unless told otherwise; None to detect it.
-        task: What to do unless told otherwise.
+        task: What to do unless told otherwise; None where a checkpoint says nothing: its prompts have no task then.
         fixed: What follows `start` in a model of one language.
         max_initial_timestamp_index: How late, in steps of 20 ms, the first timestamp may be; None for no limit.
     """
@@ -33,7 +33,7 @@ class SpeechTokens:
     languages: Mapping[str, int] = field(default_factory=dict)
     tasks: Mapping[str, int] = field(default_factory=dict)
     language: str | None = None
-    task: str = "transcribe"
+    task: str | None = None
     fixed: tuple[int, ...] = ()
     max_initial_timestamp_index: int | None = None
 
@@ -69,7 +69,7 @@ class SpeechTokens:
             languages=languages,
             tasks=tasks,
             language=next((name for name, i in languages.items() if i in forced), None),
-            task=next((name for name, i in tasks.items() if i in forced), "transcribe"),
+            task=next((name for name, i in tasks.items() if i in forced), None),
             fixed=() if languages else tuple(t for t in forced if t is not None and t != no_timestamps),
             max_initial_timestamp_index=generation.get("max_initial_timestamp_index"),
         )
@@ -106,8 +106,10 @@ class SpeechTokens:
             raise ValueError(f"Received language={language!r}, but this model knows English only. Leave it out.")
         raise ValueError(f"Received language={language!r}; this model knows {', '.join(sorted(known))}.")
 
-    def check_task(self, task: str) -> None:
+    def check_task(self, task: str | None) -> None:
         """Raise a `ValueError` for a task that the model does not have."""
+        if task is None:
+            return
         if task not in TASKS:
             raise ValueError(f"Received task={task!r}; expected one of {', '.join(TASKS)}.")
         if task != "transcribe" and task not in self.tasks:
@@ -118,12 +120,12 @@ class SpeechTokens:
         """One that the model knows, for prompts of which only the length counts; None for a model of one language."""
         return next(iter(self.languages), None)
 
-    def prompt(self, language: str | None, task: str, timestamps: bool) -> list[int]:
+    def prompt(self, language: str | None, task: str | None, timestamps: bool) -> list[int]:
         """What a transcription begins with, from `start` on; `language` a code, None for a model of one language."""
         ids = [self.start, *self.fixed]
         if self.languages:
             code: Any = language  # not None, as there are several
-            ids += [self.languages[code]] + ([self.tasks[task]] if task in self.tasks else [])
+            ids += [self.languages[code]] + ([] if task is None or task not in self.tasks else [self.tasks[task]])
         return ids if timestamps else [*ids, self.no_timestamps]
 
 

@@ -29,6 +29,7 @@ from keras_xla.generation.speech.transcripts import (
 _SHORTEST = FRAMES_PER_SECOND // 10  # no word is shorter: a rest of a clip below this is not transcribed
 _WARM = 0.5  # what was made at this temperature or above is no context for what follows
 _IDLE = np.zeros((0,), np.int32)
+_TIMESTAMPS = 1501  # tokens: from 0.00 to 30.00 seconds
 
 
 class SpeechModel(Protocol):
@@ -82,6 +83,7 @@ class _Track:
     language: str | None
     history: list[int]  # all that was made so far
     seek: int = 0  # in frames
+    windows: int = 0  # that are done
     remembers: bool = True  # whether the history may be shown to the model
 
     @property
@@ -194,10 +196,14 @@ class Transcriber:
         limits = (self.tokens, self.model.max_positions, self._encode, len(clips))
         groups = {t: [i for i in range(len(clips)) if (i in timed) == t] for t in (False, True)}
         plans = [(which, make_plan(speech, options, *limits, t)) for t, which in groups.items() if which]
-        for _, plan in plans:
+        for which, plan in plans:
             prompt = self._prompt(self.tokens.any_language, plan.prompt if plan.prompt_leads else (), plan)
+            prompts = [prompt]
+            if plan.history and any(i in long for i in which):  # later windows are told of those before
+                prompts.append(self._prompt(self.tokens.any_language, [self.tokens.eos] * plan.history, plan))
             for attempt in plan.attempts:
-                self.model.check(prompt, attempt)
+                for prompt in prompts:
+                    self.model.check(prompt, attempt)
         return plans
 
     def _run(
@@ -218,7 +224,7 @@ class Transcriber:
                 _IDLE if t is None else self._prompt(t.language, t.history if t.remembers else None, plan) for t in rows
             ]
             silence = self._silence(rows, prompts, hidden, plan)
-            numbers = [0 if track is None else first_clip + track.clip for track in rows]
+            numbers = [(0, 0) if track is None else (first_clip + track.clip, track.windows) for track in rows]
             attempts: list[Any] = self._attempt(prompts, hidden, silence, plan, numbers)
             for track, attempt in zip(rows, attempts, strict=True):
                 if track is not None:
@@ -273,13 +279,14 @@ class Transcriber:
         logits = self.model.logits([p[:n] for p, n in zip(prompts, last, strict=True)], hidden)
         return np.array([_softmax(row)[self.tokens.no_speech] for row in logits])
 
-    def _attempt(self, prompts, hidden, silence, plan: TranscriptionPlan, numbers: list[int]) -> list[_Attempt | None]:
-        """Decode; again, and warmer, the rows that the thresholds reject."""
+    def _attempt(self, prompts, hidden, silence, plan: TranscriptionPlan, numbers: list) -> list[_Attempt | None]:
+        """Decode; again, and warmer, the rows that the thresholds reject. `numbers` are those of clips and windows."""
         made: list[_Attempt | None] = [None] * len(prompts)
         open_rows = [i for i, prompt in enumerate(prompts) if len(prompt)]
-        for options in plan.attempts:
+        for attempt, options in enumerate(plan.attempts):
+            drawn = [_number(*number, attempt) for number in numbers]
             asked = [prompt if i in open_rows else _IDLE for i, prompt in enumerate(prompts)]
-            out = self.model.decode(asked, hidden, options, plan.timestamps, numbers)
+            out = self.model.decode(asked, hidden, options, plan.timestamps, drawn)
             rejected = []
             for i in open_rows:
                 tokens = tuple(out["sequences"][i, : out["lengths"][i]].tolist())
@@ -314,14 +321,15 @@ class Transcriber:
             pieces, advance = [Piece(0.0, frames / FRAMES_PER_SECOND, attempt.tokens)], frames
         else:
             pieces, advance = split(attempt.tokens, self.tokens.first_timestamp, track.seek, frames)
-        track.remembers = attempt.remembers
+        track.remembers, track.windows = attempt.remembers, track.windows + 1
         if attempt.silent:
             pieces, advance = [], frames
         track.seek += advance if advance > 0 else frames  # it must end, whatever was made
         segments = []
         for piece in pieces:
             track.history += self._context(piece.tokens)
-            words = [token for token in piece.tokens if token < self.tokens.eos]
+            behind = self.tokens.first_timestamp + _TIMESTAMPS  # where added tokens are, which may be text
+            words = [token for token in piece.tokens if token < self.tokens.eos or token >= behind]
             if words:
                 segments.append(Segment(piece.start, piece.end, self._decode(words), piece.tokens))
         return segments
@@ -329,6 +337,11 @@ class Transcriber:
     def _context(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """What the next window is told of a piece: a double timestamp at its end only once."""
         return tokens[:-1] if len(tokens) > 2 and tokens[-2] >= self.tokens.first_timestamp else tokens
+
+
+def _number(clip: int, window: int, attempt: int) -> int:
+    """On which what is drawn depends: each window of a clip, and each attempt at it, draws anew."""
+    return (clip + 65_537 * window) % 2**28 + 2**28 * (attempt % 8)
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ class TranscriptionPlan:
 
     Attributes:
         speech: As given.
-        task: What to do.
+        task: What to do; None for prompts without a task.
         languages: For each clip its code; None to detect it, or in a model of one language.
         timestamps: Whether to make timestamps.
         prompt: Token ids as if said before the clip, without `<|startofprev|>`.
@@ -24,7 +24,7 @@ class TranscriptionPlan:
     """
 
     speech: SpeechOptions
-    task: str
+    task: str | None
     languages: tuple[str | None, ...]
     timestamps: bool
     prompt: tuple[int, ...]
@@ -126,8 +126,8 @@ def _asks(speech: SpeechOptions) -> bool:
     return speech.language is not None or speech.task is not None
 
 
-def task_of(speech: SpeechOptions, tokens: SpeechTokens) -> str:
-    """What to do; by default what the checkpoint forces."""
+def task_of(speech: SpeechOptions, tokens: SpeechTokens) -> str | None:
+    """What to do; by default what the checkpoint forces, if it forces anything."""
     return speech.task or ("transcribe" if _asks(speech) else tokens.task)
 
 

@@ -77,6 +77,31 @@ class TextOptions:
 
 
 TEXT_FIELDS = tuple(f.name for f in dataclasses.fields(TextOptions))
+_OF_CHATS = (
+    "chat_template",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "enable_thinking",
+    "chat_template_kwargs",
+)
+
+
+def check_chats(own: Mapping[str, Any], inputs: Any) -> None:
+    """Raise a ValueError for options of a chat template where none of the `inputs` is a chat."""
+    asked = [name for name in _OF_CHATS if own.get(name) not in (None, [], (), {}, getattr(TextOptions(), name))]
+    if asked and not _has_chat(inputs):
+        raise ValueError(
+            f"Received {', '.join(asked)} with texts; expected that with a chat, for its template. Pass messages such "
+            'as [{"role": "user", "content": text}], or leave it out.'
+        )
+
+
+def _has_chat(inputs: Any) -> bool:
+    several = inputs if isinstance(inputs, (list, tuple)) else []
+    firsts = (each[0] if isinstance(each, (list, tuple)) and each else each for each in several)
+    return any(isinstance(first, Mapping) for first in firsts)
 
 
 def split_text(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

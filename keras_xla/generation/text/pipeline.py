@@ -17,7 +17,7 @@ from keras_xla.generation.text import datasets, prompts, tokenizing
 from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.grammar import Grammars
 from keras_xla.generation.text.logprobs import check_top, joined, windows
-from keras_xla.generation.text.options import TextOptions, split_text
+from keras_xla.generation.text.options import TextOptions, check_chats, split_text
 from keras_xla.generation.tokenizer import LazyTokenizer
 
 
@@ -109,6 +109,7 @@ class TextPipeline:
             raise TypeError(f"Received negative_prompt={negative_prompt!r}; expected text with text, and ids with ids.")
         if is_text:
             tokenizing.encode(tokenizer, [], text)  # raises without a tokenizer
+            check_chats(own, inputs)
         elif own:
             raise ValueError(f"Received {', '.join(own)} with token ids; expected that with text only.")
 

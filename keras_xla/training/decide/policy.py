@@ -213,7 +213,7 @@ class Policy:
 
     @property
     def _steps_done(self) -> int:
-        done = sum(tally.steps for (kind, _), tally in self.journal.tallies.items() if kind == self.kind)
+        done = sum(tally.steps for (kind, _), tally in list(self.journal.tallies.items()) if kind == self.kind)
         return done - self._steps_before
 
     @property

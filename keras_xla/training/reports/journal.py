@@ -165,6 +165,6 @@ class Journal:
         return Snapshot(
             tuple(self.decisions),
             tuple(Compilation(c.event, replace(c.before), replace(c.after)) for c in self.compilations),
-            {key: replace(tally) for key, tally in self.tallies.items()},
+            {key: replace(tally) for key, tally in list(self.tallies.items())},
             dict(self.shapes),
         )

@@ -308,6 +308,16 @@ def test_bad_audio_and_options_raise_before_anything_compiles(inputs, options, e
     assert not new_events() and layer.trace_count == 0
 
 
+def test_none_says_nothing_of_what_is_spoken_and_what_to_do(folder):
+    layer = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), max_new_tokens=8)
+    stored = dict(layer.model.generation_config, language="<|de|>", task="translate", forced_decoder_ids=None)
+    layer = XLAGenerationLayer(layer.model, Numbers(), 8, generation_config=stored, language=None, sampling_rate=RATE)
+    plain = layer.generate(sound(0.9))
+    assert plain[0].language == "de"
+    asked = dict(language=None, task=None, condition_on_prev_tokens=None, prompt_condition_type=None)
+    assert layer.generate(sound(0.9), **asked) == plain != layer.generate(sound(0.9), language="fr")
+
+
 def test_what_no_bucket_holds_raises_before_the_encoder_compiles(folder, new_events):
     small = dict(batch_buckets=[1, 2], cache_buckets=[16], max_new_tokens=30, language="en")
     layer = XLAGenerationLayer.from_pretrained(folder, tokenizer=Numbers(), **small)
@@ -316,6 +326,8 @@ def test_what_no_bucket_holds_raises_before_the_encoder_compiles(folder, new_eve
         (silence, {}),
         (np.zeros((RATE,), "float32"), dict(sampling_rate=RATE)),
         (silence, dict(max_new_tokens=2, do_sample=True, temperature=1.0, num_return_sequences=4)),
+        # The first window has room, and the next one, which is told of the first, has none.
+        (np.zeros((2 * RATE,), "float32"), dict(sampling_rate=RATE, max_new_tokens=8, condition_on_prev_tokens=True)),
     ):
         with pytest.raises(ValueError, match="bucket"):
             layer.generate(inputs, **options)

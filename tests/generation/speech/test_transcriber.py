@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from keras_xla.config import GenerationOptions
 from keras_xla.generation.speech import transcriber as speech
@@ -36,6 +37,7 @@ class Spy(TorchSpeech):
     def __init__(self, weights=WEIGHTS[0], script=None):
         super().__init__(reference.torch_model(*weights))
         self.heard, self.asked, self.decoded, self.outcomes, self.script = [], [], [], [], script
+        self.numbers = []
 
     def logits(self, prompts, hidden):
         self.heard.append([p.tolist() for p in prompts])
@@ -44,6 +46,7 @@ class Spy(TorchSpeech):
     def decode(self, prompts, hidden, options, timestamps, numbers):
         self.asked.append([p.tolist() for p in prompts])
         self.decoded.append((options, timestamps))
+        self.numbers.append(list(numbers))
         call = len(self.asked) - 1
         made = super().decode if self.script is None else lambda prompts, *_: self.script(call, prompts)
         out = made(prompts, hidden, options, timestamps, numbers)
@@ -103,6 +106,18 @@ class TestAgainstTheReference:
     @pytest.mark.quick("weights0", "default")
     def test_long_clips(self, weights, options):
         assert self.compare(weights, **options) > 4
+
+    def test_a_checkpoint_that_forces_nothing_has_no_task_in_its_prompts(self, monkeypatch):
+        said = {**reference.GENERATION, "forced_decoder_ids": None}
+        monkeypatch.setattr(reference.torch_model(3, 0.2), "generation_config", GenerationConfig(**said))
+        model = Spy((3, 0.2))
+        expected = reference.segments(model.model, sound(2.3, seed=3), max_new_tokens=10)
+        (made,) = transcriber(model, tokens=SpeechTokens.from_checkpoint(said)).transcribe(
+            [sound(2.3, seed=3)], SpeechOptions(max_new_tokens=10)
+        )
+        words = [tokens for *_, tokens in expected if any(token < EOS for token in tokens)]
+        assert [segment.tokens for segment in made.segments] == words
+        assert all(len(prompt) == 2 for prompts in model.asked for prompt in prompts)
 
     @pytest.mark.parametrize("weights", WEIGHTS)
     @pytest.mark.parametrize("condition", [False, True])
@@ -217,6 +232,17 @@ class TestFallback:
         assert made.text == "1 2"
         (first, _), (second, _) = model.decoded
         assert not first.do_sample and second.do_sample and second.temperature == 0.4
+
+    def test_each_window_of_a_clip_and_each_attempt_at_it_draws_anew(self):
+        clips = [sound(2.3, seed) for seed in range(2)]
+        model = Spy(script=timed(*[UNLIKELY] * 9))
+        transcriber(model).transcribe(clips, self.OPTIONS.replace(temperature=(0.8, 0.8, 0.8)), first_clip=5)
+        drawn = [number for numbers, asked in zip(model.numbers, model.asked, strict=True) for number in numbers]
+        assert len(set(drawn)) == len(drawn) >= 2 * 3 * 2 and drawn[:2] == [5, 6]
+        assert max(drawn) < 2**31
+        again = Spy(script=timed(*[UNLIKELY] * 9))
+        transcriber(again, batch_size=1).transcribe(clips[1:], self.OPTIONS.replace(temperature=(0.8,)), first_clip=6)
+        assert {number for (number,) in again.numbers} <= set(drawn)
 
     def test_the_last_attempt_is_taken_whatever_it_is(self):
         made, model = self.run(UNLIKELY, REPEATING, UNLIKELY)

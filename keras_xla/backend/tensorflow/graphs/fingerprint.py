@@ -5,6 +5,7 @@ otherwise when a script makes it second. Here a node is its place in its graph, 
 """
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ _FREE = frozenset({"shared_name", "container", "token", "seed", "seed2", "config
 _SIMPLE = (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)  # that compilers make something cheaper of
 
 
-def fingerprint(concrete) -> str:
-    """Equal for traced functions of the same operations, attributes, edges, shapes and dtypes, variables included."""
+def fingerprint(concrete, exact: bool = False) -> str:
+    """Equal for traced functions of the same operations, attributes, edges, shapes and dtypes, variables included.
+
+    If `exact`, for those that compute the same: with the same numbers in them, also those that change no cost.
+    """
     graph = concrete.graph
     definition = graph.as_graph_def()
     top = definition.library.function.add()
@@ -30,13 +34,14 @@ def fingerprint(concrete) -> str:
         top.ret[x.name] = x.name
     held = {id(variable.handle): variable for variable in variables(graph)}
     captured = [held.get(id(outer), outer) for outer, _ in captures(graph)]
-    plain = under([_priced(each) for each in with_called(top, definition.library.function)], "f")
+    told_of = _whole if exact else _constant
+    plain = under([_priced(each, told_of) for each in with_called(top, definition.library.function)], "f")
     told = repr([f"{x.dtype.name} {x.shape}" for x in captured])
     content = b"".join(each.SerializeToString(deterministic=True) for each in plain)
     return hashlib.sha256(told.encode() + content).hexdigest()[:32]
 
 
-def _priced(function: Any) -> Any:
+def _priced(function: Any, told_of: Callable) -> Any:
     """What there is to a `FunctionDef` beside names and what costs nothing."""
     made = type(function)(
         signature=function.signature, node_def=function.node_def, attr=function.attr, control_ret=function.control_ret
@@ -52,8 +57,15 @@ def _priced(function: Any) -> Any:
         node.device = node.device.rpartition("/")[2]
         for value in node.attr.values():
             if value.HasField("tensor"):
-                value.s = _constant(value.tensor).encode()
+                value.s = told_of(value.tensor).encode()
     return made
+
+
+def _whole(proto) -> str:
+    """The value, but for messages, which name nodes."""
+    told = f"{tf.dtypes.as_dtype(proto.dtype).name} {tf.TensorShape(proto.tensor_shape)}"
+    text = proto.dtype == tf.string.as_datatype_enum
+    return told if text else f"{told} {hashlib.sha256(tf.make_ndarray(proto).tobytes()).hexdigest()}"
 
 
 def _constant(proto) -> str:

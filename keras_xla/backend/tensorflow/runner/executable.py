@@ -216,7 +216,12 @@ class Executable:
 
     def _call(self, function: Callable, *args: Any) -> Any:
         copies = self._trial.copies
-        return function(*args) if copies is None else call_with(function, args, copies)
+        if copies is not None:
+            return call_with(function, args, copies)
+        try:
+            return function(*args)
+        finally:
+            self.trace.fresh = False
 
     def _unrecorded(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """`run` for a loop: a tape would make a gradient of it, which TensorFlow cannot. None goes through its batches.

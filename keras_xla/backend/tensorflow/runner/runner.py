@@ -299,7 +299,7 @@ class Runner:
                 continue
             if self._counts_by_size():
                 return None
-            if not self._traces.may_fill(key) or chosen.trace.fills == self._traces.of(key).fills:
+            if self._traces.same(key, chosen.trace):  # plain Keras traces it anew, too
                 return self._choice(key, shapes, chosen)
         return None
 

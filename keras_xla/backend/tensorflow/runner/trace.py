@@ -19,9 +19,10 @@ from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
-from keras_xla.private.tensorflow.graphs import is_composite, ops_are_deterministic
+from keras_xla.private.tensorflow.graphs import is_composite, ops_are_deterministic, variables
 
-_LOOPS, _PYTHON = ("While", "StatelessWhile"), ("PyFunc", "EagerPyFunc")
+_LOOPS = ("While", "StatelessWhile")
+_PYTHON = ("PyFunc", "EagerPyFunc", "IteratorGetNext")  # an iterator of the step's own ends when it likes
 
 
 class Traced:
@@ -40,8 +41,39 @@ class Traced:
         return Effects(self.concrete.graph)
 
     @functools.cached_property
+    def exact(self) -> str:
+        """Equal for traces that compute the same, if they write the same variables."""
+        return fingerprint(self.concrete, exact=True)
+
+    @functools.cached_property
+    def _numbers(self) -> Counter:
+        """The floats in it; of those that fill a tensor, which may have been made of its size, the one alone."""
+        found: Counter = Counter()
+        for op in operations(self.concrete.graph):
+            if op.type == "Const" and op.outputs[0].dtype.is_floating:
+                value = tf.make_ndarray(op.get_attr("value"))
+                same = value.size and (value == value.flat[0]).all()
+                found[value.dtype.name, value.flat[0].tobytes() if same else value.tobytes()] += 1
+        return found
+
+    def as_another(self, other: "Traced") -> bool:
+        """Whether both do the same, as far as it can be seen in traces of which one knows more sizes than the other.
+
+        It holds more numbers then, and no others: those made of sizes.
+        """
+        mine, others = self._numbers, other._numbers
+        written = {*map(id, self.changed)} == {*map(id, other.changed)}
+        kinds = ("convolutions", "heavy", "loops", "random", "blocked", "unsafe")
+        return (
+            written
+            and {*map(id, variables(self.concrete.graph))} == {*map(id, variables(other.concrete.graph))}
+            and all(getattr(self.facts, kind) == getattr(other.facts, kind) for kind in kinds)
+            and (not mine - others or not others - mine)
+        )
+
+    @functools.cached_property
     def calls_python(self) -> bool:
-        """Whether it calls functions of Python, each of which may look at the model, or change it."""
+        """Whether it calls functions of Python, each of which may look at the model, or change it; or end the data."""
         return any(kind.startswith(_PYTHON) for kind in self._effects.lasting)
 
     @functools.cached_property
@@ -80,12 +112,16 @@ class Trace(Traced):
 
     The step takes a batch with the structure `spec` of `tf.TypeSpec`, whose Nones stay Nones, and returns one of
     tensors.
+
+    Attributes:
+        fresh: Whether nothing has run since it was traced, so that Python code would still do the same.
     """
 
     def __init__(self, step: Callable, spec: Any):
         # A user's own step may have more arguments, with defaults, which a concrete function would ask for.
         self.step = tf.autograph.experimental.do_not_convert(lambda data: step(data))
         self.spec = spec
+        self.fresh = True
         self._checks: dict[Shapes, Checks] = {}
         self.function = tf.function(self.step)
         super().__init__(self.function.get_concrete_function(spec))
@@ -96,6 +132,11 @@ class Trace(Traced):
             specs = zip(shapes, leaves_of(self.spec), strict=True)
             self._checks[shapes] = Checks(self.concrete, [tf.TensorSpec(shape, x.dtype) for shape, x in specs])
         return self._checks[shapes]
+
+    def still_the_same(self) -> bool:
+        """Whether the step, traced once more, would be what it was."""
+        again = tf.function(self.step).get_concrete_function(self.spec)
+        return Traced(again).exact == self.exact
 
     @property
     def fills(self) -> bool:

@@ -35,6 +35,7 @@ class Traces:
         self._opened: dict[str, str] = {}  # the specs but for the number of rows
         self._traces: dict[str, Trace] = {}
         self._failed: set[str] = set()  # what could not be traced, which says nothing of other batches
+        self._same: dict[tuple[str, Trace], bool] = {}
         self.made = 0
 
     def key(self, spec: Any) -> str:
@@ -84,10 +85,16 @@ class Traces:
         self.made += 1
         return Trace(self._step, spec)
 
-    def may_fill(self, key: str) -> bool:
-        """Whether a trace may be for batches that are filled up."""
-        return self._filled_step is not None and fillable(self._specs[key])
-
     def differ_in_rows(self, one: str, other: str) -> bool:
         """Whether two traces are for batches that differ at most in the number of rows."""
         return self._opened[one] == self._opened[other]
+
+    def same(self, key: str, other: Trace) -> bool:
+        """Whether the trace of a name, which is made for that, does what another one does."""
+        with self._lock:
+            if (key, other) not in self._same:
+                self._same[key, other] = False
+                with contextlib.suppress(Exception):  # who needs the trace is told
+                    mine = self.of(key)
+                    self._same[key, other] = mine.fills == other.fills and mine.as_another(other)
+            return self._same[key, other]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_xla.backend.new_shapes import WayFailed
+from keras_xla.backend.new_shapes import ShapesRefused, WayFailed
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
@@ -69,8 +69,10 @@ def _towers(trace: Trace, way: str) -> bool:
 def _for_xla(trace: Trace, specs: Sequence[tf.TensorSpec]):
     """The step traced again, so that the lists that the gradients of loops keep have a fixed length.
 
-    What Python has changed since the first trace would count here, and nowhere else.
+    What Python has changed since the first trace would count here, and nowhere else: then the plain graph runs.
     """
+    if not trace.fresh and not trace.still_the_same():
+        raise ShapesRefused("the step reads other values of Python than when it was traced", lasting=False)
 
     def one_step(batch):
         return trace.step(batch)
