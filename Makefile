@@ -51,9 +51,9 @@ test: $(VENV)/.test .venv-transformers4/.installed
 
 # And what takes longer, on both backends: before an issue is closed.
 test-all: test
-	$(BIN)/python -m pytest $(PARALLEL) tests --ignore tests/training --ignore tests/generation -m slow
-	$(call file_by_file,tensorflow,$(wildcard tests/generation/test_*.py))
-	$(BIN)/python -m pytest $(PARALLEL) tests/training tests/generation/speech -m slow
+	$(BIN)/python -m pytest $(PARALLEL) tests $(addprefix --ignore tests/,training generation engine) -m slow
+	$(call file_by_file,tensorflow,$(wildcard tests/engine/test_*.py tests/generation/test_*.py tests/generation/speech/test_*.py))
+	$(BIN)/python -m pytest $(PARALLEL) tests/training -m slow
 	KERAS_BACKEND=jax $(BIN)/python -m pytest $(PARALLEL) $(filter-out tests/generation/test_%,$(ON_JAX)) -m slow
 	$(call file_by_file,jax,$(filter tests/generation/test_%,$(ON_JAX)))
 	.venv-transformers4/bin/python -m pytest $(PARALLEL) tests/transformers4 -m slow

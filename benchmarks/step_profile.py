@@ -3,8 +3,8 @@
     python benchmarks/step_profile.py --checkpoints DIR
 
 On the JAX backend, whose profiler times each operation of an executable. Each line is a process of its own. It loads
-the model, makes 64 tokens twice, and then once under the profiler. An operation belongs to the layer that its
-`op_name` in the optimized HLO says. DIR holds `smollm2-135m-instruct`; GPT-2 124M has random weights.
+the model, makes 64 tokens twice, and then once under the profiler. What an operation belongs to is read from the
+optimized HLO. DIR holds `smollm2-135m-instruct`; GPT-2 124M has random weights.
 """
 
 import argparse
@@ -27,27 +27,35 @@ from facts import measured, told
 from workers import IDS
 
 RAW = pathlib.Path(__file__).parent / "results" / "step_profile.jsonl"
-CASES = [("gpt2", None, 1), ("gpt2", None, 32), ("gpt2", "int8", 1), ("gpt2", "int8", 32)]
-CASES += [("smollm2", None, 1), ("smollm2", "int8", 1), ("smollm2", "int8", 8)]
-_OP = re.compile(r"^\s*(?:ROOT )?%([\w.-]+) = .*op_name=\"([^\"]*)\"", re.M)
+USUAL, FITTING = 128, PROMPT + NEW  # slots of a cache
+CASES = [("gpt2", None, 1, USUAL), ("gpt2", None, 32, USUAL), ("gpt2", "int8", 1, USUAL), ("gpt2", "int8", 32, USUAL)]
+CASES += [("gpt2", "int8", 32, FITTING), ("smollm2", None, 1, USUAL), ("smollm2", "int8", 1, USUAL)]
+CASES += [("smollm2", "int8", 8, USUAL)]
+_OP = re.compile(r"^\s*(?:ROOT )?%([\w.-]+) = \w+\[([\d,]*)\]\S* (dot|fusion)\((.*)", re.M)
+_NAME = re.compile(r'op_name="([^"]*)"')
 
 
-def part_of(op_name: str) -> str:
-    """Which part of a step an operation is, by its `op_name`: a product with weights, one of attention, or none."""
-    if not op_name.endswith("dot_general"):
-        return "else"
-    if re.search(r"/(qkv|out|up|down)/dot_general$", op_name):
-        return "blocks"
-    return "attention" if "/attention/" in op_name else "head"
+def parts_of(hlo: str, vocabulary: int) -> dict[str, str]:
+    """Which part of a step each product is, by its name: with weights of the blocks or of the head, or of attention."""
+    parts = {}
+    for name, shape, kind, rest in _OP.findall(hlo):
+        told = _NAME.search(rest)
+        if kind == "dot":  # some have lost their `op_name`
+            of_rows = "lhs_batch_dims={0" in rest
+            parts[name] = "attention" if of_rows else "head" if shape.endswith(f",{vocabulary}") else "blocks"
+        elif "__ynn_fusion" in rest and told and told[1].endswith("dot_general"):
+            in_block = re.search(r"/(qkv|out|up|down)/dot_general$", told[1])
+            parts[name] = "blocks" if in_block else "attention" if "/attention/" in told[1] else "head"
+    return parts
 
 
-def worker(folder: str, quantization: str, batch: int) -> None:
+def worker(folder: str, quantization: str, batch: int, slots: int) -> None:
     """Print what a step takes, and what its parts do."""
     import jax
 
     import keras_xla
 
-    options = dict(quantization=quantization) if quantization else {}
+    options = dict(quantization=quantization or None, cache_buckets=[slots])
     layer = keras_xla.XLAGenerationLayer.from_pretrained(folder, eos_token_id=None, **options)
 
     def run(new):
@@ -73,10 +81,10 @@ def worker(folder: str, quantization: str, batch: int) -> None:
                     events[stats["program_id"]].append((stats["hlo_op"], event.duration_ns))
     most = max(events, key=lambda program: sum(ns for _, ns in events[program]))
     (hlo,) = pathlib.Path(os.environ["DUMP"]).glob(f"module_{most:04d}.*.cpu_after_optimizations.txt")
-    names = dict(_OP.findall(hlo.read_text()))
+    parts = parts_of(hlo.read_text(), layer.model.vocab_size)
     ms, calls = collections.Counter(), collections.Counter()
     for op, ns in events[most]:
-        part = part_of(names.get(op, ""))
+        part = parts.get(op, "else")
         ms[part] += ns / 1e6 / NEW
         calls[part] += 1 / NEW
     print(json.dumps(dict(step=step * 1e3, bandwidth=bandwidth, ms=ms, calls=calls)))
@@ -92,21 +100,21 @@ def report(lines: list[dict]) -> str:
         "times each operation. Blocks: the products with the weights of the blocks. Head: that with the vocabulary. "
         "Attention: those with keys and values. In brackets: at what share of the bandwidth, measured in the same "
         "process, a product reads its weights, and (for 8 rows or more) billions of operations a second. int8 counts "
-        "twice as many of these, as a row of activations has two digits. Kernels: operations a step that are no "
-        "products.",
+        "twice as many of these, as a row of activations has two digits. Slots: of the cache, of which 8 to 72 are in "
+        "use. Kernels: operations a step that are no products.",
         "",
-        "| model | weights | batch | a step, ms | blocks, ms | head, ms | attention, ms | all else, ms (kernels) |",
-        "|---|---|---|---|---|---|---|---|",
+        "| model | weights | batch | slots | a step, ms | blocks, ms | head, ms | attention, ms | else, ms (kernels) |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple, list[dict]] = {}
     for line in lines:
-        groups.setdefault((line["model"], line["quantization"], line["batch"]), []).append(line)
-    for (model, quantization, batch), mine in groups.items():
+        groups.setdefault((line["model"], line["quantization"], line["batch"], line["slots"]), []).append(line)
+    for (model, quantization, batch, slots), mine in groups.items():
 
         def ms(part, mine=mine):
             return statistics.median(line["ms"].get(part, 0.0) for line in mine)
 
-        cells = [MODELS[model][0], quantization or "float32", str(batch)]
+        cells = [MODELS[model][0], quantization or "float32", str(batch), str(slots)]
         cells.append(f"{statistics.median(line['step'] for line in mine):.1f}")
         for part, numbers in zip(("blocks", "head"), WEIGHTS[model], strict=True):
             read = numbers * (1 if quantization else 4)
@@ -132,24 +140,25 @@ def main():
     parser.add_argument("--checkpoints", type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--raw", type=pathlib.Path, default=RAW, help="the raw lines; the table stands beside them")
-    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        folder, quantization, batch = args.worker
-        worker(folder, quantization, int(batch))
+        folder, quantization, batch, slots = args.worker
+        worker(folder, quantization, int(batch), int(slots))
         return
     when, lines = measured("keras", "jax"), []
     with tempfile.TemporaryDirectory() as gpt2:
         make_checkpoint(gpt2)
         folders = {"gpt2": gpt2, "smollm2": str(args.checkpoints / "smollm2-135m-instruct")}
         for number in range(args.rounds):
-            for model, quantization, batch in CASES:
+            for model, quantization, batch, slots in CASES:
                 with tempfile.TemporaryDirectory() as dump:
                     env = {**os.environ, "PYTHONPATH": str(ROOT), "KERAS_BACKEND": "jax", "DUMP": dump}
                     env |= {"XLA_FLAGS": f"--xla_dump_to={dump} --xla_dump_hlo_as_text", "TF_CPP_MIN_LOG_LEVEL": "3"}
                     command = [sys.executable, __file__, "--worker", folders[model], quantization or "", str(batch)]
+                    command.append(str(slots))
                     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
-                which = dict(model=model, quantization=quantization, batch=batch, round=number)
+                which = dict(model=model, quantization=quantization, batch=batch, slots=slots, round=number)
                 lines.append(which | json.loads(done.stdout.splitlines()[-1]) | when)
                 raw_lines.write(args.raw, lines)
     raw_lines.publish(args.raw, report(lines))

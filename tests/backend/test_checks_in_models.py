@@ -305,6 +305,7 @@ def test_ids_from_a_vocabulary_are_checked_where_they_are_looked_up():
     step.run((tf.constant(np.full((8, 2), "a")), tf.constant(CLASSES)))
 
 
+@pytest.mark.slow
 def test_a_step_with_loops_is_not_traced_again_where_it_would_change_other_variables_by_now():
     step = Step(text_model(), IDS, CLASSES)
     shapes = shapes_of((tf.constant(IDS), tf.constant(CLASSES)))

@@ -101,6 +101,7 @@ def with_everything():
 @pytest.mark.parametrize("make", [classifier, normalized, with_everything], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("size", [8, 16, 24, 72, 100])
 @pytest.mark.quick("16-", "72-with", "100-with", "8-normalized")
+@pytest.mark.quick_on_jax("16-normalized", "72-with_everything", "100-with_everything", "16-classifier", "8-normalized")
 def test_histories_and_all_variables_are_those_of_plain_keras(make, size, groups):
     options = {"batch_size": size, "validation_data": (X[:40], Y[:40])}
     expected = fitted(PLAIN, make, **options)

@@ -208,7 +208,7 @@ def chosen(monkeypatch):
 
 
 @pytest.mark.parametrize("make", MODELS)
-@pytest.mark.quick("norms")
+@pytest.mark.slow
 def test_models_with_convolutions_train_as_in_plain_keras(chosen, make):
     def run(compiled):
         keras.utils.set_random_seed(0)

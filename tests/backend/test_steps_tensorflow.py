@@ -52,6 +52,7 @@ class Custom(keras.Model):
 
 
 @pytest.mark.parametrize("way", ["auto", True])
+@pytest.mark.quick("auto")
 def test_a_tape_may_record_around_all_methods(way):
     def run(make):
         keras.utils.set_random_seed(0)

@@ -68,8 +68,8 @@ def kept(tmp_path):
     return lambda: {path: path.stat().st_ino for path in (tmp_path / "cache" / "executables").glob("*.xla")}
 
 
-@pytest.mark.quick("dropout")
 @pytest.mark.parametrize("layers", [DROPOUT, DENSE, LSTM], ids=["dropout", "dense", "lstm"])
+@pytest.mark.slow
 def test_a_second_process_reads_the_steps_that_the_first_compiled(run, kept, layers):
     """In parts, whole, and traced anew for its loop."""
     expected, _ = run(FIT, cache="", layers=layers, jit_compile=True)

@@ -112,7 +112,7 @@ class TestCompiledAgainInACall:
         equal(Compile(), Fit(), action(callbacks=(again,)), action(), way=way)
 
     @WAYS
-    @pytest.mark.quick("true")
+    @pytest.mark.slow
     def test_evaluated_before_fit_which_makes_the_optimizers_variables(self, way):
         again = Compile(optimizer="adam", freeze=True)
         equal(Compile(), Fit(), again, Evaluate(), Fit(), Compile(optimizer="adam"), Evaluate(), Fit(), way=way)
@@ -195,7 +195,7 @@ class TestBadData:
 
     @pytest.mark.parametrize(("kind", "spoiled"), [("embedding", "id"), ("checked", "value")])
     @WAYS
-    @pytest.mark.quick("xla-checked")
+    @pytest.mark.slow
     def test_in_predict(self, kind, spoiled, way):
         equal(Compile(), Fit(), Predict(data=Data(spoiled=spoiled)), kind=kind, way=way)
 
@@ -206,7 +206,7 @@ class TestBadData:
 
     @pytest.mark.parametrize("form", ["generator", "sequence"])
     @WAYS
-    @pytest.mark.quick("xla", "plain")
+    @pytest.mark.quick("xla-generator", "plain-generator", "plain-sequence")
     def test_python_that_raises_while_steps_run_ahead(self, form, way):
         data = Data(rows=64, batch=4, form=form, spoiled="raise")
         equal(Compile(optimizer="adam"), Fit(data=data, shuffle=False), way=way)
@@ -217,7 +217,7 @@ class TestBadData:
 
     @pytest.mark.parametrize("form", ["arrays", "dataset", "generator"])
     @pytest.mark.parametrize("way", ["plain", "true"])
-    @pytest.mark.quick("true-arrays")
+    @pytest.mark.slow
     def test_rows_of_another_width(self, form, way):
         wrong = Data(form=form, spoiled="width")
         equal(Compile(), Fit(), Fit(data=wrong), way=way)
@@ -259,14 +259,14 @@ class TestWhatAModelShows:
 
 @pytest.mark.parametrize("way", ["plain", "xla"])
 @pytest.mark.parametrize("last", [Evaluate(data=Data(rows=9, batch=9)), TestOnBatch()], ids=["evaluate", "one batch"])
-@pytest.mark.quick("evaluate-xla")
+@pytest.mark.slow
 def test_losses_of_several_outputs_are_counted_as_keras_counts_them(way, last):
     """By rows in a graph that knows how many there are, else by batches; the counts stay in the metrics."""
     equal(Compile(), Fit(data=Data(rows=10, batch=4), validation=VALID), last, kind="two_outputs", way=way)
 
 
 @pytest.mark.parametrize("way", ["plain", "xla", "true"])
-@pytest.mark.quick("xla")
+@pytest.mark.slow
 def test_so_they_are_where_only_the_last_batch_is_smaller_than_those_before(way):
     """The first call's batches have the size of most of the second's, whose graph does not know that."""
     equal(
@@ -279,6 +279,7 @@ def test_so_they_are_where_only_the_last_batch_is_smaller_than_those_before(way)
     equal(Compile(), Fit(data=Data(rows=8, batch=4)), Fit(data=Data(rows=10, batch=4)), kind="two_outputs", way=way)
 
 
+@pytest.mark.slow
 def test_no_warning_of_retracing():
     """Six sizes of a batch are six traces of ours; nobody but we could mend that."""
     data = [Data(rows=2 * size, batch=size) for size in range(2, 8)]

@@ -13,7 +13,9 @@ from tests.differential.ways import Side
 if keras.backend.backend() != "tensorflow":
     pytest.skip("scenarios are led through the ways of the TensorFlow backend", allow_module_level=True)
 
-# Of the first 400 as few as have in them every kind, way, form of data, hook, action and option.
+# Of the first 400 as few as have in them every kind, way, form of data, hook, action and option; those of `LONG` take
+# more than ten seconds.
+LONG = {6, 27, 35, 85, 146, 153, 362}
 NUMBERS = (
     5,
     6,
@@ -44,7 +46,7 @@ NUMBERS = (
 )
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in NUMBERS])
 def test_all_that_can_be_seen_is_equal(number):
     scenario = numbered(number)
     found = compared(scenario)

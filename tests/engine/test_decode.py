@@ -29,13 +29,14 @@ def run(gen, texts, **options):
     return gen([encode(text) for text in texts], options)
 
 
+@pytest.mark.slow
 def test_each_row_goes_on_from_its_own_prompt_and_stops_at_its_end():
     out = run(shared(), ["ab", "efg", "h"], max_new_tokens=6)
     assert [decode(row) for row in out["sequences"]] == ["cdefgh", "h.____", "._____"]
     assert out["lengths"].tolist() == [6, 2, 1]
 
 
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_scores_are_the_sum_of_log_probabilities_up_to_the_end():
     out = run(generator(Follow(sharpness=3.0)), ["ab", "h"], max_new_tokens=4)
     one = 3.0 - np.log(np.exp(3.0) + 9)
@@ -48,13 +49,14 @@ def test_without_eos_ids_every_row_runs_to_max_new_tokens():
     assert decode(out["sequences"][0]) == ".ab" and out["lengths"].tolist() == [3]
 
 
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_any_of_several_eos_ids_ends_a_row():
     ends = (EOS, int(encode("d")[0]))
     out = run(shared(), ["a", "f"], max_new_tokens=8, eos_token_id=ends)
     assert [decode(row) for row in out["sequences"]] == ["bcd_____", "gh._____"]
 
 
+@pytest.mark.slow
 def test_n_grams_that_are_longer_than_any_text_are_no_loop_without_an_end():
     out = run(shared(), ["h"], max_new_tokens=4, eos_token_id=None, no_repeat_ngram_size=2**31 - 1)
     assert decode(out["sequences"][0]) == ".abc"
@@ -88,13 +90,14 @@ def test_a_seed_gives_equal_draws_in_any_batch_bucket_and_another_seed_others():
 
 
 @pytest.mark.parametrize("temperature", [1e-20, 1e-30, 1e-45, 5e-324])
-@pytest.mark.quick_on_jax("1e-45")
+@pytest.mark.quick_on_jax
 def test_the_lowest_temperatures_leave_the_likeliest_token(temperature):
     for filters in ({}, {"top_p": 0.9, "min_p": 0.1, "typical_p": 0.9}):
         out = run(shared(), ["ab", "efg"], max_new_tokens=6, do_sample=True, temperature=temperature, seed=1, **filters)
         assert [decode(row) for row in out["sequences"]] == ["cdefgh", "h.____"]
 
 
+@pytest.mark.slow
 def test_nothing_compiles_twice_for_other_options_or_sizes_in_a_bucket(new_events):
     gen = generator()
     for n, text in enumerate(["a", "ab", "abc", "abcd"]):
@@ -185,6 +188,7 @@ ALL_BUT_THREE = [token for token in range(len(ALPHABET)) if token not in encode(
 @pytest.mark.parametrize(
     "how", [dict(do_sample=True, seed=0), dict(num_beams=2), dict(num_beams=2, do_sample=True, seed=0)]
 )
+@pytest.mark.quick("how2", "how0")
 def test_options_that_leave_no_token_are_an_error_that_names_them(how):
     options = dict(suppress_tokens=ALL_BUT_THREE, no_repeat_ngram_size=1, **how)
     made = run(shared(), ["de"], max_new_tokens=3, **options)["sequences"]
@@ -199,7 +203,7 @@ def test_a_token_that_is_forced_may_come(name):
         run(shared(), ["a"], suppress_tokens=[1, 2], **{name: 1})
 
 
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_two_threads_with_the_same_new_bucket_compile_once():
     from concurrent.futures import ThreadPoolExecutor
 

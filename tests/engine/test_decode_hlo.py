@@ -68,7 +68,7 @@ def _on_tensorflow(generator, state, function, names, tensors):
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama-tied-gqa"])
 @pytest.mark.parametrize(("batch", "beams"), [(1, 1), (4, 1), (1, 3), (4, 3)])
-@pytest.mark.quick("4-3-llama", "1-1-gpt2")
+@pytest.mark.slow
 def test_no_copy_of_the_cache(variant, batch, beams, checkpoint):
     generator, generation = started(checkpoint, variant, batch, beams)
     text = program(generator, generation, *advancing(generation))
@@ -80,6 +80,7 @@ def test_no_copy_of_the_cache(variant, batch, beams, checkpoint):
 
 @pytest.mark.skipif(not on_tensorflow, reason="where an array stands is TensorFlow's to show")
 @pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.quick("1")
 def test_the_cache_stays_where_it_is(beams, checkpoint):
     _, generation = started(checkpoint, "llama-tied-gqa", 2, beams)
 

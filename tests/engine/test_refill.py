@@ -68,9 +68,9 @@ def runs(monkeypatch):
 TEXTS = st.lists(st.text("abcdefgh", min_size=1, max_size=20), min_size=8, max_size=30)
 
 
-@pytest.mark.quick_on_jax
 @examples(24)
 @given(TEXTS, st.data())
+@pytest.mark.slow
 def test_every_completion_is_what_it_would_be_alone(texts, data):
     """Of any length, so that rows move in the cache, and it grows."""
     options = data.draw(
@@ -105,6 +105,7 @@ def test_draws_are_those_of_the_rows_number(texts, seed):
         np.testing.assert_array_equal(made["sequences"][i], alone["sequences"][0])
 
 
+@pytest.mark.slow
 def test_copies_of_a_prompt_draw_apart():
     rows, options = [encode(text) for text in ("ab", "c", "def")], dict(do_sample=True, top_k=0, num_return_sequences=4)
     made = generator(0.5)(rows, options_of(seed=3, **options))
@@ -122,6 +123,7 @@ def test_a_batch_does_not_wait_for_its_slowest_row(runs):
     assert sum(runs) < 1.35 * least  # one batch after the other makes 320 of them
 
 
+@pytest.mark.quick_on_jax
 def test_an_end_of_its_own_makes_room(runs):
     class At:
         def __init__(self, length):
@@ -139,6 +141,7 @@ def test_an_end_of_its_own_makes_room(runs):
         assert not row[stop.length :].any()
 
 
+@pytest.mark.slow
 def test_a_list_whose_longest_prompt_and_longest_answer_need_more_than_the_largest_cache(runs):
     """Each row fits; rows that take turns need a cache for both at once, so they run in batches."""
     gen = Generator(Recall(10.0, None), Buckets("batch", (1, 4)), Buckets("cache", (16, 32)))
@@ -147,6 +150,7 @@ def test_a_list_whose_longest_prompt_and_longest_answer_need_more_than_the_large
     assert made["lengths"].tolist() == most and not runs
 
 
+@pytest.mark.slow
 def test_a_batch_of_a_few_rows_takes_no_turns(runs):
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(9)]
     gen = new_generator(batch=(1, 2))
@@ -172,6 +176,7 @@ def test_reports_count_prompts():
     assert sum(told) == 17
 
 
+@pytest.mark.slow
 def test_two_executables_serve_a_list_and_lists_alike(new_events):
     gen = Generator(Recall(10.0, None), Buckets("batch", (4,)), Buckets("cache", (64,)))
     for n in (8, 11, 30):
@@ -234,6 +239,7 @@ def test_whoever_has_warmed_up_batches_gets_batches():
 @pytest.mark.parametrize(
     "options", [dict(eos_token_id=None), dict(num_beams=2), dict(prompt_lookup_num_tokens=2)], ids=str
 )
+@pytest.mark.quick("{'num_beams': 2}", "{'eos_token_id': None}")
 def test_rows_that_end_together_and_other_ways_run_in_batches(runs, options):
     generator()([encode("abc")] * 12, options_of(**options))
     assert not runs

@@ -74,6 +74,7 @@ FILTERS = st.builds(
 
 @examples(60)
 @given(seed=st.integers(0, 2**31), filters=FILTERS)
+@pytest.mark.slow
 def test_draws_have_the_references_distribution(seed, filters):
     logits = np.random.default_rng(seed).normal(0, 2, (2, 300)).astype("float32")
     expected = kept(logits, filters)

@@ -144,9 +144,9 @@ OPTIONS = {
 }
 
 
-@pytest.mark.quick_on_jax
 @examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PROMPTS, st.sampled_from(sorted(OPTIONS)), st.sampled_from([1, 5]), st.sampled_from([None, 1, 3]))
+@pytest.mark.slow
 def test_what_is_made_is_what_is_made_without_guesses(always, texts, name, guesses, count):
     plain, _ = generate(texts, {}, **OPTIONS[name])
     made, _ = generate(texts, dict(prompt_lookup_num_tokens=guesses), count, **OPTIONS[name])
@@ -156,6 +156,7 @@ def test_what_is_made_is_what_is_made_without_guesses(always, texts, name, guess
 
 
 @pytest.mark.parametrize("guesses", [{}, dict(prompt_lookup_num_tokens=3)], ids=["plain", "guesses"])
+@pytest.mark.slow
 def test_draws_have_the_distribution_of_the_model(always, guesses):
     """The chi-squared statistic of the second and the third token of 8,192 answers: 99 degrees of freedom."""
     gen, text = Generator(Recall(2.0, None), Buckets("batch", (512,)), Buckets("cache", (32,))), "abcabc"
@@ -183,6 +184,7 @@ def next_letter(tokens, sharpness):
     return np.exp(logits) / np.exp(logits).sum()
 
 
+@pytest.mark.slow
 def test_rows_have_lengths_of_their_own(always):
     texts, most = ["abcdabcd", "a", "hgf", "eeee"], (3, 20, 1, 40)
     plain, _ = generate(texts, {}, max_new_tokens=most, eos_token_id=None)
@@ -191,6 +193,7 @@ def test_rows_have_lengths_of_their_own(always):
     assert made["lengths"].tolist() == list(most)
 
 
+@pytest.mark.slow
 def test_a_text_that_repeats_takes_a_fraction_of_the_runs(always):
     out, runs = generate(["abcabc"], dict(prompt_lookup_num_tokens=5), max_new_tokens=200, eos_token_id=None)
     assert out["lengths"].tolist() == [200]
@@ -206,8 +209,8 @@ def test_rows_come_on_at_their_own_speed(always):
     assert together <= max(alone) + 3
 
 
-@pytest.mark.quick_on_jax
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_guesses_that_are_wrong_cost_no_more_than_agreed(seed):
     """Draws at random: two letters have always been there before, and hardly ever with the same letter behind them.
 
@@ -442,6 +445,7 @@ def test_guesses_from_the_prompt_read_nothing():
     assert times.may_read and times.reading == 0
 
 
+@pytest.mark.slow
 def test_many_texts_that_nobody_can_guess_cost_less_each(steady):
     """Draws at random from four letters, each of which has been there before; a check costs a step."""
     gen, costs = new_generator(0.0), []
@@ -458,6 +462,7 @@ def test_many_texts_that_nobody_can_guess_cost_less_each(steady):
     [(0.0, dict(do_sample=True, seed=1, bad_words_ids=RARE), 0.0, 1.0), (10.0, {}, 5.0, 20.0)],
     ids=["draws at random", "a text that repeats"],
 )
+@pytest.mark.slow
 def test_runs_without_guesses_show_what_guesses_are_worth(monkeypatch, sharpness, options, least, most):
     set_to(monkeypatch, 100.0, "price", "least")  # nobody checks any
     for name, value in dict(wanting=False, tried=None, unmixed=0).items():
@@ -470,6 +475,7 @@ def test_runs_without_guesses_show_what_guesses_are_worth(monkeypatch, sharpness
     assert generation.runs[1] == 0 and least <= gain <= most
 
 
+@pytest.mark.slow
 def test_while_nobody_knows_a_price_a_call_is_of_one_kind_of_runs(steady):
     gen, plain = new_generator(), dict(max_new_tokens=160, eos_token_id=None)
     run = gen.start([encode("hgfedcba")], GenerationOptions(**plain, prompt_lookup_num_tokens=5))
@@ -488,6 +494,7 @@ def test_while_nobody_knows_a_price_a_call_is_of_one_kind_of_runs(steady):
     assert len(pricing) < 12 and rest[1] > speculation.PRICED_CHECKS  # one call makes all that is left
 
 
+@pytest.mark.slow
 def test_a_size_that_has_no_room_keeps_no_other_from_running(steady):
     gen = Generator(Recall(), Buckets("batch", (1,)), Buckets("cache", (64,)))
     options = dict(max_new_tokens=50, eos_token_id=None, gen=gen)
@@ -497,6 +504,7 @@ def test_a_size_that_has_no_room_keeps_no_other_from_running(steady):
     assert runs[1] > 0
 
 
+@pytest.mark.slow
 def test_what_tells_a_price_is_paid_for_by_nobody(steady):
     """Draws at random, all guesses of which are wrong: the account is what it was, and grows by what other runs add."""
     gen = new_generator(0.0)
@@ -521,6 +529,7 @@ def test_few_guesses_or_all_are_checked(guesses, sizes):
 
 
 @pytest.mark.parametrize(("price", "tokens"), [((0.01, 0.02), 9), ((0.01, 9.0), 4)])
+@pytest.mark.quick("price1-4")
 def test_what_costs_least_a_token_is_checked(always, monkeypatch, price, tokens):
     """Of 8 guesses all or 3, once a text goes on as it did."""
     set_to(monkeypatch, price, "price")
@@ -530,9 +539,9 @@ def test_what_costs_least_a_token_is_checked(always, monkeypatch, price, tokens)
     assert (200 - plain) / tokens <= checked <= 1.4 * (200 - plain) / tokens
 
 
-@pytest.mark.quick_on_jax
 @examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PROMPTS, st.sampled_from(sorted(OPTIONS)), st.sampled_from([(0.01, 9.0), (0.3, 0.6)]))
+@pytest.mark.slow
 def test_what_is_made_does_not_depend_on_how_many_guesses_are_checked(always, monkeypatch, texts, name, price):
     plain, _ = generate(texts, {}, **OPTIONS[name])
     set_to(monkeypatch, price, "price")
@@ -541,6 +550,7 @@ def test_what_is_made_does_not_depend_on_how_many_guesses_are_checked(always, mo
         np.testing.assert_array_equal(made[key], plain[key])
 
 
+@pytest.mark.quick_on_jax
 def test_where_all_guesses_have_no_room_few_are_checked(always):
     gen = Generator(Recall(), Buckets("batch", (1,)), Buckets("cache", (16,)))
     options = dict(max_new_tokens=10, eos_token_id=None, gen=gen)

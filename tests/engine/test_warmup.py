@@ -150,7 +150,7 @@ NEEDS = {
 
 
 @pytest.mark.quick_on_jax
-@pytest.mark.quick("one token", "grows", "guesses")
+@pytest.mark.quick("a prompt of one token")
 @pytest.mark.parametrize("case", NEEDS)
 def test_a_warmup_compiles_what_calls_of_so_many_tokens_or_fewer_need(case):
     count, length, options, names, caches = NEEDS[case]
@@ -164,6 +164,7 @@ def test_a_warmup_compiles_what_calls_of_so_many_tokens_or_fewer_need(case):
     assert gen.executables.trace_count == before == len(names) * len(caches)
 
 
+@pytest.mark.slow
 def test_it_compiles_for_more_rows_where_fewer_tokens_leave_room_for_them():
     gen = generator(on_recompile="raise", cache_bytes=4 * 16 * 8)  # four rows of 16 slots
     options = options_of(max_new_tokens=40)
@@ -175,6 +176,7 @@ def test_it_compiles_for_more_rows_where_fewer_tokens_leave_room_for_them():
     assert gen.executables.trace_count == before
 
 
+@pytest.mark.slow
 def test_a_cache_of_the_models_own_is_as_large_for_beams():
     gen = Generator(Follow(), Buckets("batch", (1,)), Buckets("cache", (34,)), on_recompile="raise")
     options = GenerationOptions(max_new_tokens=2, num_beams=4, pad_token_id=0)
@@ -188,6 +190,7 @@ def test_what_is_left_of_a_list_takes_the_batch_size_of_all():
     assert {key.batch for key in gen.executables.keys} == {4}
 
 
+@pytest.mark.slow
 def test_a_cache_of_the_models_own_is_smaller_for_fewer_tokens():
     gen, options = generator(Follow(max_positions=256), on_recompile="raise"), options_of(max_new_tokens=100)
     gen.warm_up(gen.first_calls(rows(1, 8), options))

@@ -35,9 +35,8 @@ def assistant(checkpoint):
     return layer_of(checkpoint, "gpt2")
 
 
-@pytest.mark.quick("sampled")
-@pytest.mark.quick_on_jax("sampled")
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
 def test_tokens_stay_the_same(layer, assistant, mode):
     plain = layer.generate(ROWS, **MODES[mode])
     same(layer.generate(ROWS, assistant=assistant, **MODES[mode]), plain)
@@ -71,6 +70,7 @@ def test_an_assistant_that_may_not_read_is_asked_for_what_a_check_costs_only(lay
     assert runs_of(layer, [ROWS[0]], assistant=layer, **options)[1] > 0
 
 
+@pytest.mark.slow
 def test_what_a_check_costs_is_told_without_reading(layer, monkeypatch):
     """Such guesses are worthless. They leave nothing behind, and the next ones are as good as ever."""
     plain, generator = layer.generate(ROWS[2:]), layer._generator
@@ -99,6 +99,7 @@ def test_what_a_check_costs_is_told_without_reading(layer, monkeypatch):
     run.close()
 
 
+@pytest.mark.slow
 def test_what_was_nan_in_an_assistant_reaches_no_later_answer(checkpoint, layer):
     helper = layer_of(checkpoint, "llama-tied-gqa")
     table = next(v for v in helper.model.variables if v.shape[0] == VOCAB)
@@ -124,6 +125,7 @@ def test_what_it_gains_is_counted_with_what_it_reads(layer, monkeypatch):
     assert sum(earned) == pytest.approx(30 - 6 * 1.01 - 5, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_what_an_assistant_has_shown_holds_for_the_next_answer(layer, monkeypatch):
     """Checks that have to bring more than is thought of an assistant that nobody knows."""
     options = dict(num_assistant_tokens=3, max_new_tokens=30)
@@ -152,6 +154,7 @@ def test_what_an_assistant_has_missed_it_reads(layer, assistant, monkeypatch):
     run.close()
 
 
+@pytest.mark.slow
 def test_an_assistant_that_is_never_asked_reads_nothing(layer, assistant, monkeypatch):
     set_to(monkeypatch, 1e9, "price", "least")
     run = layer._generator.start([np.array(ROWS[2], np.int32)], layer.options, assistant=assistant._generator)

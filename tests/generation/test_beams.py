@@ -53,8 +53,7 @@ def compare(layer, variant, prompts, options):
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "opt-350m", "llama-tied-gqa", "mistral"])
-@pytest.mark.quick("llama")
-@pytest.mark.quick_on_jax("llama")
+@pytest.mark.slow
 def test_tokens_scores_and_order_equal_the_references(variant, checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint(variant), eos_token_id=EOS, pad_token_id=0)
     for options in OPTIONS:
@@ -64,7 +63,7 @@ def test_tokens_scores_and_order_equal_the_references(variant, checkpoint):
 
 @pytest.mark.parametrize("options", PROCESSED)
 @pytest.mark.parametrize("beams", [1, 3])
-@pytest.mark.quick_on_jax("3-options0")
+@pytest.mark.quick_on_jax
 @pytest.mark.quick("3-options0", "1-options1")
 def test_processors_in_greedy_and_beam_search_equal_the_references(beams, options, checkpoint):
     layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), eos_token_id=EOS, pad_token_id=0)
@@ -149,6 +148,7 @@ def test_a_search_whose_last_beams_may_make_no_token_returns_those_that_have_end
 
 
 @pytest.mark.parametrize("renormalize", [False, True])
+@pytest.mark.quick_on_jax("True")
 def test_no_beam_makes_what_all_options_forbid(renormalize, checkpoint):
     """A beam that has made 7 may make nothing; the other one, which has made 9, may not either."""
     allowed = [token for token in range(reference.VOCAB) if token not in (7, 9)]
@@ -158,13 +158,14 @@ def test_no_beam_makes_what_all_options_forbid(renormalize, checkpoint):
         layer.generate([[5]], renormalize_logits=renormalize, **options)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_that_is_smaller_than_what_beams_could_choose_from():
     layer = XLAGenerationLayer(Fixed(np.log([0.1, 0.2, 0.3, 0.4])), max_new_tokens=2, pad_token_id=0)
     out = layer.generate([[1]], num_beams=2, num_return_sequences=2)
     assert out["sequences"][:, 0].tolist() == [3, 3] and sorted(out["sequences"][:, 1].tolist()) == [2, 3]
 
 
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_beam_samples_with_several_ends_draw_no_more_than_the_reference():
     """Four times two of ten tokens of nearly equal chances: one that is as good as any other may be missing."""
     layer = XLAGenerationLayer(Fixed(np.linspace(0.1, 0, 10)), max_new_tokens=2, eos_token_id=[7, 8, 9], pad_token_id=0)

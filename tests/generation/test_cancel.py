@@ -108,6 +108,7 @@ def test_max_time_counts_while_prompts_run(layer, chunks):
     assert layer.generate(PROMPT, max_time=1e-9)["lengths"].tolist() == [0] and not chunks
 
 
+@pytest.mark.slow
 def test_a_long_list_ends_in_the_middle_of_its_prompts(checkpoint, chunks):
     """A row that has ended makes room for the next prompt there."""
     model = load_model(open_checkpoint(checkpoint("llama-tied-gqa")))
@@ -126,6 +127,7 @@ def test_a_long_list_ends_in_the_middle_of_its_prompts(checkpoint, chunks):
 
 
 @pytest.mark.parametrize("asked", [1, 2, 3, 4])
+@pytest.mark.quick("2", "4", "3")
 def test_what_is_kept_of_earlier_prompts_is_never_taken_for_more_than_ran(layer, asked):
     expected = layer.generate(PROMPT)
     layer.generate(PROMPT[:, :40], reuse_prompt=True)
@@ -146,6 +148,7 @@ def test_nothing_compiles_again_and_the_pool_keeps_its_bound(layer):
     assert 0 < layer._generator.pool.nbytes <= held
 
 
+@pytest.mark.slow
 def test_beams_of_a_row_that_has_ended_stay_when_another_row_is_cut_off(layer, monkeypatch):
     monkeypatch.setattr(Pace, "count", lambda *_: 3)  # the event is looked at behind every third token
     rows = [[50, 4, 63], [28, 55, 43, 60, 13], [37, 62], [75, 39, 6, 71]]
@@ -160,6 +163,7 @@ def test_beams_of_a_row_that_has_ended_stay_when_another_row_is_cut_off(layer, m
 
 
 @pytest.mark.parametrize("many", [1, 12])
+@pytest.mark.quick("12")
 def test_what_a_damaged_prompt_left_in_its_cache_serves_nobody(checkpoint, many):
     """Its call has ended before the first step, which would have told."""
     model = load_model(open_checkpoint(checkpoint("llama2")))

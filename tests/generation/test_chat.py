@@ -45,6 +45,7 @@ def chunks(layer, monkeypatch):
     return ran
 
 
+@pytest.mark.slow
 def test_turns_are_answered_as_the_whole_conversation_would_be(layer, chunks):
     chat = layer.chat(system="Be brief")
     first, second = chat.send("Hi"), "".join(chat.stream("And you"))
@@ -114,7 +115,7 @@ def test_a_stream_that_is_closed_leaves_its_part_of_the_answer(layer):
     chat.send("Go on")
 
 
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_a_turn_says_nothing_but_the_answer_and_has_one(model):
     layer = XLAGenerationLayer(model, tiny(), max_new_tokens=10, return_prompt=True)
     chat = layer.chat()
@@ -302,6 +303,7 @@ class TestMemory:
         assert weights() is None
         assert [old.send("And you")] == [layer.generate(old.messages[:-1])[0]]
 
+    @pytest.mark.quick_on_jax
     def test_the_one_used_longest_ago_is_computed_again(self, small, monkeypatch):
         ran, run = [], small._generator.prompt_runner.prefill
         monkeypatch.setattr(
@@ -350,7 +352,7 @@ class TestReusePrompt:
         layer.generate([row], reuse_prompt=True)
         assert layer.generate([row], num_beams=2, reuse_prompt=True)["sequences"].tolist() == expected
 
-    @pytest.mark.quick_on_jax
+    @pytest.mark.slow
     def test_rows_that_begin_elsewhere_move(self, layer, chunks):
         """What several prompts begin with serves others, fewer or more of them, and of other lengths."""
         begun = list(range(5, 45))
@@ -363,6 +365,7 @@ class TestReusePrompt:
             assert layer.generate(rows, reuse_prompt=True)["sequences"].tolist() == expected
             assert chunks[0][0] >= 30
 
+    @pytest.mark.quick_on_jax
     def test_rows_do_not_move_for_nothing(self, layer, chunks):
         layer.generate([[5, 6, 7, 8]], reuse_prompt=True)
         layer.generate([[5, *range(20, 60)], [5, 9]], reuse_prompt=True)
@@ -386,6 +389,7 @@ class TestSavedPrompts:
         ],
         ids=["one", "itself", "several", "a part of it"],
     )
+    @pytest.mark.quick_on_jax("one", "itself", "a part of it")
     def test_calls_begin_with_it(self, layer, saved, chunks, rows, known):
         expected = layer.generate(rows)["sequences"].tolist()
         chunks.clear()
@@ -413,6 +417,7 @@ class TestSavedPrompts:
         )
         assert [known for known, _ in chunks] == [0, 0]
 
+    @pytest.mark.slow
     def test_several_are_saved_together(self, layer, chunks):
         saved = layer.save_prompt([self.BEGUN, self.BEGUN[20:]])
         rows = [[*self.BEGUN[20:], 3], [*self.BEGUN, 4], [*self.BEGUN[20:], 5]]
@@ -488,6 +493,8 @@ class TestSavedPrompts:
             layer.save_prompt(inputs, **options)
 
     @pytest.mark.parametrize("kind", ["an encoder-decoder", "a model with a cache of its own"])
+    @pytest.mark.quick_on_jax
+    @pytest.mark.quick("an encoder-decoder")
     def test_other_kinds_of_models_compute_their_prompts_again(self, kind, checkpoint):
         model = Follow() if "cache" in kind else load_model(open_checkpoint(checkpoint("t5")))
         start = {} if "cache" in kind else {"decoder_start_token_id": 3}
@@ -505,6 +512,7 @@ class TestSavedPrompts:
             layer.chat(reuse_prompt=True)
 
 
+@pytest.mark.quick_on_jax
 def test_an_answer_goes_on_from_a_message_of_parts(layer):
     part = {"type": "text", "text": "a"}
     chat = layer.chat(messages=[{"role": "assistant", "content": [part]}])

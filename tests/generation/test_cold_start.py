@@ -74,6 +74,7 @@ def kept_on_jax(tmp_path):
 
 
 @on_tensorflow
+@pytest.mark.slow
 def test_a_second_process_reads_what_the_first_compiled_and_makes_the_same(run, kept):
     first, _ = run()
     before = kept()

@@ -75,7 +75,6 @@ def files(tmp_path):
     return {path.name: path.read_bytes() for path in (tmp_path / "bundle").iterdir()}
 
 
-@pytest.mark.quick_on_jax
 @pytest.mark.parametrize(
     ("variant", "inputs", "options"),
     [
@@ -87,6 +86,7 @@ def files(tmp_path):
         pytest.param("gpt2", IDS, 'prompt_lookup_num_tokens=3, dtype="bfloat16",', marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_another_process_makes_the_same_without_tracing_or_compiling(run, checkpoint, variant, inputs, options):
     (made, count), _ = run(code(SAVE, checkpoint, variant, inputs, options))
     assert count >= 2
@@ -128,6 +128,7 @@ def test_whisper_answers_from_a_bundle(run, tmp_path):
     assert made["save"] == made["load"] and counts == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_bundle_does_not_go_where_other_models_executables_are(run, checkpoint):
     (said, same), _ = run(code(REFUSED, checkpoint))
     assert "holds other files than a bundle" in said and same

@@ -47,6 +47,7 @@ def test_a_call_and_generate_share_executables_in_mixed_precision(checkpoint, bf
 
 @pytest.mark.quick_on_jax
 @pytest.mark.parametrize("options", [{}, dict(num_beams=2), dict(do_sample=True, seed=1, top_p=0.9)], ids=str)
+@pytest.mark.quick("{'do_sample': True, 'seed': 1, 'top_p': 0.9}")
 def test_where_floats_are_float64(checkpoint, float64, options):
     out = layer_of(checkpoint).generate(IDS, forced_eos_token_id=3, **options)
     assert out["sequences"].shape == (2, 5) and out["scores"].dtype == np.float32

@@ -39,7 +39,7 @@ def fit(*callbacks, jit_compile=False, epochs=3):
 
 
 @pytest.mark.quick_on_jax
-@pytest.mark.quick("sampled")
+@pytest.mark.quick("sampled-keras_xla")
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["plain", "keras_xla"])
 @pytest.mark.parametrize("options", [{}, dict(do_sample=True)], ids=["greedy", "sampled"])
 def test_training_goes_on_as_without_them(options, jit_compile):
@@ -51,6 +51,7 @@ def test_training_goes_on_as_without_them(options, jit_compile):
     assert np.random.get_state()[1].tolist() == state
 
 
+@pytest.mark.slow
 def test_samples_are_of_the_weights_of_then_and_compile_once(tmp_path):
     kept, counts = [], []
 
@@ -72,6 +73,7 @@ def test_samples_are_of_the_weights_of_then_and_compile_once(tmp_path):
         assert line["samples"] == out
 
 
+@pytest.mark.slow
 def test_fits_of_one_model_compile_once_until_it_is_another(tmp_path):
     file = tmp_path / "samples.jsonl"
     samples, model, counts = GenerateSamples([[5, 6, 7]], file=file, verbose=0, max_new_tokens=4), model_of(), []
@@ -114,6 +116,7 @@ def relu(x):
     return -x
 
 
+@pytest.mark.slow
 def test_an_activation_of_ones_own_is_not_taken_for_keras(tmp_path):
     file, model = tmp_path / "samples.jsonl", model_of()
     samples = GenerateSamples([[5, 6, 7]], file=file, verbose=0, max_new_tokens=4)
@@ -124,6 +127,7 @@ def test_an_activation_of_ones_own_is_not_taken_for_keras(tmp_path):
         assert json.loads(file.read_text().splitlines()[-1])["samples"] == made
 
 
+@pytest.mark.slow
 def test_a_streamer_is_told_the_samples():
     class Streamer:
         told, ends = 0, 0
@@ -139,6 +143,7 @@ def test_a_streamer_is_told_the_samples():
     assert streamer.ends == 2 and streamer.told == 2 * 5  # the prompt, and four tokens
 
 
+@pytest.mark.slow
 def test_a_training_that_diverges_goes_on(tmp_path):
     class Diverge(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -160,6 +165,7 @@ def test_texts_are_printed_and_shown_in_tensorboard(tmp_path, capsys):
     assert list(tmp_path.rglob("events.out.tfevents*"))
 
 
+@pytest.mark.slow
 def test_a_sample_that_begins_with_its_prompt_is_printed_as_it_is(capsys):
     fit(GenerateSamples(["ab"], tokenizer=tiny(), max_new_tokens=3, return_prompt=True), epochs=1)
     assert capsys.readouterr().out.count("ab") == 1

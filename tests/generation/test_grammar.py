@@ -127,6 +127,7 @@ def test_each_prompt_has_its_own(layer):
     assert second == layer.generate("b", max_new_tokens=6)[0]
 
 
+@pytest.mark.slow
 def test_a_token_that_is_forced_gives_way(layer, checkpoint):
     """Checkpoints such as BART's force a first and a last token."""
     with pytest.warns(UserWarning, match="ended before they had followed"):
@@ -147,6 +148,7 @@ def smoothed(tokens, logits, step):
     return ops.log(0.5 * probabilities + 0.5 / probabilities.shape[-1])
 
 
+@pytest.mark.slow
 def test_a_rule_of_the_users_own_does_not_allow_what_the_grammar_forbids(model):
     options = dict(max_new_tokens=20, eos_token_id=2, pad_token_id=0, generation_config={}, cache_buckets=(256,))
     layer = XLAGenerationLayer(model, letters(), logits_processors=[smoothed], **options)
@@ -154,6 +156,7 @@ def test_a_rule_of_the_users_own_does_not_allow_what_the_grammar_forbids(model):
     assert all(re.fullmatch("[a-c]{12}", text) for text in texts)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_may_have_more_tokens_than_the_model(model):
     tokenizer = copy.deepcopy(letters())
     tokenizer.add_tokens([f"<more {i}>" for i in range(100)])
@@ -186,6 +189,7 @@ def test_answers_without_an_end_token_end_with_the_grammar(model):
     assert set(out["lengths"].tolist()) <= {3, 4}
 
 
+@pytest.mark.slow
 def test_nothing_compiles_for_it(layer):
     layer.generate(["a", "b"])
     before = layer.trace_count

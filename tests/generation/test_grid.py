@@ -61,7 +61,7 @@ def in_calls_of(layer, rows, count, options):
     return made(outputs)
 
 
-@pytest.mark.quick("llama-tied-gqa-beams of pairs", "t5-greedy")
+@pytest.mark.quick("llama-tied-gqa-beams of pairs")
 @pytest.mark.parametrize("mode", MODES)
 def test_tokens_are_the_references(layer, variant, mode):
     options = MODES[mode]

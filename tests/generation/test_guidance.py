@@ -50,9 +50,8 @@ def test_tokens_are_the_references(checkpoint, variant, mode):
 DRAWN = dict(do_sample=True, seed=1, temperature=0.8)
 
 
-@pytest.mark.quick_on_jax
-@pytest.mark.quick("options1")
 @pytest.mark.parametrize("options", [{}, DRAWN])
+@pytest.mark.slow
 def test_a_scale_of_0_is_the_negative_prompt_and_one_of_1_the_prompt(layer, options):
     """Of each row by itself, at its own scale."""
     plain = layer.generate([NEGATIVE[0], ROWS[1], NEGATIVE[2]], **options)

@@ -79,6 +79,7 @@ def test_a_sequential_model_takes_ids(layer):
 
 
 @tensorflow_only
+@pytest.mark.slow
 def test_strings_go_through_a_sequential_model_in_arrays_and_datasets(layer):
     import tensorflow as tf
 
@@ -213,6 +214,7 @@ def test_options_of_a_call_override_those_of_the_layer(layer):
     assert layer.options.max_new_tokens == 6 and not layer.options.do_sample
 
 
+@pytest.mark.slow
 def test_forty_different_calls_compile_once_a_bucket(model, new_events):
     layer = XLAGenerationLayer(model, max_new_tokens=8, eos_token_id=2, cache_buckets=(64, 128), name="forty")
     rng = np.random.default_rng(0)
@@ -251,6 +253,7 @@ def test_one_layer_serves_models_of_texts_and_of_ids_in_any_order(new_layer, exp
         assert model(keras.ops.convert_to_tensor(["abc"])).numpy()[0].decode() == new_layer.generate(["abc"])[0]
 
 
+@pytest.mark.slow
 def test_warmup_compiles_ahead(new_layer, new_events):
     assert new_layer.warmup(batch_sizes=[1, 3], prompt_lengths=[5, 20], verbose=0) == 4
     new_layer.generate([[5] * 20])
@@ -267,6 +270,7 @@ def test_new_weights_are_used_without_compiling_again(checkpoint, new_events):
     assert len(new_events("generate")) == 2
 
 
+@pytest.mark.slow
 def test_a_saved_pipeline_loads_with_weights_tokenizer_and_options(layer, tmp_path):
     inputs = keras.Input((3,), dtype="int32")
     pipeline = keras.Model(inputs, layer(inputs))
@@ -279,6 +283,7 @@ def test_a_saved_pipeline_loads_with_weights_tokenizer_and_options(layer, tmp_pa
     assert restored.generate("abc") == layer.generate("abc")
 
 
+@pytest.mark.slow
 def test_two_layers_that_share_a_model_share_it_when_they_are_loaded(layer, tmp_path):
     ids, long = keras.Input((3,), dtype="int32"), XLAGenerationLayer(layer.model, layer.tokenizer, max_new_tokens=9)
     pipeline = keras.Model(ids, [layer(ids)["sequences"], long(ids)["sequences"]])
@@ -450,7 +455,7 @@ def test_the_log_names_the_layer(model):
 
 
 @pytest.mark.parametrize("imports", ["keras_xla, keras", "keras, keras_xla", "keras, keras_xla.generation"])
-@pytest.mark.quick("keras_xla, keras")
+@pytest.mark.slow
 def test_a_saved_pipeline_loads_in_a_new_process_whatever_was_imported_first(imports, layer, tmp_path):
     inputs = keras.Input((3,), dtype="int32")
     keras.Model(inputs, layer(inputs)).save(tmp_path / "pipeline.keras")
@@ -572,6 +577,7 @@ def test_bad_values_of_a_checkpoint_can_be_overridden(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("least", [0, 5])
+@pytest.mark.slow
 def test_min_new_tokens_that_are_asked_for_come_before_a_min_length_of_the_checkpoint(least, checkpoint, tmp_path):
     folder, ends = tmp_path / "model", list(range(5, 97))
     shutil.copytree(checkpoint("gpt2"), folder)

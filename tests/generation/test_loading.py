@@ -53,6 +53,7 @@ def reads(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_transformers_is_imported_for_the_first_text(folder):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", IN_ITS_OWN_PROCESS, str(folder)]

@@ -205,6 +205,7 @@ def test_warmup_compiles_for_them(checkpoint):
     assert layer.trace_count == before
 
 
+@pytest.mark.slow
 def test_warmup_compiles_for_all_answers_of_a_prompt(checkpoint):
     layer, options = layer_of(checkpoint, "llama-tied-gqa", on_recompile="raise"), dict(num_return_sequences=2)
     for more in (dict(do_sample=True), dict(num_beams=2)):

@@ -94,7 +94,6 @@ def test_steps_count_new_tokens(model):
     assert (made[:, 2] == 5).all() and not (made[:, [0, 1, 3]] == 5).all()
 
 
-@pytest.mark.quick("{'assistant': True}")
 @pytest.mark.parametrize(
     "how",
     [
@@ -104,6 +103,7 @@ def test_steps_count_new_tokens(model):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_guesses_change_nothing(model, how, monkeypatch):
     check_always(monkeypatch)
     layer = layer_of(model, bias, not_twice, third_is_five)
@@ -117,6 +117,7 @@ def test_guesses_change_nothing(model, how, monkeypatch):
     assert (made["sequences"][:, 2] == 5).all()
 
 
+@pytest.mark.slow
 def test_in_a_long_list_each_row_is_as_if_alone(model):
     """Rows that take the place of others are at another step than those beside them."""
     layer = layer_of(model, not_twice, third_is_five)
@@ -166,6 +167,7 @@ def test_bad_functions(model, functions, error, text):
         layer_of(model, *functions)
 
 
+@pytest.mark.slow
 def test_a_generator_of_functions_is_read_once(model, checkpoint):
     plain = layer_of(model).generate(ROWS)["sequences"]
     expected = layer_of(model, third_is_five).generate(ROWS)["sequences"]
@@ -191,6 +193,7 @@ def no_number(tokens, logits, step):
 
 
 @pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"num_beams": 2}], ids=str)
+@pytest.mark.slow
 def test_a_processor_that_makes_nan(model, options):
     layer = layer_of(model, no_number)
     with pytest.raises(ValueError, match=r"for rows \[1\], .* a logits processor returns NaN"):
@@ -199,6 +202,7 @@ def test_a_processor_that_makes_nan(model, options):
     assert np.isnan(made["scores"]).tolist() == [False, True]
 
 
+@pytest.mark.slow
 def test_a_processor_that_makes_nan_of_some_tokens(model):
     layer = layer_of(model, lambda tokens, logits, step: ops.where(ops.arange(logits.shape[-1]) == 3, np.nan, logits))
     with pytest.raises(ValueError, match="a logits processor returns NaN"):

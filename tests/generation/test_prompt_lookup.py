@@ -26,9 +26,8 @@ def layer(checkpoint):
 MODES = {"greedy": {}, "sampled": dict(do_sample=True, temperature=0.4, seed=1), "ends": dict(eos_token_id=[5, 50, 60])}
 
 
-@pytest.mark.quick("llama-tied-gqa")
-@pytest.mark.quick_on_jax("llama-tied-gqa")
 @pytest.mark.parametrize("variant", [*reference.VARIANTS, *SEQ2SEQ])
+@pytest.mark.slow
 def test_tokens_of_every_family_stay_the_same(checkpoint, variant):
     layer = layer_of(checkpoint, variant)
     for options in MODES.values():
@@ -36,7 +35,7 @@ def test_tokens_of_every_family_stay_the_same(checkpoint, variant):
     assert runs_of(layer, ROWS, prompt_lookup_num_tokens=4)[1] > 0
 
 
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_a_source_may_have_tokens_that_the_decoder_has_not(checkpoint):
     """They are guessed, as they stand behind the first tokens of the answer, and are wrong."""
     layer = layer_of(
@@ -126,9 +125,8 @@ def test_a_row_that_a_stop_string_ends_guesses_no_more(layer):
     run.close()
 
 
-@pytest.mark.quick_on_jax
-@pytest.mark.quick("ends1")
 @pytest.mark.parametrize("ends", [[], [5, 50, 60, 70]])
+@pytest.mark.slow
 def test_a_streamer_is_told_a_step_after_the_other(layer, ends):
     """Although rows come on at their own speed."""
     told, plain = Told(), Told()
@@ -138,6 +136,7 @@ def test_a_streamer_is_told_a_step_after_the_other(layer, ends):
     np.testing.assert_array_equal(np.stack(told.put_[1:]), np.stack(plain.put_[1:]))
 
 
+@pytest.mark.slow
 def test_what_a_call_leaves_in_the_cache_serves_the_next(layer):
     """Rows of different lengths, and wrong guesses behind each."""
     guess = dict(prompt_lookup_num_tokens=4, eos_token_id=[5, 50, 60, 70])
@@ -217,6 +216,7 @@ def test_what_guesses_do_not_go_with_is_refused(layer, options, text):
         layer.generate("abc", **{"prompt_lookup_num_tokens": 4, **options})
 
 
+@pytest.mark.slow
 def test_a_prompt_that_was_kept_by_guesses_brings_no_larger_cache(checkpoint):
     """Nothing was warmed up for plain calls at that size."""
     layer = layer_of(checkpoint, "llama-tied-gqa", on_recompile="raise", max_new_tokens=8)

@@ -43,7 +43,6 @@ def layer(folder, request):
     return XLAGenerationLayer.from_pretrained(folder, tokenizer=tiny(), quantization=request.param)
 
 
-@pytest.mark.quick("int4-greedy", "int8-greedy")
 @pytest.mark.parametrize(
     "options",
     [
@@ -53,6 +52,7 @@ def layer(folder, request):
     ],
     ids=["greedy", "beams", "sampling"],
 )
+@pytest.mark.slow
 def test_quantizing_a_layer_makes_what_loading_it_quantized_makes(folder, layer, options):
     other = XLAGenerationLayer.from_pretrained(folder)
     plain = other.generate(IDS, **options)
@@ -74,7 +74,7 @@ def test_a_batch_of_one_and_rows_beside_others_make_the_same_tokens(layer):
         np.testing.assert_allclose(alone["scores"][0], whole["scores"][row], rtol=1e-4)
 
 
-@pytest.mark.quick("int8")
+@pytest.mark.slow
 def test_a_long_prompt_computed_in_chunks_or_after_another_makes_the_same_tokens(layer):
     prompt = np.random.default_rng(0).integers(4, 90, 100).astype("int32")
     expected = layer.generate([prompt], max_new_tokens=6)
@@ -108,6 +108,7 @@ def test_what_was_frozen_stays_frozen_and_the_dtype_stays(folder):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "mixed_float16"])
+@pytest.mark.quick("mixed_float16")
 def test_what_computes_in_float16_is_quantized_as_while_it_is_loaded(folder, dtype):
     """Keras refuses that for its own layers."""
     layer = XLAGenerationLayer.from_pretrained(folder, dtype=dtype)
@@ -141,7 +142,7 @@ def test_keras_quantizes_the_other_layers_of_a_model(folder):
         layer.quantize("int8")
 
 
-@pytest.mark.quick("int4")
+@pytest.mark.slow
 def test_it_is_saved_as_it_is_and_loads_as_such(layer, tmp_path):
     model = keras.Sequential([keras.Input((None,), dtype="int32"), layer])
     model.save(tmp_path / "model.keras")
@@ -181,6 +182,7 @@ def test_what_cannot_be_quantized_says_so(folder, layer):
         XLAGenerationLayer(other, quantization="int8")
 
 
+@pytest.mark.slow
 def test_the_compilation_is_one_and_quantizing_makes_it_anew(folder):
     layer = XLAGenerationLayer.from_pretrained(folder)
     layer.generate(IDS, max_new_tokens=4)

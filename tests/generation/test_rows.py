@@ -48,6 +48,7 @@ class TestOptionsOfEachPrompt:
         ],
         ids=lambda options: next(iter(options)),
     )
+    @pytest.mark.quick("top_p", "typical_p", "top_k", "max_new_tokens")
     def test_each_row_is_as_if_alone(self, layer, options):
         options = {"do_sample": True, "seed": [11, 12, 13], **options}
         alone = [
@@ -66,6 +67,7 @@ class TestOptionsOfEachPrompt:
         assert made(together) == [ids for out in alone for ids in made(out)]
 
     @pytest.mark.parametrize("options", [{}, {"num_beams": 2}], ids=["greedy", "beams"])
+    @pytest.mark.quick("greedy")
     def test_lengths_of_their_own(self, layer, options):
         out = layer.generate(ROWS, max_new_tokens=[2, 9, 5], **options)
         assert out["sequences"].shape == (3, 9) and out["lengths"].tolist() == [2, 9, 5]

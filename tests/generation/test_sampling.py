@@ -84,6 +84,7 @@ def surprise(counts: np.ndarray, probabilities: np.ndarray) -> float:
     st.lists(st.sampled_from(sorted(FILTERS)), min_size=1, max_size=2),
     st.integers(0, 2**31),
 )
+@pytest.mark.slow
 def test_draws_have_the_references_distribution(layer, processors, filters, seed):
     options = {}
     for name in processors:

@@ -267,6 +267,7 @@ def test_what_was_nan_reaches_no_later_call(layer, broken):
 
 @pytest.mark.filterwarnings("ignore:.* prompts have no answer")
 @pytest.mark.parametrize(("beams", "rows"), [(1, [[5, BROKEN]]), (2, [[BROKEN], [6]])])
+@pytest.mark.slow
 def test_a_cache_that_grew_with_nan_in_it_reaches_no_later_call(growing, beams, rows):
     asked = dict(max_new_tokens=20, num_beams=beams, suppress_tokens=[BROKEN])
     good = made(growing.generate([[5], [6]][: len(rows)], **asked))
@@ -275,6 +276,7 @@ def test_a_cache_that_grew_with_nan_in_it_reaches_no_later_call(growing, beams, 
 
 
 @pytest.mark.parametrize("many", [1, 24])
+@pytest.mark.quick("1")
 def test_nan_behind_the_end_of_an_answer_reaches_no_later_call(growing, many):
     """A token that ends an answer may have run before anybody looks for stop strings."""
     rows, asked = [[5 + i % 20] for i in range(many)], dict(max_new_tokens=20, verbose=0)
@@ -322,6 +324,7 @@ def test_a_negative_prompt_needs_room_for_the_answer_of_its_own_prompt(model):
         layer.check([[5], [6]], **{**asked, "max_new_tokens": [11, 5]})
 
 
+@pytest.mark.slow
 def test_a_grammar_that_no_token_can_follow_costs_no_other_answer(layer):
     layer = XLAGenerationLayer(layer.model, tiny(without="{"), max_new_tokens=6, generation_config={}, pad_token_id=0)
     for regex in ([r"\{", None, "y"], ["a\\{", None, "y"]):  # at once, and behind a token

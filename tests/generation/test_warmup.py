@@ -26,6 +26,7 @@ def shown(capsys):
     return [line.rsplit("\r", 1)[-1].rstrip() for line in lines]
 
 
+@pytest.mark.slow
 def test_a_line_for_each_executable_and_a_bar_below_them(layer, capsys, new_events):
     assert layer.warmup([1, 2], [5, 20], max_new_tokens=20) == 8
     *lines, bar, end = shown(capsys)
@@ -64,6 +65,7 @@ MIXED = [[5 + i % 40 for i in range(50)]] * 2 + [[5, 6, 7]] * 2
     [{"num_beams": 2}, {"prompt_lookup_num_tokens": 4}, {"eos_token_id": 2, "output_logprobs": True}],
     ids=["beams", "guesses", "log-probabilities"],
 )
+@pytest.mark.quick("beams")
 def test_of_a_list_in_several_batches_some_have_shorter_prompts(model, options):
     """Which take a smaller cache than those of the longest prompt."""
     layer = XLAGenerationLayer(

@@ -161,8 +161,7 @@ def test_long_prompts_in_chunks_give_the_reference_s_logits(variant, checkpoint)
 
 
 @pytest.mark.parametrize("variant", reference.LONG)
-@pytest.mark.quick("llama")
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_long_prompts_give_the_reference_s_tokens(variant, checkpoint):
     rng = np.random.default_rng(1)
     prompts = [rng.integers(3, reference.VOCAB, n).tolist() for n in (620, 1, 900)]

@@ -84,6 +84,7 @@ def test_weights_that_float16_cannot_hold_are_named(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "opt-125m", "llama-tied-gqa"])
+@pytest.mark.quick("gpt2")
 def test_a_tied_embedding_may_be_stored_as_the_head_alone(variant, checkpoint, tmp_path):
     """`safetensors.torch.save_model` keeps the first of the names in the alphabet."""
 
@@ -96,6 +97,7 @@ def test_a_tied_embedding_may_be_stored_as_the_head_alone(variant, checkpoint, t
     assert other.generate([[5, 6]])["sequences"][0, : len(expected)].tolist() == expected
 
 
+@pytest.mark.slow
 def test_opt_without_its_embedding_size(checkpoint, tmp_path):
     folder = edited(checkpoint, tmp_path, lambda weights: None, "opt-125m")
     config = json.loads((folder / "config.json").read_text())

@@ -53,14 +53,14 @@ def conditioned(model, batch, mask):
     return model.with_memory(model.remember(model.encode(ops.convert_to_tensor(batch), mask), mask))
 
 
-@pytest.mark.quick_on_jax("t5-gated", "whisper")
+@pytest.mark.quick_on_jax("whisper")
 def test_teacher_forced_logits_equal_the_reference(model, variant):
     alone, _, _ = sources(variant)
     expected = reference.seq2seq_logits(variant, alone[1], IDS[:1])
     np.testing.assert_allclose(model(source=alone[1], ids=IDS[:1]), expected, **CLOSE)
 
 
-@pytest.mark.quick_on_jax("whisper")
+@pytest.mark.quick_on_jax
 def test_padded_sources_and_prompts_of_mixed_length_equal_each_row_alone_at_every_step(model, variant):
     alone, batch, mask = sources(variant)
     expected = [reference.seq2seq_logits(variant, source, IDS[i : i + 1])[0] for i, source in enumerate(alone)]
@@ -83,7 +83,7 @@ def test_padded_sources_and_prompts_of_mixed_length_equal_each_row_alone_at_ever
             logits, cache = decoder.step(tokens, slot, starts, cache)
 
 
-@pytest.mark.quick_on_jax("t5-gated")
+@pytest.mark.quick_on_jax
 def test_a_tree_of_tokens_equals_each_path_alone(model, variant):
     alone, batch, mask = sources(variant)
     made = trees.run(conditioned(model, batch, mask), PROMPTS, reference.VOCAB)

@@ -19,7 +19,7 @@ def test_every_registered_family_has_a_variant_here():
 
 
 @pytest.mark.parametrize("variant", reference.VARIANTS)
-@pytest.mark.quick_on_jax("gpt2", "llama-tied-gqa")
+@pytest.mark.quick_on_jax("llama-tied-gqa", "gpt2-untied-inverse-layer-scale")
 def test_logits_equal_the_reference_at_every_step(variant, checkpoint):
     model = load_model(open_checkpoint(checkpoint(variant)))
     ids = np.random.default_rng(0).integers(3, reference.VOCAB, (2, 20)).astype("int32")
@@ -43,7 +43,7 @@ def test_logits_equal_the_reference_at_every_step(variant, checkpoint):
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama-tied-gqa", "mistral", "opt-350m"])
-@pytest.mark.quick_on_jax("gpt2")
+@pytest.mark.quick_on_jax
 def test_a_tree_of_tokens_equals_each_path_alone(variant, checkpoint):
     model = load_model(open_checkpoint(checkpoint(variant)))
     made = trees.run(model, [[40, 41, 42], [50, 51, 52, 53, 54, 55]], reference.VOCAB)

@@ -130,8 +130,7 @@ def by_hand(model, prompt, new=8):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.quick("gpt of any length")
-@pytest.mark.quick_on_jax("gpt of any length")
+@pytest.mark.slow
 def test_greedy_tokens_are_those_of_the_models_own_calls_for_prompts_of_mixed_lengths(name):
     model = MODELS[name]()
     layer = XLAGenerationLayer(Recompute(model), max_new_tokens=8)

@@ -118,7 +118,7 @@ def test_every_class_with_a_layout_has_a_variant_here():
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-@pytest.mark.quick("gpt2")
+@pytest.mark.slow
 def test_tokens_are_those_of_its_own_generate_and_stay_so_when_weights_change(name):
     task = make(CAUSAL, name)
     model = open_task(task)
@@ -159,7 +159,7 @@ def test_tables_norms_and_biases_stand_on_the_tasks_own_memory():
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.quick("True")
+@pytest.mark.slow
 def test_fit_changes_the_layer_too_and_only_what_has_changed_is_copied(jit_compile):
     task = make(CAUSAL, "llama")
     model = open_task(task)
@@ -174,7 +174,7 @@ def test_fit_changes_the_layer_too_and_only_what_has_changed_is_copied(jit_compi
     assert layer.trace_count == 2  # prompts and tokens
 
 
-@pytest.mark.quick_on_jax("")
+@pytest.mark.slow
 def test_predict_has_the_weights_of_now_in_each_batch_and_leaves_them_to_later_calls():
     """On JAX, Keras takes back what is assigned while it predicts."""
     task, rows = make(CAUSAL, "llama"), np.array([[5, 6], [7, 8], [9, 10]])

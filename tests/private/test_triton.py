@@ -50,6 +50,7 @@ if keras.backend.backend() != "tensorflow":
     ids=["refused", "older", "jax"],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
+@pytest.mark.quick("older", "jax")
 def test_it_is_refused_where_tensorflow_shows_an_llvm_that_it_would_find(tmp_path, backend, version, readers, printed):
     """The `triton` here is a stand-in: what PyTorch is installed with differs from machine to machine."""
     (tmp_path / "triton.py").write_text("print('imported')")

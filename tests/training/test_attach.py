@@ -68,6 +68,7 @@ def test_predict_with_a_partial_batch(steps_per_execution):
     assert log.new() == []
 
 
+@pytest.mark.slow
 def test_several_steps_in_one_execution_change_no_result():
     def run(make, steps):
         model = classifier()

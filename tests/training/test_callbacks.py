@@ -57,6 +57,7 @@ def test_a_model_that_runs_otherwise_is_switched_before_the_call_begins(name, ki
     assert log.kinds() == [kind] and attachment_of(model).jit_compile is True
 
 
+@pytest.mark.quick_on_jax
 def test_step_functions_that_exist_are_replaced_and_then_kept():
     log, model = Log(), plain_model(jit_compile=False)
     model.fit(X, Y, batch_size=SIZE, verbose=0)

@@ -120,12 +120,14 @@ def test_results_of_full_batches_are_bit_equal_to_keras_own_xla():
     assert all(map(np.array_equal, results(ours(jit_compile=True), dropout=0, size=SIZE // 2), expected))
 
 
+@pytest.mark.slow
 def test_results_with_a_smaller_last_batch_are_those_of_keras_own_xla():
     expected = results(plainly(jit_compile=True), dropout=0)
     for made, value in zip(results(ours(jit_compile=True), dropout=0), expected, strict=True):
         np.testing.assert_allclose(made, value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_random_numbers_are_those_of_plain_keras():
     """Keras' own XLA draws others on TensorFlow."""
     expected = results(plainly(), dropout=0.2)
@@ -133,7 +135,7 @@ def test_random_numbers_are_those_of_plain_keras():
         np.testing.assert_allclose(made, value, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_a_saved_model_is_plain_keras(tmp_path):
     model = compile(classifier(), "adam", LOSS, jit_compile=True)
     model.fit(X, Y, batch_size=SIZE, epochs=3, verbose=0)

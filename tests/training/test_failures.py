@@ -222,6 +222,7 @@ def test_true_stops_at_a_later_batch_with_all_that_went_before_done(steps):
 
 
 @pytest.mark.parametrize("source", ["arrays", "dataset"])
+@pytest.mark.slow
 def test_auto_with_shapes_that_fail_later(tried, source):
     def run(make):
         model = make(net(eight_rows))
@@ -302,6 +303,7 @@ def boolean_mask(x, scale):
 
 
 @pytest.mark.parametrize("function", [where, unique, boolean_mask])
+@pytest.mark.quick("boolean_mask", "unique")
 def test_xla_can_do_some_shapes_that_depend_on_values(function):
     def run(make, **options):
         model = make(net(function), **options)

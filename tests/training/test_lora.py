@@ -124,8 +124,7 @@ def test_lora_after_a_first_fit(way):
     assert_same(way, made, trained_without_and_with_plainly())
 
 
-@pytest.mark.quick("xla", "auto")
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_it_is_compiled_once_for_each_compile(way):
     log, model = Log(), ours(way, reader())
     for again in (lambda: None, lambda: ours(way, with_lora(model))):
@@ -136,8 +135,7 @@ def test_it_is_compiled_once_for_each_compile(way):
 
 
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")  # attention does not save its parts' rank
-@pytest.mark.quick("xla", "auto")
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_saving_merges_the_factors_and_training_goes_on(way, tmp_path):
     model = ours(way, with_lora(reader()))
     train(model)
@@ -157,7 +155,7 @@ def test_saving_merges_the_factors_and_training_goes_on(way, tmp_path):
     assert len(kept) == 3 and all(np.array_equal(after[path], value) for path, value in kept.items())
 
 
-@pytest.mark.quick("graph", "auto")
+@pytest.mark.slow
 def test_weights_go_to_a_model_without_lora(way, tmp_path):
     model = ours(way, with_lora(reader()))
     train(model)

@@ -25,6 +25,7 @@ def test_names_shapes_and_values_are_those_of_pytorch(variant, safetensors, tmp_
 
 
 @pytest.mark.parametrize("safetensors", [True, False], ids=["safetensors", "h5"])
+@pytest.mark.quick("h5")
 def test_a_saved_model_generates_as_before(safetensors, tmp_path):
     model = live("gpt2-ignored-options")
     model.save_pretrained(tmp_path, safe_serialization=safetensors)

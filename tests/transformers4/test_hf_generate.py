@@ -30,6 +30,7 @@ def generate(model):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.quick("int64-left", "int64-right", "int32-right")
 def test_tokens_are_those_of_eager_generate_and_the_prompt_comes_back_as_it_was(model, generate, side, dtype):
     batch = padded(PROMPTS, side, dtype)
     out = generate(**batch, **OPTIONS).numpy()
@@ -46,6 +47,7 @@ def test_other_classes_too(variant):
 
 
 @pytest.mark.parametrize("variant", ["t5", "bart"])
+@pytest.mark.slow
 def test_an_encoders_inputs_are_padded_behind(variant):
     model = live(variant)
     generate = keras_xla.jit(model.generate)
@@ -67,6 +69,7 @@ def test_what_the_decoder_begins_with_is_no_prompt_to_pad_whatever_its_shape():
     assert made["head"].tolist() == [[5, 6, 7, 1, 0, 0, 0, 0]] * 2
 
 
+@pytest.mark.slow
 def test_none_switches_off_what_the_models_settings_have():
     model = live("bart")
     model.generation_config.forced_bos_token_id = 9
@@ -77,6 +80,7 @@ def test_none_switches_off_what_the_models_settings_have():
     assert generate(**given)[0, 1] == 9 != expected[0, 1]
 
 
+@pytest.mark.slow
 def test_speech_has_one_shape():
     model, features = live("whisper"), speech()
     expected = theirs(model, features)  # first: it writes into the model's settings

@@ -112,6 +112,7 @@ CLIPS = [sound(seconds, i) for i, seconds in enumerate([3.2, 0.5, 2.2, 1.0, 4.1,
     ],
     ids=["detect", "translate", "silence", "conditioned"],
 )
+@pytest.mark.quick("translate", "silence", "conditioned")
 def test_the_engine_says_what_a_plain_loop_says(generator, speech):
     expected = transcriber(NumpyParrot(reference.torch_model())).transcribe(CLIPS, speech, options())
     made = transcriber(EngineSpeech(generator)).transcribe(CLIPS, speech, options())
@@ -160,7 +161,7 @@ class TestWhisper:
         ],
         ids=["detect", "translate", "conditioned"],
     )
-    @pytest.mark.quick("translate")
+    @pytest.mark.slow
     def test_long_clips(self, whisper, asked):
         clips = [sound(4.3, seed=3), sound(1.7, seed=1), sound(2.9, seed=2)]
         theirs = {name: value for name, value in asked.items() if name != "no_speech_threshold"}
@@ -177,6 +178,7 @@ class TestWhisper:
 
 @pytest.mark.parametrize("cut_off", [False, True])
 @pytest.mark.parametrize("length_penalty", [1.0, 0.0])
+@pytest.mark.quick("0.0-False")
 def test_beams_are_scored_by_what_the_processors_left(generator, cut_off, length_penalty):
     """So are those that the thresholds look at in Hugging Face's and in OpenAI's Whisper; the beams stay the same."""
     by_hand, heard = NumpyParrot(reference.torch_model()), RNG.normal(size=(2, 80, 100)).astype("float32")

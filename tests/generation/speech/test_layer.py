@@ -42,6 +42,7 @@ def features(clips):
     return extractor(clips, sampling_rate=RATE, return_tensors="np")["input_features"]
 
 
+@pytest.mark.slow
 def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
     inputs = features([sound(0.9, seed) for seed in range(3)])
     for beams in (1, 3):
@@ -55,6 +56,7 @@ def test_features_give_the_references_tokens_greedy_and_with_beams(layer):
             assert made == [token for token in expected if token < EOS]
 
 
+@pytest.mark.slow
 def test_each_batch_of_predict_draws_on(folder):
     """A seed gives the same numbers in each `generate`, and other ones in each batch of a graph, as for text."""
     drawn = dict(do_sample=True, temperature=3.0, top_k=0, seed=1)
@@ -69,6 +71,7 @@ def test_each_batch_of_predict_draws_on(folder):
 
 
 @tensorflow_only
+@pytest.mark.slow
 def test_each_batch_of_clips_draws_on(folder):
     drawn = dict(do_sample=True, temperature=3.0, top_k=0, seed=1)
     layer = XLAGenerationLayer.from_pretrained(
@@ -80,6 +83,7 @@ def test_each_batch_of_clips_draws_on(folder):
     assert first != second
 
 
+@pytest.mark.slow
 def test_greedy_search_comes_before_the_temperatures_of_the_layer(folder):
     layer = XLAGenerationLayer.from_pretrained(
         folder, tokenizer=Numbers(), max_new_tokens=8, language="en", temperature=(0.7, 0.9)
@@ -94,6 +98,7 @@ def test_greedy_search_comes_before_the_temperatures_of_the_layer(folder):
 @pytest.mark.parametrize(
     "options", [{}, dict(do_sample=True, temperature=2.0, top_k=0, seed=1)], ids=["greedy", "drawn"]
 )
+@pytest.mark.slow
 def test_more_features_than_a_batch_has_room_for_run_one_batch_after_the_other(layer, folder, options, new_events):
     inputs = {"input_features": features([sound(0.9, seed) for seed in range(5)])}
     whole = layer.generate(inputs, num_return_sequences=2 if options else 1, **options)
@@ -187,7 +192,7 @@ def test_the_spoken_language_is_detected(layer, folder):
         np.testing.assert_array_equal(out["sequences"][i], alone["sequences"][0])
 
 
-@pytest.mark.quick_on_jax
+@pytest.mark.slow
 def test_files_arrays_and_dicts_say_the_same(layer, tmp_path):
     clip = sound(0.8)
     soundfile.write(tmp_path / "clip.wav", clip, RATE, subtype="FLOAT")
@@ -203,6 +208,7 @@ def test_files_arrays_and_dicts_say_the_same(layer, tmp_path):
 
 
 @tensorflow_only
+@pytest.mark.slow
 def test_a_model_from_audio_to_text(layer, folder):
     layer.sampling_rate = RATE
     audio = keras.Input((RATE,))
@@ -214,6 +220,7 @@ def test_a_model_from_audio_to_text(layer, folder):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a dataset calls the layer in TensorFlow's graph")
 @pytest.mark.parametrize("shape", [(RATE,), (RATE, 2)], ids=["mono", "stereo"])
+@pytest.mark.slow
 def test_clips_of_a_dataset_one_by_one(layer, shape):
     import tensorflow as tf
 

@@ -143,6 +143,7 @@ class TestDataset:
 @pytest.mark.quick_on_jax("sgd-True")
 class TestEqualLosses:
     @pytest.mark.parametrize(("optimizer", "jit_compile"), [("adam", False), ("sgd", True)])
+    @pytest.mark.quick("adam-False")
     def test_of_a_model_that_masks(self, optimizer, jit_compile):
         def run(data):
             model = classifier()
@@ -184,6 +185,7 @@ class TestEqualLosses:
 
 
 class TestCompilations:
+    @pytest.mark.slow
     def test_one_for_each_size_and_number_of_rows(self):
         log, model = Log(), classifier()
         compile(model, "sgd", "binary_crossentropy", jit_compile=True)
@@ -209,7 +211,7 @@ class TestPyDataset:
         assert shapes(data) == [((len(y), 12), (len(y),)) for _, y in inside.made]
 
     @pytest.mark.parametrize("workers", [1, 2])
-    @pytest.mark.quick_on_jax("2")
+    @pytest.mark.quick_on_jax
     def test_fit_with_first_batches_in_one_bucket(self, workers):
         """Keras takes the shapes of the first two batches for those of all where they agree."""
         inside = Batches(IDS, CLASS, workers=workers)
@@ -273,6 +275,7 @@ class TestGenerator:
         data = bucket_lengths(endless(), (12,), leaves=["x"])
         assert not read and np.asarray(next(data)[0]).shape == (2, 12)
 
+    @pytest.mark.quick_on_jax
     def test_fit_and_predict(self):
         model = classifier()
         compile(model, "sgd", "binary_crossentropy", jit_compile=True)
@@ -377,6 +380,7 @@ class TestSampleWeights:
     axis=st.integers(1, 2),
     value=st.integers(-3, 3),
 )
+@pytest.mark.slow
 def test_padding_adds_and_takes_nothing_else(sizes, length, shape, axis, value):
     full = [shape[0], shape[1]]
     full.insert(axis, length)

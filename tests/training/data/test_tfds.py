@@ -124,6 +124,7 @@ class TestLengths:
         [(of_ids, padded, padded), (of_names, named, named), (of_ids, ragged, made_dense)],
         ids=["pairs", "features by name", "ragged"],
     )
+    @pytest.mark.quick_on_jax
     def test_losses_are_those_of_plain_keras_from_one_executable_for_each_size(self, texts, make, batches, plain):
         log = Log()
         made = losses(compile, make(), bucket_lengths(batches(texts), SIZES), jit_compile=True)

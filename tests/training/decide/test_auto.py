@@ -66,6 +66,7 @@ def everything_plainly(weighted: bool = False, steps_per_execution: int = 1):
     return everything(lambda model: plain(model, steps_per_execution=steps_per_execution), **fit)
 
 
+@pytest.mark.quick("xla")
 def test_a_whole_run_gives_what_plain_keras_gives(way):
     log = Log()
     assert_same(way, everything(auto), everything_plainly())
@@ -92,17 +93,18 @@ def test_nothing_is_tried_while_op_determinism_is_on(way, deterministic):
     assert not log.new()
 
 
-@pytest.mark.quick("xla")
+@pytest.mark.slow
 def test_class_weights_and_sample_weights(way):
     assert_same(way, everything(auto, class_weight=CLASS_WEIGHTS), everything_plainly(weighted=True))
 
 
-@pytest.mark.quick("xla")
+@pytest.mark.slow
 def test_the_callback_for_a_model_compiled_the_plain_way(way):
     made = everything(plain, callbacks=[XLACompile()])
     assert_same(way, made, everything_plainly())
 
 
+@pytest.mark.quick("xla")
 def test_steps_per_execution_of_the_callers(way):
     made = everything(lambda model: auto(model, steps_per_execution=3))
     assert_same(way, made, everything_plainly(steps_per_execution=3))
@@ -131,6 +133,7 @@ def test_steps_per_epoch_and_datasets_without_an_end(way):
     assert_same(way, run(auto), run(plain))
 
 
+@pytest.mark.quick("xla")
 def test_a_generator_of_unknown_length(way):
     def batches():
         for start in range(0, 72, 16):
@@ -144,7 +147,7 @@ def test_a_generator_of_unknown_length(way):
         assert_same(way, run(auto), run(plain))
 
 
-@pytest.mark.quick("xla")
+@pytest.mark.slow
 def test_early_stopping_and_resuming(way, tmp_path):
     def run(make):
         model = make(classifier(dropout=0.3))
@@ -190,7 +193,7 @@ def test_custom_steps_losses_and_several_outputs(way):
 
 
 @pytest.mark.parametrize("mode", ["mixed precision", "accumulation", "ema", "clipping", "batch norm"])
-@pytest.mark.quick("xla", "graph-ema")
+@pytest.mark.quick("xla-batch norm")
 def test_what_optimizers_and_layers_do(way, mode):
     def run(make):
         keras.utils.set_random_seed(0)
@@ -259,7 +262,7 @@ def test_ctrl_c_in_a_trial_leaves_the_model_as_it_was(way, monkeypatch):
 
 
 @pytest.mark.parametrize("data", ["arrays", "dataset", "generator"])
-@pytest.mark.quick("dataset")
+@pytest.mark.slow
 def test_xla_whose_first_trial_was_disturbed_runs_after_the_second(data, monkeypatch):
     trial, seen = tensorflow_executable.Executable.trial, []
 
@@ -339,6 +342,7 @@ def test_a_compile_of_the_users_own():
     assert model.extra == 3 and attachment_of(model).journal.decisions
 
 
+@pytest.mark.quick("graph")
 def test_noise_of_the_batchs_shape_is_that_of_plain_keras(way):
     class Noise(keras.layers.Layer):
         def __init__(self):

@@ -102,6 +102,14 @@ def test_the_rows_come_in_keras_order(options, kept):
     ],
     ids=lambda options: ", ".join(options),
 )
+@pytest.mark.quick(
+    "batch_size, sample_weight",
+    "batch_size1",
+    "batch_size, validation_split",
+    "x, y",
+    "batch_size, epochs",
+    "batch_size0",
+)
 def test_histories_and_weights_are_those_of_plain_keras(options, kept):
     results = []
     for compile_ in (keras.Model.compile, compile):
@@ -260,7 +268,7 @@ class ChangesArrays(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin", "on_epoch_end", "on_test_begin"])
 @pytest.mark.parametrize("split", [False, True])
-@pytest.mark.quick("True-on_train_begin", "False-on_epoch_begin", "True-on_epoch_end", "False-on_test_begin")
+@pytest.mark.quick("False-on_epoch_begin", "True-on_train_begin")
 def test_arrays_that_are_changed_in_place(hook, split):
     results = []
     for compile_ in (keras.Model.compile, compile):
@@ -289,8 +297,8 @@ def test_doubles_that_are_split_off_are_read_as_a_fit_begins(hook):
     same(*histories)
 
 
-@pytest.mark.quick("auto")
 @pytest.mark.parametrize("jit_compile", ["auto", False])
+@pytest.mark.slow
 def test_a_model_compiled_again_in_the_middle_of_a_fit(jit_compile):
     class Again(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
@@ -333,6 +341,7 @@ def models():
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_size": 16}, {"batch_size": 1000}, {"batch_size": 1}], ids=repr)
+@pytest.mark.quick("{}", "{'batch_size': 16}", "{'batch_size': 1000}")
 def test_evaluate(models, options, kept):
     weights = np.linspace(0, 2, len(X))
     for given in ({}, {"return_dict": True}, {"sample_weight": weights}):
@@ -342,6 +351,7 @@ def test_evaluate(models, options, kept):
     kept(3)
 
 
+@pytest.mark.slow
 def test_sizes_of_batches_one_after_the_other(models):
     for size in (8, 16, 32, 24, 8):
         expected, made = (model.evaluate(X, Y, batch_size=size, verbose=0) for model in models)
@@ -356,6 +366,7 @@ LENGTHS = (5, 6, 7, 12, 6, 3)
 @pytest.mark.parametrize("jit_compile", ["auto", True], ids=str)
 @pytest.mark.parametrize("batch_size", [4, 5])
 @pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.slow
 def test_lengths_of_texts_one_after_the_other(pooled, batch_size, jit_compile):
     """Of three lengths, the plain graph of the first two has to run the third."""
     ids, exact = np.random.default_rng(0).integers(0, 50, (10, 12)), ON_TENSORFLOW and jit_compile == "auto"
@@ -556,6 +567,7 @@ def test_validation_ends_after_the_steps_that_keras_is_limited_to(models):
     same(made, expected)
 
 
+@pytest.mark.slow
 def test_arrays_have_numbers_however_many_came_before(models, monkeypatch):
     monkeypatch.setattr(module, "_OWNERS", itertools.count(MOST_OWNERS + 1))
     expected, made = (model.fit(X, Y, epochs=2, shuffle=False, validation_data=(X, Y), verbose=0) for model in models)

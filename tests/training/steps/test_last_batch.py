@@ -39,6 +39,7 @@ def regression(metric):
     return compiled(keras.Sequential([keras.Input((20,)), keras.layers.Dense(1)]), "mse", [metric])
 
 
+@pytest.mark.slow
 def test_models_whose_rows_are_each_alone_are_filled():
     assert fills(compiled(with_layer_of((5, 4, 1), keras.layers.ZeroPadding2D())), "train")
     assert fills(regression("mae"), "train")
@@ -195,6 +196,7 @@ def sequences():
 
 
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean_with_sample_weight", "sum"])
+@pytest.mark.quick("mean_with_sample_weight", "sum")
 def test_losses_with_a_number_for_each_position(reduction):
     x, y = np.resize(X, (20, STEPS, 4)), np.resize(Y, (20, STEPS))
     loss, histories = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=reduction), []
@@ -210,6 +212,7 @@ def test_losses_with_a_number_for_each_position(reduction):
 
 
 @pytest.mark.parametrize("positions", [4, STEPS])
+@pytest.mark.quick("4")
 def test_labels_without_the_last_axis_that_the_outputs_have(positions):
     """Keras drops that axis, so that its loss gives a number for each row, not for each position."""
     x, y = np.resize(X, (20, positions, 4)), np.resize(Y, (20, positions)) % 2
@@ -264,7 +267,6 @@ def listed(model):
     return keras.Model(model.inputs, [model.output["c"], model.output["d"]])
 
 
-@pytest.mark.quick_on_jax
 @pytest.mark.parametrize(
     ("make", "targets", "loss"),
     [
@@ -274,6 +276,7 @@ def listed(model):
     ],
     ids=["a tuple for a dict", "a dict for a list", "a list for one"],
 )
+@pytest.mark.slow
 def test_targets_in_another_structure_than_the_outputs_are_not_filled(make, targets, loss):
     made, expected = (results(compile_, make, {"x": X, "y": targets}, loss=loss) for compile_ in (ours, plainly))
     keras.tree.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), made, expected)
@@ -288,7 +291,7 @@ def ours(model, *args, **options):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.quick("sample", "several", "sums")
+@pytest.mark.quick("sample weights")
 def test_results_are_those_of_plain_keras_from_one_executable(case):
     make, fit, options = CASES[case]
     expected = results(keras.Model.compile, make, fit, **options)
@@ -344,6 +347,7 @@ def test_where_random_numbers_of_rows_depend_on_how_many_there_are():
         jax.config.update("jax_threefry_partitionable", before)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_filled_compiles_twice():
     make = lambda: with_layer(keras.layers.BatchNormalization())  # noqa: E731
     keras.utils.set_random_seed(0)
@@ -356,6 +360,7 @@ def test_a_model_that_is_not_filled_compiles_twice():
 
 
 @on_jax
+@pytest.mark.quick_on_jax
 def test_plain_compile_gives_the_model_its_steps_back():
     model = classifier()
     compile(model, "sgd", LOSS)
@@ -411,6 +416,7 @@ def test_full_batches_give_what_keras_own_xla_gives(data, rtol):
 
 
 @on_tensorflow
+@pytest.mark.slow
 def test_a_larger_batch_compiles_and_is_the_one_to_fill_up_to():
     data = dicts(8).take(2).concatenate(dicts(16)).concatenate(dicts(8))
     log = Log()
@@ -462,6 +468,7 @@ def test_what_is_wrong_is_said_in_keras_words():
 
 @pytest.mark.quick_on_jax
 @pytest.mark.parametrize("metric", ["Precision", "AUC", "BinaryIoU", "BinaryAccuracy"])
+@pytest.mark.quick("BinaryIoU", "AUC", "BinaryAccuracy")
 def test_metrics_of_outputs_with_more_axes_are_those_of_plain_keras(metric):
     """With as many positions as rows in a batch, a weight for each row would be taken for one of each position."""
     rng = np.random.default_rng(0)
@@ -483,6 +490,8 @@ def masked(series, mask):
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("rows", [32, 20])
+@pytest.mark.quick_on_jax("32-True")
+@pytest.mark.quick("32-True", "32-False")
 def test_a_mask_that_a_layer_was_given_counts_in_the_loss(rows, nested):
     """It is not made by a layer that makes masks."""
     x = np.random.default_rng(0).normal(size=(rows, 6, 4)).astype("float32")
@@ -534,6 +543,7 @@ def test_a_metric_may_be_there_twice():
 
 
 @on_tensorflow
+@pytest.mark.slow
 def test_auto_leaves_smaller_batches_of_later_calls_to_the_plain_graph():
     """Where the usual batches are known from an earlier call, a smaller one is the first that is asked about."""
     model = compile(classifier(), "sgd", LOSS)
