@@ -88,7 +88,7 @@ class Generator:
         guides: Sequence[Guide | None] = (),
         reuse: PromptCache | SavedPrompt | None = None,
         numbers: np.ndarray | None = None,
-        first_row: int = 0,
+        first_row: int | np.ndarray = 0,
         report: Callable[[int], None] = lambda rows: None,
         assistant: "Generator | None" = None,
         negative: Rows | None = None,
@@ -106,8 +106,8 @@ class Generator:
             stops: What ends each completion before.
             guides: What leads each completion.
             reuse: Where the prompts' beginnings may stand already, and where they are put.
-            numbers: With `hidden`, those of the rows, on which what is drawn for them depends; from 0 on by default.
-            first_row: The number of the first row otherwise.
+            numbers: With `hidden`, those of the rows, by which errors call them; from 0 on by default.
+            first_row: Added to the rows' numbers: on the sum, what is drawn depends.
             report: Called with how many rows have just been finished.
             assistant: Of a smaller model, which guesses tokens; a decoder with the same vocabulary.
             negative: For guidance, what completions are led away from; by default each row's last token.
@@ -125,7 +125,8 @@ class Generator:
         """
         deadline = Deadline(options.max_time) if deadline is None else deadline
         if hidden is not None:  # one batch already
-            return self._outputs(self.start(rows, options, prompts, hidden, numbers=numbers), deadline)
+            run = self.start(rows, options, prompts, hidden, numbers=numbers, first_row=first_row)
+            return self._outputs(run, deadline)
         self.check(rows, options, prompts, negative=negative)  # all of them, before the first batch runs
         negative, made, order = negative_prompts(rows, options, negative), [], []
         alone = self.keeps_prompts and not any(guides) and reuse is None and assistant is None
@@ -225,7 +226,7 @@ class Generator:
         guides: Sequence[Guide | None] = (),
         reuse: PromptCache | SavedPrompt | None = None,
         numbers: np.ndarray | None = None,
-        first_row: int = 0,
+        first_row: int | np.ndarray = 0,
         room: int = 0,
         assistant: "Generator | None" = None,
         negative: Rows | None = None,
@@ -253,7 +254,7 @@ class Generator:
         hidden: Any,
         *,
         numbers: np.ndarray | None = None,
-        first_row: int = 0,
+        first_row: int | np.ndarray = 0,
         room: int = 0,
         negative: Rows | None = None,
         **more: Any,

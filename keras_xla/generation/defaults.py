@@ -142,7 +142,7 @@ def resolve(
         if stored.get("max_length") and "max_new_tokens" not in {**own, **asked}:
             # Of features. In transformers it does not count what their tokens begin with, for which there has to be
             # room.
-            begun = tokens.prompt(tokens.any_language, tokens.task, timestamps=False)
+            begun = tokens.prompt(tokens.any_language, "transcribe", timestamps=False)  # no prompt is longer
             own["max_new_tokens"] = max(min(as_integer("max_length", stored["max_length"], 1), speech - len(begun)), 1)
         stored = {name: value for name, value in stored.items() if name != "max_new_tokens"}  # transcripts take all
         of_clips = SpeechOptions.from_checkpoint(stored).replace(**wishes)

@@ -1,5 +1,6 @@
 """Step functions on TensorFlow: custom steps, what cannot be compiled, and a proof of the log from XLA itself."""
 
+import contextlib
 import inspect
 import os
 import subprocess
@@ -549,8 +550,8 @@ def scaled_model():
 
 
 @pytest.mark.parametrize("first, second", [(64, 70), (70, 64)])
-@pytest.mark.parametrize("change", ["trainable", "rate"])
-@pytest.mark.quick("trainable-64-70", "rate-70-64")
+@pytest.mark.parametrize("change", ["trainable", "rate", "activation"])
+@pytest.mark.quick("trainable-64-70", "rate-70-64", "activation-64-70")
 def test_data_with_another_number_of_rows_are_traced_anew_as_in_plain_keras(change, first, second):
     """What has changed since the first trace counts from then on, in full batches as in the smaller last one."""
 
@@ -561,6 +562,8 @@ def test_data_with_another_number_of_rows_are_traced_anew_as_in_plain_keras(chan
         model.fit(X[:first], Y[:first], batch_size=16, shuffle=False, verbose=0)
         if change == "trainable":
             model.layers[0].trainable = False
+        elif change == "activation":
+            model.layers[0].activation = keras.activations.tanh
         else:
             model.get_layer("scaled").rate = 0.5
         model.fit(X[:second], Y[:second], batch_size=16, shuffle=False, verbose=0)
@@ -597,7 +600,25 @@ def test_a_step_with_loops_keeps_the_values_of_python_that_it_was_traced_with(mo
 
     for change in (1.0, 0.0):
         log = Log()
-        made = weights(compile, change, True)
+        with contextlib.nullcontext() if change else pytest.warns(UserWarning, match="run without XLA: the step reads"):
+            made = weights(compile, change, True)
         assert len(log.kinds()) == (3 if change else 1)
         for one, other in zip(made, weights(keras.Model.compile, change, False), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_with_loops_that_takes_filled_batches_has_no_plain_graph_of_before():
+    model = keras.Sequential(
+        [keras.Input((None, 4)), keras.layers.LSTM(4), keras.layers.LeakyReLU(0.1), keras.layers.Dense(3)]
+    )
+    compile(model, **FORCED)
+    x = np.random.default_rng(0).normal(size=(16, 5, 4)).astype("float32")
+    spec = tf.TensorSpec((None, None, 4), tf.float32), tf.TensorSpec((None,), tf.int32)
+
+    def data(length):
+        return tf.data.Dataset.from_generator(lambda: iter([(x[:, :length], Y[:16])]), output_signature=spec)
+
+    model.fit(data(5), verbose=0)
+    model.layers[1].negative_slope = 0.5
+    with pytest.raises(XLAUnsupportedError, match="the step reads other values of Python than when it was traced"):
+        model.fit(data(3), verbose=0)

@@ -11,6 +11,7 @@ from keras_xla.engine.batches import most_slots
 from keras_xla.engine.checks import check
 from keras_xla.engine.generator import Generator
 from keras_xla.generation.speech.timestamp_rules import TimestampOptions
+from keras_xla.generation.speech.transcriber import clip_of
 
 
 def check_room(generator: Generator, prompt: np.ndarray, options: GenerationOptions) -> None:
@@ -51,4 +52,5 @@ class EngineSpeech:
     ) -> Mapping[str, np.ndarray]:
         values = {field.name: getattr(options, field.name) for field in dataclasses.fields(GenerationOptions)}
         timed = TimestampOptions(**values, timestamps=timestamps)
-        return self._generator([], timed, prompts=prompts, hidden=hidden, numbers=np.array(numbers))
+        clips = clip_of(drawn := np.array(numbers))  # by which errors call them
+        return self._generator([], timed, prompts=prompts, hidden=hidden, numbers=clips, first_row=drawn - clips)

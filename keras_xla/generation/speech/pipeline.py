@@ -184,7 +184,8 @@ class SpeechPipeline:
         runner, shape = self.generator.prompt_runner, (batch, *self.shape)
         yield runner.first_encoding(shape)
         yield self.features.first_call()
-        prompt = np.array(self.tokens.prompt(self.tokens.any_language, self.tokens.task, timestamps=False), np.int32)
+        task = task_of(speech, self.tokens)
+        prompt = np.array(self.tokens.prompt(self.tokens.any_language, task, timestamps=False), np.int32)
         lengths, silence = self._prompt_lengths(len(prompt), speech), speech.no_speech_threshold is not None
         hidden = runner.blank_encoding(shape)
         for length in [1, *(lengths if silence else ())]:  # behind one token the language is asked for

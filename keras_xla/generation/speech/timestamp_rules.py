@@ -81,7 +81,7 @@ class TimestampOptions(GenerationOptions):
 
 
 def timestamps_processor(first: int, no_timestamps: int, eos: int, max_initial_index: int | None) -> Processor:
-    """The rules as a logits processor, switched on by `TimestampOptions`; the last of all, as in Hugging Face's chain.
+    """The rules as a logits processor, switched on by `TimestampOptions`; behind all others but a user's own.
 
     Args:
         first: Id of `<|0.00|>`.

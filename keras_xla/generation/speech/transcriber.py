@@ -30,6 +30,7 @@ _SHORTEST = FRAMES_PER_SECOND // 10  # no word is shorter: a rest of a clip belo
 _WARM = 0.5  # what was made at this temperature or above is no context for what follows
 _IDLE = np.zeros((0,), np.int32)
 _TIMESTAMPS = 1501  # tokens: from 0.00 to 30.00 seconds
+_CLIPS = 2**16  # that draw apart
 
 
 class SpeechModel(Protocol):
@@ -65,7 +66,7 @@ class SpeechModel(Protocol):
             hidden: What `encode` returned.
             options: What to generate; `num_return_sequences` is 1.
             timestamps: Whether `timestamp_rules.timestamp_rules` apply.
-            numbers: R numbers, on which what is drawn for each row depends.
+            numbers: R numbers, on which what is drawn for each row depends; see `draw_number`.
 
         Returns:
             `sequences (R, options.max_new_tokens)` int32, right-padded; `lengths (R,)`, an end-of-sequence token
@@ -284,7 +285,7 @@ class Transcriber:
         made: list[_Attempt | None] = [None] * len(prompts)
         open_rows = [i for i, prompt in enumerate(prompts) if len(prompt)]
         for attempt, options in enumerate(plan.attempts):
-            drawn = [_number(*number, attempt) for number in numbers]
+            drawn = [draw_number(*number, attempt) for number in numbers]
             asked = [prompt if i in open_rows else _IDLE for i, prompt in enumerate(prompts)]
             out = self.model.decode(asked, hidden, options, plan.timestamps, drawn)
             rejected = []
@@ -339,9 +340,14 @@ class Transcriber:
         return tokens[:-1] if len(tokens) > 2 and tokens[-2] >= self.tokens.first_timestamp else tokens
 
 
-def _number(clip: int, window: int, attempt: int) -> int:
+def draw_number(clip: int, window: int, attempt: int) -> int:
     """On which what is drawn depends: each window of a clip, and each attempt at it, draws anew."""
-    return (clip + 65_537 * window) % 2**28 + 2**28 * (attempt % 8)
+    return clip % _CLIPS + _CLIPS * (window % 2**11) + 2**27 * (attempt % 2**4)
+
+
+def clip_of(numbers: np.ndarray) -> np.ndarray:
+    """The clips of `draw_number`s."""
+    return numbers % _CLIPS
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:

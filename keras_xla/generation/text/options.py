@@ -99,7 +99,8 @@ def check_chats(own: Mapping[str, Any], inputs: Any) -> None:
 
 
 def _has_chat(inputs: Any) -> bool:
-    several = inputs if isinstance(inputs, (list, tuple)) else []
+    several = inputs.tolist() if hasattr(inputs, "tolist") else inputs  # columns of NumPy or pandas
+    several = several if isinstance(several, (list, tuple)) else []
     firsts = (each[0] if isinstance(each, (list, tuple)) and each else each for each in several)
     return any(isinstance(first, Mapping) for first in firsts)
 

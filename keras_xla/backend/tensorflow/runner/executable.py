@@ -218,10 +218,9 @@ class Executable:
         copies = self._trial.copies
         if copies is not None:
             return call_with(function, args, copies)
-        try:
-            return function(*args)
-        finally:
-            self.trace.fresh = False
+        made = function(*args)
+        self.trace.runs[0] += 1
+        return made
 
     def _unrecorded(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """`run` for a loop: a tape would make a gradient of it, which TensorFlow cannot. None goes through its batches.

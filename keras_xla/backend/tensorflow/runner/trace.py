@@ -1,6 +1,7 @@
 """A step traced once, for batches of one structure, and what is in it."""
 
 import functools
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,11 +17,14 @@ from keras_xla.backend.tensorflow.graphs.effects import Effects
 from keras_xla.backend.tensorflow.graphs.fingerprint import fingerprint
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
-from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, operations
+from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, grown_lists, operations
 from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
-from keras_xla.private.tensorflow.graphs import is_composite, ops_are_deterministic, variables
+from keras_xla.private.tensorflow.graphs import captures, is_composite, ops_are_deterministic, variables
 
+# Of which there are more or fewer where a size is known.
+_SIZED = frozenset({"BroadcastTo", "Cast", "Const", "Fill", "Identity", "OnesLike", "Placeholder", "Reshape", "Sum"})
+_SIZED |= {"TensorListPopBack", "Tile", "ZerosLike"}
 _LOOPS = ("While", "StatelessWhile")
 _PYTHON = ("PyFunc", "EagerPyFunc", "IteratorGetNext")  # an iterator of the step's own ends when it likes
 
@@ -42,8 +46,9 @@ class Traced:
 
     @functools.cached_property
     def exact(self) -> str:
-        """Equal for traces that compute the same, if they write the same variables."""
-        return fingerprint(self.concrete, exact=True)
+        """Equal for traces that compute the same of the same variables and tensors."""
+        read = [id(outer) for outer, _ in captures(self.concrete.graph)]
+        return f"{fingerprint(self.concrete, exact=True)} {read}"
 
     @functools.cached_property
     def _numbers(self) -> Counter:
@@ -53,8 +58,15 @@ class Traced:
             if op.type == "Const" and op.outputs[0].dtype.is_floating:
                 value = tf.make_ndarray(op.get_attr("value"))
                 same = value.size and (value == value.flat[0]).all()
-                found[value.dtype.name, value.flat[0].tobytes() if same else value.tobytes()] += 1
+                held = value.flat[0] if same else value
+                found[value.dtype.name, hashlib.sha256(held.tobytes()).digest()] += 1
         return found
+
+    @functools.cached_property
+    def _computed(self) -> Counter:
+        """How many operations of each kind compute floats, but for those that are there for sizes alone."""
+        ops = operations(self.concrete.graph)
+        return Counter(op.type for op in ops if any(x.dtype.is_floating for x in op.outputs) and op.type not in _SIZED)
 
     def as_another(self, other: "Traced") -> bool:
         """Whether both do the same, as far as it can be seen in traces of which one knows more sizes than the other.
@@ -63,11 +75,11 @@ class Traced:
         """
         mine, others = self._numbers, other._numbers
         written = {*map(id, self.changed)} == {*map(id, other.changed)}
-        kinds = ("convolutions", "heavy", "loops", "random", "blocked", "unsafe")
         return (
             written
+            and self._computed == other._computed
             and {*map(id, variables(self.concrete.graph))} == {*map(id, variables(other.concrete.graph))}
-            and all(getattr(self.facts, kind) == getattr(other.facts, kind) for kind in kinds)
+            and (self.facts.loops, self.facts.unsafe) == (other.facts.loops, other.facts.unsafe)
             and (not mine - others or not others - mine)
         )
 
@@ -79,7 +91,7 @@ class Traced:
     @functools.cached_property
     def blockers(self) -> list:
         """What in it XLA cannot compile."""
-        return blocking_ops(self.concrete)
+        return [*blocking_ops(self.concrete), *grown_lists(self.concrete)]
 
     @functools.cached_property
     def facts(self) -> StepProfile:
@@ -113,15 +125,18 @@ class Trace(Traced):
     The step takes a batch with the structure `spec` of `tf.TypeSpec`, whose Nones stay Nones, and returns one of
     tensors.
 
-    Attributes:
-        fresh: Whether nothing has run since it was traced, so that Python code would still do the same.
+    Args:
+        step: What is traced.
+        spec: Of the batches.
+        runs: How many runs of the step there were so far, whatever trace ran: one number, which others count up.
     """
 
-    def __init__(self, step: Callable, spec: Any):
+    def __init__(self, step: Callable, spec: Any, runs: list[int] | None = None):
         # A user's own step may have more arguments, with defaults, which a concrete function would ask for.
         self.step = tf.autograph.experimental.do_not_convert(lambda data: step(data))
         self.spec = spec
-        self.fresh = True
+        self.runs = [0] if runs is None else runs
+        self._runs_before = self.runs[0]
         self._checks: dict[Shapes, Checks] = {}
         self.function = tf.function(self.step)
         super().__init__(self.function.get_concrete_function(spec))
@@ -134,7 +149,9 @@ class Trace(Traced):
         return self._checks[shapes]
 
     def still_the_same(self) -> bool:
-        """Whether the step, traced once more, would be what it was."""
+        """Whether the step, traced once more, would be what it was. It is if nothing has run since then."""
+        if self.runs[0] == self._runs_before:
+            return True
         again = tf.function(self.step).get_concrete_function(self.spec)
         return Traced(again).exact == self.exact
 

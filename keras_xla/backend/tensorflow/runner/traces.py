@@ -36,6 +36,7 @@ class Traces:
         self._traces: dict[str, Trace] = {}
         self._failed: set[str] = set()  # what could not be traced, which says nothing of other batches
         self._same: dict[tuple[str, Trace], bool] = {}
+        self._runs = [0]
         self.made = 0
 
     def key(self, spec: Any) -> str:
@@ -74,7 +75,8 @@ class Traces:
             self._before(spec)
         filled = self._filled_step(spec) if self._filled_step and fillable(spec) else None
         self.made += 1
-        return Trace(filled, FilledBatch(spec, ROWS)) if filled else Trace(self._step, spec)
+        batch = FilledBatch(spec, ROWS) if filled else spec
+        return Trace(filled or self._step, batch, self._runs)
 
     def unfilled(self, key: str) -> Trace:
         """Another trace for the same batches, which are not filled up."""
@@ -83,7 +85,7 @@ class Traces:
     def anew(self, spec: Any) -> Trace:
         """Another trace, which is not kept."""
         self.made += 1
-        return Trace(self._step, spec)
+        return Trace(self._step, spec, self._runs)
 
     def differ_in_rows(self, one: str, other: str) -> bool:
         """Whether two traces are for batches that differ at most in the number of rows."""

@@ -16,6 +16,7 @@ from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.partial.split import NotSplittable, redrawn, split
 from keras_xla.backend.tensorflow.runner.trace import Trace, Traced
 from keras_xla.backend.tensorflow.stored_calls import StoredCalls, xla_function
+from keras_xla.troubleshooting import warn
 
 
 def make(trace: Trace, way: str, shapes: Shapes | None, calls: StoredCalls | None = None) -> Callable:
@@ -69,10 +70,15 @@ def _towers(trace: Trace, way: str) -> bool:
 def _for_xla(trace: Trace, specs: Sequence[tf.TensorSpec]):
     """The step traced again, so that the lists that the gradients of loops keep have a fixed length.
 
-    What Python has changed since the first trace would count here, and nowhere else: then the plain graph runs.
+    What Python has changed since the first trace would count here, and nowhere else: then the plain graph runs. There
+    is none for a step that takes filled batches.
     """
-    if not trace.fresh and not trace.still_the_same():
-        raise ShapesRefused("the step reads other values of Python than when it was traced", lasting=False)
+    if not trace.still_the_same():
+        told = "the step reads other values of Python than when it was traced; call compile again after such a change"
+        if trace.fills:
+            raise WayFailed(told, lasting=False)
+        warn(f"Batches of these shapes run without XLA: {told}.")
+        raise ShapesRefused(told, lasting=False)
 
     def one_step(batch):
         return trace.step(batch)
