@@ -277,11 +277,23 @@ def test_other_shapes_that_are_slower_do_not_stop_those_that_are_faster(monkeypa
         (lambda x: tf.py_function(lambda y: y, [x], tf.float32), "XLA cannot compile .*PyFunc"),
         (lambda x: [tf.debugging.assert_less(tf.matmul(x, x, transpose_b=True), 1e9), x][1], "checks values"),
         (lambda x: tf.debugging.check_numerics(tf.matmul(x, x, transpose_b=True), "bad"), "checks values"),
-        (lambda x: tf.TensorArray(tf.float32, 0, dynamic_size=True).write(0, x).stack(), "lists of tensors"),
+        (lambda x: tf.TensorArray(tf.float32, 1).write(0, x).stack(), "lists of tensors"),
+        (lambda x: tf.TensorArray(tf.float32, 0, dynamic_size=True).write(0, x).stack(), "for a list that grows"),
         (lambda x: GENERATOR.normal([3]), "Generator"),
         (lambda x: tf.function(lambda y: DROPOUT(y, training=True))(x) + 1, "XLA would draw other random numbers"),
     ],
-    ids=["convolution", "loop", "strings", "python", "assert", "numerics", "lists", "generator", "draws inside"],
+    ids=[
+        "convolution",
+        "loop",
+        "strings",
+        "python",
+        "assert",
+        "numerics",
+        "lists",
+        "growing lists",
+        "generator",
+        "draws",
+    ],
 )
 def test_what_xla_must_not_run_runs_plainly_with_a_reason(body, why):
     log = Log()
