@@ -22,8 +22,17 @@ SPEECH_FIELDS = tuple(field.name for field in dataclasses.fields(SpeechOptions))
 # Of ours alone: where a checkpoint has such a name, it means nothing to transformers.
 _NOT_STORED = frozenset({"presence_penalty", "frequency_penalty", "seed", "processor_options", *config.CONSTRAINTS})
 # Which change the output in transformers, and have no counterpart here.
-_UNKNOWN = ("constraints", "diversity_penalty", "dola_layers", "force_words_ids", "num_beam_groups", "penalty_alpha")
-_UNKNOWN += ("token_healing", "top_h", "watermarking_config")
+_UNKNOWN = (
+    "constraints",
+    "diversity_penalty",
+    "dola_layers",
+    "force_words_ids",
+    "num_beam_groups",
+    "penalty_alpha",
+    "token_healing",
+    "top_h",
+    "watermarking_config",
+)
 # None says nothing of these, as in transformers: what the checkpoint or the layer says holds.
 _UNSAID = ("language", "task", "condition_on_prev_tokens", "prompt_condition_type")
 _SPEECH_TOKENS = (  # what SpeechTokens reads, and what serves features we do not have: times of words

@@ -164,7 +164,7 @@ class SpeechPipeline:
         return {name: np.concatenate([outputs[name] for outputs in made]) for name in made[0]}
 
     def _complete_part(
-        self, part: Part, features: np.ndarray, names: Sequence[str | None], task: str, first_row: int
+        self, part: Part, features: np.ndarray, names: Sequence[str | None], task: str | None, first_row: int
     ) -> dict[str, np.ndarray]:
         """What `complete` returns of features that run together; the last of several parts has idle rows."""
         idle = part.room // part.copies - len(part.prompts)

@@ -285,7 +285,7 @@ class Transcriber:
         made: list[_Attempt | None] = [None] * len(prompts)
         open_rows = [i for i, prompt in enumerate(prompts) if len(prompt)]
         for attempt, options in enumerate(plan.attempts):
-            drawn = [draw_number(*number, attempt) for number in numbers]
+            drawn = [draw_number(clip, window, attempt) for clip, window in numbers]
             asked = [prompt if i in open_rows else _IDLE for i, prompt in enumerate(prompts)]
             out = self.model.decode(asked, hidden, options, plan.timestamps, drawn)
             rejected = []
