@@ -98,7 +98,6 @@ class Stack(keras.Model):
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.quick("float32-False")
-@pytest.mark.quick_on_jax("float32-True")
 def test_training_through_them_is_as_through_each(jit_compile, dtype):
     def trained(run):
         keras.utils.set_random_seed(0)
