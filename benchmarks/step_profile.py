@@ -93,10 +93,11 @@ def worker(folder: str, quantization: str, batch: int, slots: int) -> None:
 def report(lines: list[dict]) -> str:
     """The page of raw lines."""
     rounds = 1 + max(line["round"] for line in lines)
+    timed = "one round" if rounds == 1 else f"{rounds} rounds, medians"
     text = [
         "# Where a step's time goes",
         "",
-        f"`python benchmarks/step_profile.py`, {told(lines[0])}; JAX backend, {rounds} rounds, medians. JAX' profiler "
+        f"`python benchmarks/step_profile.py`, {told(lines[0])}; JAX backend, {timed}. JAX' profiler "
         "times each operation. Blocks: the products with the weights of the blocks. Head: that with the vocabulary. "
         "Attention: those with keys and values. In brackets: at what share of the bandwidth, measured in the same "
         "process, a product reads its weights, and (for 8 rows or more) billions of operations a second. int8 counts "
