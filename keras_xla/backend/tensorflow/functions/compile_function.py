@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.new_shapes import BlockingOp
-from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, grown_lists
+from keras_xla.backend.tensorflow.graphs.operations import blocking_ops
 from keras_xla.backend.tensorflow.stored import keeps_executables, stored
 from keras_xla.private.keras.seeds import global_generator
 from keras_xla.private.keras.variables import in_stateless_scope
@@ -19,6 +19,7 @@ from keras_xla.private.tensorflow.graphs import may_be_recorded
 
 to_tensor = tf.convert_to_tensor
 without_autograph = tf.autograph.experimental.do_not_convert  # decorates what AutoGraph calls as it is
+_blockers = otherwise([])(blocking_ops)  # then XLA itself says what it cannot compile
 _recorded = otherwise(True)(may_be_recorded)
 _SEEDS = weakref.WeakKeyDictionary[Any, Any]()  # for each generator that a trace draws from
 
@@ -152,8 +153,3 @@ def pad(x: Any, widths: Sequence[tuple[int, int]], value: Any) -> tf.Tensor:
 def cut(x: tf.Tensor, axis: int, size: int) -> tf.Tensor:
     """The first `size` entries along `axis`."""
     return x[(*[slice(None)] * axis, slice(size))]
-
-
-@otherwise([])  # then XLA itself says what it cannot compile
-def _blockers(trace: Any) -> list[BlockingOp]:
-    return list(dict.fromkeys([*blocking_ops(trace), *grown_lists(trace)]))

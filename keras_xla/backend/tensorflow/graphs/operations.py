@@ -39,17 +39,20 @@ def compilable_ops() -> frozenset[str]:
 def blocking_ops(function) -> list[BlockingOp]:
     """Every operation of a concrete function, or of a function it calls, that XLA cannot compile.
 
-    An operation whose result nobody uses is included: TensorFlow checks it all the same.
+    An operation whose result nobody uses is included: TensorFlow checks it all the same. So is one that may make a list
+    longer: XLA has a kernel for it, which drops what is behind the list's end.
     """
-    found = []
+    found, grown = [], []
     for op in operations(function.graph):
         if op.type in ("Placeholder", "_Arg") and op.outputs[0].dtype == tf.string:
             found.append(BlockingOp(f"string input {op.name}", op.name, ""))
         elif op.type not in compilable_ops():
             found.append(BlockingOp(op.type, op.name, _user_line(op)))
+        elif grows_list(op):
+            grown.append(BlockingOp(f"{op.type} for a list that grows", op.name, _user_line(op)))
     # A string that enters is only worth a word when nothing tells what is done with it.
     computed = [blocker for blocker in found if not blocker.op.startswith("string input")]
-    return list(dict.fromkeys(computed or found))
+    return list(dict.fromkeys([*(computed or found), *grown]))
 
 
 def operations(graph, seen: set[str] | None = None) -> Iterator:
@@ -74,12 +77,6 @@ def calls_unknown(op) -> bool:
     """Whether an operation calls a function of which no graph is at hand, as those of imported graphs may."""
     names = [called.name for called in functions_in(op.node_def)]
     return any(name and graph_of_function(op.graph, name) is None for name in names)
-
-
-def grown_lists(function) -> list[BlockingOp]:
-    """The operations of a concrete function that may make a list longer, of which XLA drops what is behind its end."""
-    grown = [op for op in operations(function.graph) if grows_list(op)]
-    return [BlockingOp(f"{op.type} for a list that grows", op.name, _user_line(op)) for op in grown]
 
 
 def grows_list(op) -> bool:

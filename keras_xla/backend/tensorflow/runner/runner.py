@@ -23,6 +23,7 @@ from keras_xla.backend.tensorflow.runner.sources import Batches, gathered, shape
 from keras_xla.backend.tensorflow.runner.specs import leaves_with_names, opened, spec_of
 from keras_xla.backend.tensorflow.runner.trace import Trace, tensors_of
 from keras_xla.backend.tensorflow.runner.traces import Traces
+from keras_xla.troubleshooting import warn
 
 MOST_ANSWERS = 1024  # that the plain graph runs batches of some shapes, which are kept: ragged data have no end of them
 MOST_REFUSED = 8  # batches of a pass whose values a compiled step must not be given, before plain ones run for good
@@ -344,6 +345,8 @@ class Runner:
         def instead(error, once):
             graph = executable("graph")
             if isinstance(error, ShapesRefused):
+                if not error.lasting:  # in a trial, the policy notes it
+                    warn(f"Batches of these shapes run without XLA: {error}.")
                 return graph
             if chosen.stops:  # what failed may be a check in the step, and not XLA: then the plain graph raises it
                 with contextlib.suppress(TrialImpossible), graph.on_copies():

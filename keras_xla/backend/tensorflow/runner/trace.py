@@ -17,7 +17,7 @@ from keras_xla.backend.tensorflow.graphs.effects import Effects
 from keras_xla.backend.tensorflow.graphs.fingerprint import fingerprint
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
-from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, grown_lists, operations
+from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
 from keras_xla.private.tensorflow.graphs import captures, is_composite, ops_are_deterministic, variables
@@ -91,7 +91,7 @@ class Traced:
     @functools.cached_property
     def blockers(self) -> list:
         """What in it XLA cannot compile."""
-        return [*blocking_ops(self.concrete), *grown_lists(self.concrete)]
+        return blocking_ops(self.concrete)
 
     @functools.cached_property
     def facts(self) -> StepProfile:

@@ -16,7 +16,6 @@ from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.partial.split import NotSplittable, redrawn, split
 from keras_xla.backend.tensorflow.runner.trace import Trace, Traced
 from keras_xla.backend.tensorflow.stored_calls import StoredCalls, xla_function
-from keras_xla.troubleshooting import warn
 
 
 def make(trace: Trace, way: str, shapes: Shapes | None, calls: StoredCalls | None = None) -> Callable:
@@ -77,7 +76,6 @@ def _for_xla(trace: Trace, specs: Sequence[tf.TensorSpec]):
         told = "the step reads other values of Python than when it was traced; call compile again after such a change"
         if trace.fills:
             raise WayFailed(told, lasting=False)
-        warn(f"Batches of these shapes run without XLA: {told}.")
         raise ShapesRefused(told, lasting=False)
 
     def one_step(batch):
