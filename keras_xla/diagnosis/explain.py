@@ -158,7 +158,12 @@ def _refuse(name: str, blockers: list[Blocker]) -> None:
 def _from_op(model: keras.Model | None, op: BlockingOp) -> Blocker:
     layer = layer_of(model, op.name) if model is not None else None
     name, kind = (layer.name, type(layer).__name__) if layer is not None else ("", "")
-    reason = op.op if op.op.startswith("string") else f"the operation {op.op} has no XLA kernel"
+    if op.op.startswith("string"):
+        reason = op.op
+    elif " " in op.op:  # of some uses only
+        reason = f"XLA cannot do the operation {op.op}"
+    else:
+        reason = f"the operation {op.op} has no XLA kernel"
     return Blocker(name, kind, reason, op.where, fix_for_op(op.op, layer))
 
 

@@ -42,6 +42,9 @@ class Transformer(SavedSpec, WeightedLayer):
     Returns:
         Logits `(batch, length, vocab_size)` float32.
 
+    Raises:
+        ValueError: for more tokens a row than the model has positions.
+
     Example:
     ```python
     model = Transformer(spec)
@@ -73,6 +76,9 @@ class Transformer(SavedSpec, WeightedLayer):
         self.built = True
 
     def call(self, ids, memory: EncoderMemory | None = None):
+        length, most = ids.shape[1], self.max_positions
+        if length is not None and most is not None and length > most:
+            raise ValueError(f"Received {length} tokens a row; the model has {most} positions. Shorten them.")
         ids = ops.cast(ids, "int32")
         starts = ops.zeros_like(ids[:, 0])
         return self._logits(self._prompt(ids, starts, memory)[0])

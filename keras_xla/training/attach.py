@@ -13,7 +13,6 @@ from keras_xla.backend import keras2
 from keras_xla.backend.data import known_batches, runs_python
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
 from keras_xla.backend.steps import (
-    TakingRows,
     is_distributed,
     make_runner,
     must_be_freed,
@@ -33,12 +32,18 @@ from keras_xla.training.methods import Methods
 from keras_xla.training.reports.journal import STEP_KINDS, Decision, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, capped, flat, is_list
-from keras_xla.training.steps.array_rows import ArrayRows, array_rows, with_validation_cut_off
+from keras_xla.training.steps.array_rows import (
+    ArrayRows,
+    array_rows,
+    hand_out_batches,
+    take_back,
+    with_validation_cut_off,
+)
 from keras_xla.training.steps.early_functions import EarlyFunctions
 from keras_xla.training.steps.fill_predict import fill_last_batch
 from keras_xla.training.steps.handed_state import hands_over_state, state_runner
 from keras_xla.training.steps.in_order import InOrder, batches_in_order, evaluate_in_order, predict_in_order
-from keras_xla.training.steps.last_batch import counts_by_size, filled_step, stop_filling
+from keras_xla.training.steps.last_batch import filled_step, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
 from keras_xla.troubleshooting import warn
@@ -172,14 +177,9 @@ class Attachment:
         session.stopped = lambda: getattr(model, _STOPS[kind], False)
         session.wrapped = lambda function: getattr(model, attribute, None) is not function
         if kind != "predict":  # whose batches are never row numbers
-            session.batch_begins = functools.partial(self._hand_out_rows, attribute)
+            session.batch_begins = functools.partial(hand_out_batches, model, attribute, self._arrays)
+            session.batch_ends = functools.partial(take_back, model, attribute)
         return session
-
-    def _hand_out_rows(self, attribute: str) -> None:
-        """Have the function of the next step see batches if it is not ours: there may be row numbers for it."""
-        function = getattr(self._model, attribute, None)
-        if self._arrays and function is not None and not getattr(function, "takes_rows", False):
-            setattr(self._model, attribute, TakingRows(function, self._arrays))
 
     @contextlib.contextmanager
     def _begun(self, session: Session) -> Iterator[Session]:
@@ -197,9 +197,8 @@ class Attachment:
                 current[kind] = before
             for owner in session.owners:
                 self._arrays.pop(owner, None)
-            for attribute in (f"{kind}_function" for kind in STEP_KINDS):
-                if isinstance(function := getattr(self._model, attribute, None), TakingRows):
-                    setattr(self._model, attribute, function.function)
+            for each in STEP_KINDS:
+                take_back(self._model, f"{each}_function")
             if isinstance(function := getattr(self._model, f"{kind}_function", None), StepFunction):
                 function.forget()
             if self.jit_compile is False and not self.busy and attachment_of(self._model) is self:
@@ -316,8 +315,9 @@ class Attachment:
         leads = "tf.distribute" if is_distributed(model) else "Keras 2" if keras2.loops_over_steps(model) else None
         if not own and leads is None:
             runner = self._runner(kind, policy, ledger)
-        if leads is not None and not model.jit_compile:
-            self.journal.decided(Decision(kind, "all batches", "graph", f"{leads} runs the step"))
+        if runner is None and not model.jit_compile:
+            if leads is not None:
+                self.journal.decided(Decision(kind, "all batches", "graph", f"{leads} runs the step"))
             function = keras_make()
         elif runner is None:
             make = functools.partial(watched_step, kind, keras_make, own, ledger.saw)
@@ -349,11 +349,7 @@ class Attachment:
         if not keras2.is_keras2(model):
             before = state_maker(model) if kind == "train" else None
             fill = filled_step(model, kind) if self.jit_compile is True and kind != "predict" else None
-
-        def by_size() -> bool:
-            return kind != "predict" and not keras2.is_keras2(model) and counts_by_size(model)
-
-        return make_runner(step, self._arrays, *answers, before, fill, by_size)
+        return make_runner(step, self._arrays, *answers, before, fill)
 
 
 def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:

@@ -63,13 +63,14 @@ def compile(model: keras.Model, *args: Any, jit_compile: bool | str = "auto", **
     compile_ = method_of(model, "compile")
     parameters = inspect.signature(compile_).parameters
     names, more = list(parameters), {}
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
     if "jit_compile" in names[: len(args)]:  # by position
         first = names.index("jit_compile")
         args, (jit_compile, *others) = args[:first], args[first:]
         more = dict(zip(names[first + 1 :], others, strict=False))
     check_switch("keras_xla.compile", jit_compile)
     if jit_compile is True:
-        if kwargs.get("run_eagerly"):
+        if named.get("run_eagerly"):
             raise ValueError(
                 "keras_xla.compile received run_eagerly=True together with jit_compile=True; an eager step cannot be "
                 "compiled. Pass jit_compile=False while debugging eagerly, or leave run_eagerly out."

@@ -1,5 +1,6 @@
 """One call of `fit`, `evaluate` or `predict`: how far it is, what is still to come, and what ends with it."""
 
+import operator
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -60,8 +61,7 @@ def _batch_hook(kind: str, begins: bool) -> Callable:
         session = self if kind == self.kind else self.sessions.current.get(kind)
         if session is not None:
             session.called = begins
-            if begins:
-                session.batch_begins()
+            (session.batch_begins if begins else session.batch_ends)()
 
     return hook
 
@@ -86,6 +86,7 @@ class Session(AnyKeras):
         stopped: Whether a callback has told Keras' loop to end behind the next step.
         wrapped: Whether the loop calls another function than the one given, which may call that one.
         batch_begins: Called before each step that the loop asks for.
+        batch_ends: Called behind each of them.
         usual: The shapes of the batches that it began with; None before the first.
         of_fit: Whether it is the validation of a `fit`.
         in_memory: The kinds of steps whose batches are rows of arrays that are kept in memory.
@@ -113,6 +114,7 @@ class Session(AnyKeras):
         self.stopped: Callable[[], bool] = lambda: False
         self.wrapped: Callable[[Any], bool] = lambda function: False
         self.batch_begins: Callable[[], None] = lambda: None
+        self.batch_ends: Callable[[], None] = lambda: None
         self.usual: tuple | None = None
         self.of_fit = False
         self.in_memory: set[str] = set()
@@ -125,7 +127,7 @@ class Session(AnyKeras):
     @property
     def steps(self) -> int | None:
         """Steps of an epoch, if that is known; at most, after one that nobody knew the steps of."""
-        return self._steps or (self.params or {}).get("steps")
+        return whole(self._steps or (self.params or {}).get("steps"))
 
     @steps.setter
     def steps(self, steps: int | None) -> None:
@@ -175,6 +177,14 @@ class Session(AnyKeras):
     on_train_batch_begin, on_train_batch_end = _batch_hook("train", True), _batch_hook("train", False)
     on_test_batch_begin, on_test_batch_end = _batch_hook("test", True), _batch_hook("test", False)
     on_predict_batch_begin, on_predict_batch_end = _batch_hook("predict", True), _batch_hook("predict", False)
+
+
+def whole(steps: Any) -> Any:
+    """A number of steps as an int, of which NumPy and TensorFlow have kinds of their own; what is none stays."""
+    try:
+        return operator.index(steps)
+    except TypeError:
+        return steps
 
 
 def watched(callbacks: Iterable | None, kind: str) -> bool:

@@ -273,22 +273,20 @@ def test_datasets_of_several_shapes():
     ]
 
 
-@pytest.mark.parametrize(
-    "jit_compile, first, expected",
-    [("auto", 64, 1), ("auto", 70, 1), (True, 70, 1), (True, 64, 2)],  # 2: the other one fills smaller batches up
-)
-@pytest.mark.quick("auto-70", "True-64")
-def test_data_with_and_without_a_smaller_last_batch_share_executables(jit_compile, first, expected, monkeypatch):
-    monkeypatch.setattr(policy, "estimated_cost", lambda facts, graph: 0.0)
-    monkeypatch.setattr(policy, "MARGIN", float("inf"))
-    model, log = compile(classifier(), "sgd", LOSS, jit_compile=jit_compile), Log()
-    for rows in (first, 134 - first, 71, 64):
-        model.fit(X[:rows], Y[:rows], batch_size=16, epochs=2, verbose=0)
-        model.fit(tf.data.Dataset.from_tensor_slices((X[:rows], Y[:rows])).batch(16), epochs=2, verbose=0)
-        model.fit(tf.data.Dataset.from_tensor_slices((X[:64], Y[:64])).batch(16, True), epochs=2, verbose=0)
-        model.evaluate(X[:rows], Y[:rows], batch_size=16, verbose=0)
-    made = [event.kind for event in log.new() if event.shapes.startswith("x: (16,")]
-    assert made.count("train") == made.count("test") == expected
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.parametrize("number", [np.int64, tf.constant], ids=["numpy", "tensor"])
+def test_numbers_of_steps_need_not_be_python_s(number, jit_compile):
+    """As `np.ceil(...).astype(int)` and `dataset.cardinality()` are not; many steps run in one call."""
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).repeat()
+    made = []
+    for compile_, how in ((compile, {"jit_compile": jit_compile}), (keras.Model.compile, {})):
+        keras.utils.set_random_seed(0)
+        model = classifier()
+        compile_(model, "sgd", LOSS, **how)
+        steps = dict(steps_per_epoch=number(37), validation_steps=number(11))
+        losses = model.fit(data, validation_data=data, epochs=3, verbose=0, **steps).history
+        made.append([*losses["loss"], *losses["val_loss"], model.evaluate(data, steps=number(23), verbose=0)])
+    np.testing.assert_allclose(*made, rtol=1e-5)
 
 
 def test_checks_that_would_say_something_are_left_out_by_xla():
@@ -536,12 +534,12 @@ def test_a_validation_takes_the_batches_that_a_pydataset_had_as_it_began():
 
 
 class Scaled(keras.layers.Layer):
-    """It reads a number of Python's."""
+    """It reads numbers of Python's."""
 
-    rate = 1.0
+    rate, first = 1.0, 0
 
     def call(self, x):
-        return x * self.rate
+        return x[:, self.first : self.first + 4] * self.rate
 
 
 def scaled_model():
@@ -550,8 +548,8 @@ def scaled_model():
 
 
 @pytest.mark.parametrize("first, second", [(64, 70), (70, 64)])
-@pytest.mark.parametrize("change", ["trainable", "rate", "activation"])
-@pytest.mark.quick("trainable-64-70", "rate-70-64", "activation-64-70")
+@pytest.mark.parametrize("change", ["trainable", "rate", "first", "activation"])
+@pytest.mark.quick("trainable-64-70", "rate-70-64", "first-64-70")
 def test_data_with_another_number_of_rows_are_traced_anew_as_in_plain_keras(change, first, second):
     """What has changed since the first trace counts from then on, in full batches as in the smaller last one."""
 
@@ -565,7 +563,7 @@ def test_data_with_another_number_of_rows_are_traced_anew_as_in_plain_keras(chan
         elif change == "activation":
             model.layers[0].activation = keras.activations.tanh
         else:
-            model.get_layer("scaled").rate = 0.5
+            setattr(model.get_layer("scaled"), change, {"rate": 0.5, "first": 4}[change])
         model.fit(X[:second], Y[:second], batch_size=16, shuffle=False, verbose=0)
         return model.get_weights()
 

@@ -72,7 +72,7 @@ class Given:
         self.weights = weights
         if data.weighted and isinstance(self.y, dict):
             self.weights = {name: weights for name in self.y}
-        self._made = None
+        self._made: dict[bool, Any] = {}
 
     @property
     def triple(self) -> tuple:
@@ -86,15 +86,16 @@ class Given:
             if self.data.form == "tensors":
                 named = keras.tree.map_structure(tensor, named)
             return named if targets else {"x": named["x"]}
-        return {"x": self.made() if targets else self.of(self.x)}
+        return {"x": self.made(targets)}
 
-    def made(self) -> Any:
+    def made(self, targets: bool = True) -> Any:
         """The same dataset at every call; a new generator."""
+        structure = self.triple if targets else self.x
         if self.data.form in ("generator", "endless"):
-            return self.of(self.triple)
-        if self._made is None:
-            self._made = self.of(self.triple)
-        return self._made
+            return self.of(structure)
+        if targets not in self._made:
+            self._made[targets] = self.of(structure)
+        return self._made[targets]
 
     def of(self, structure: Any) -> Any:
         form, size = self.data.form, self.data.batch

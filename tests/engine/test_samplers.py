@@ -160,8 +160,18 @@ def test_a_draw_of_nothing_is_a_token_of_the_vocabulary(size):
         assert ((drawn >= 0) & (drawn < size)).all()
 
 
-def test_greedy_takes_the_first_of_equals():
-    assert ops.convert_to_numpy(samplers.greedy(ops.convert_to_tensor([[1.0, 3.0, 3.0]]))).tolist() == [1]
+@pytest.mark.parametrize("size", [1, 7, 50257])
+def test_greedy_is_argmax_whatever_stands_in_a_row(size):
+    rng = np.random.default_rng(size)
+    rows = rng.integers(-3, 3, (12, size)).astype("float32")  # of equals, the first
+    rows[1] = samplers.FORBIDDEN
+    rows[2], rows[3] = -np.inf, np.nan
+    rows[4, size // 2], rows[5, size // 3] = np.nan, np.inf
+    rows[6, size // 3 :] = np.nan
+    rows[7, -1], rows[7, 0] = np.inf, np.nan
+    rows[8] = -0.0
+    tokens = backend.jit(samplers.greedy, [])(ops.convert_to_tensor(rows))
+    np.testing.assert_array_equal(ops.convert_to_numpy(tokens), rows.argmax(axis=-1))
 
 
 def test_tokens_that_are_off_are_never_drawn_at_any_temperature():

@@ -335,8 +335,26 @@ def test_rope_theta_is_known_in_both_spellings():
     assert spec({**_LLAMA, "model_type": "llama", "rope_parameters": None, "rope_scaling": {}}) == plain
 
 
-def test_a_keys_own_name_comes_first():
-    assert spec({"model_type": "gpt2", "n_layer": 3, "num_hidden_layers": 5}).layers == 3
+def test_two_names_of_a_key_have_one_value():
+    """Of two values transformers takes that under the other name, be it the right one or not."""
+    assert spec({"model_type": "gpt2", "n_layer": 3, "num_hidden_layers": 3}).layers == 3
+    assert spec({"model_type": "gpt2", "n_layer": 3, "num_hidden_layers": None}).layers == 3
+    with pytest.raises(ValueError, match="has n_head=12 and num_attention_heads=16, expected one value"):
+        spec({"model_type": "gpt2", "n_head": 12, "num_attention_heads": 16})
+
+
+def test_rotary_parameters_may_be_those_of_each_kind_of_layer():
+    """As transformers 5 writes them for some families; it must not mean other positions in silence."""
+    rope = {"rope_theta": 500000.0, "rope_type": "default"}
+    llama = {**_LLAMA, "model_type": "llama"}
+    assert spec({**llama, "rope_parameters": {"full_attention": rope, "sliding_attention": rope}}) == spec(
+        {**llama, "rope_parameters": rope}
+    )
+    other = {**rope, "rope_theta": 10000.0}
+    with pytest.raises(ValueError, match="rope_parameters differ between kinds of layers"):
+        spec({**llama, "rope_parameters": {"full_attention": rope, "sliding_attention": other}})
+    with pytest.raises(ValueError, match=r"partial_rotary_factor=0\.5"):
+        spec({**llama, "rope_parameters": {**rope, "partial_rotary_factor": 0.5}})
 
 
 @pytest.fixture
@@ -399,6 +417,11 @@ def test_all_wrong_values_are_named_at_once(folder):
         (dict(rope_parameters=None, rope_scaling={"type": "linear"}), "rope_type='linear' needs factor, which"),
         (dict(rope_parameters=None, rope_scaling={"type": "dynamic", "factor": 2.0}), "rope_type='dynamic' is not"),
         (dict(hidden_act="mish"), "the activation 'mish' is not supported"),
+        (
+            dict(layer_types=["full_attention", "local"]),
+            "layer_types has 'local', not supported here; expected sliding",
+        ),
+        (dict(is_causal=False), "it has is_causal=False"),
         (dict(sliding_window=6), "it has sliding_window=6, which transformers' Llama heeds in its cache"),
         (dict(attention_chunk_size=6), "it has attention_chunk_size=6, which transformers' Llama heeds in its cache"),
     ],

@@ -209,6 +209,36 @@ def test_sums_of_t5_may_outgrow_float16(variant, quantization, checkpoint, tmp_p
     np.testing.assert_allclose(step, logits[:, -1], atol=0.1)
 
 
+@pytest.mark.quick_on_jax
+def test_sums_of_an_encoder_are_cut_where_they_outgrow_float16(checkpoint, tmp_path):
+    torch_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint("mbart"))
+    for name, weight in torch_model.named_parameters():
+        if re.search(r"encoder\.layers\.\d+\.fc2\.weight", name):
+            weight.data *= 5e4 / weight.abs().max()
+    torch_model.save_pretrained(tmp_path)
+    reference_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float16)
+    source = np.arange(5, 16, dtype="int32")[None]
+    with torch.no_grad():
+        expected = reference_model(torch.tensor(source), decoder_input_ids=torch.tensor(IDS[:1])).logits.numpy()
+    assert largest_sum(reference_model.model, source) == 64_512  # which is 64,504 in float16
+    logits = ops.convert_to_numpy(load_model(open_checkpoint(tmp_path), dtype="float16")(source=source, ids=IDS[:1]))
+    assert np.isfinite(logits).all()
+    np.testing.assert_allclose(logits, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "llama"])
+def test_more_tokens_than_positions_are_an_error(variant, checkpoint):
+    from tests import reference
+
+    model = load_model(
+        open_checkpoint(checkpoint(next(name for name in reference.VARIANTS if name.startswith(variant))))
+    )
+    most = model.max_positions
+    assert model(np.zeros((1, most), "int32")).shape == (1, most, model.vocab_size)
+    with pytest.raises(ValueError, match=f"Received {most + 1} tokens a row; the model has {most} positions"):
+        model(np.zeros((1, most + 1), "int32"))
+
+
 def largest_sum(model, source) -> float:
     """Of the residuals behind the encoder's last block."""
     with torch.no_grad():

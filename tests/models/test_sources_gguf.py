@@ -206,6 +206,18 @@ def test_rope_scaling(tmp_path):
         config_of(tmp_path, {prefix + "type": "longrope", prefix + "factor": 4.0})
 
 
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"llama.rope.scaling.attn_factor": 1.5}, "a factor on the attention with type 'yarn' only"),
+        ({"llama.attention.causal": False}, r"llama\.attention\.causal=False, of a model that makes embeddings"),
+    ],
+)
+def test_what_would_change_the_tokens_is_refused(tmp_path, given, message):
+    with pytest.raises(ValueError, match=message):
+        open_checkpoint(write_gguf(tmp_path / "m.gguf", fields=given))
+
+
 def test_llama_3_frequency_factors(tmp_path):
     factors = np.array([1, 1, 1, 1.5, 2, 4, 8, 8], np.float32)
     path = write_gguf(
@@ -231,15 +243,31 @@ def test_end_of_turn_ends_generation_too(tmp_path):
     assert checkpoint.config["eos_token_id"] == 2
 
 
-def test_ends_of_messages_and_control_tokens_with_a_known_name_do_so_too(tmp_path):
-    """As in llama.cpp. A word of that name is no end."""
+def test_ends_of_messages_and_special_tokens_with_a_known_name_do_so_too(tmp_path):
+    """As in llama.cpp, whether they are control tokens or a user's own. A word of that name is no end."""
     fields = {
         "tokenizer.ggml.eom_token_id": 5,
         "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "<|endoftext|>", "<|im_end|>", "a", "<|end|>"],
-        "tokenizer.ggml.token_type": [2, 3, 3, 3, 3, 1, 1],
+        "tokenizer.ggml.token_type": [2, 3, 3, 3, 4, 1, 1],
     }
     checkpoint = open_checkpoint(write_gguf(tmp_path / "m.gguf", fields=fields))
     assert checkpoint.generation_config["eos_token_id"] == [2, 5, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (dict(temp=0.5, top_k=20), dict(do_sample=True, temperature=0.5, top_k=20)),
+        (dict(top_p=0.75, min_p=0.125), dict(do_sample=True, top_p=0.75, min_p=0.125)),
+        (dict(temp=0.0, top_p=0.75), dict(do_sample=False, top_p=0.75)),
+        (dict(penalty_repeat=1.5), dict(repetition_penalty=1.5)),
+        ({}, {}),
+    ],
+)
+def test_what_a_file_says_of_drawing_is_the_default(tmp_path, given, expected):
+    fields = {f"general.sampling.{name}": value for name, value in given.items()}
+    made = open_checkpoint(write_gguf(tmp_path / "m.gguf", fields=fields)).generation_config
+    assert {name: value for name, value in made.items() if not name.endswith("_token_id")} == expected
 
 
 def test_a_tensor_of_no_known_name_keeps_it(tmp_path):

@@ -140,6 +140,11 @@ def test_a_class_with_its_own_train_function_keeps_it():
     assert model.made == 1
     assert log.kinds() == ["train"]
 
+    compile(model, **OPTIONS)
+    model.fit(X, Y, batch_size=SIZE, verbose=0)
+    assert model.made == 2
+    assert log.kinds() == ["train"] * model.jit_compile  # on TensorFlow Keras compiles nothing here
+
 
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="Keras on JAX refuses a layer that was frozen since"

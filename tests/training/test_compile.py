@@ -70,6 +70,8 @@ def test_other_switches_are_refused(value):
 def test_eager_steps_cannot_be_compiled():
     with pytest.raises(ValueError, match="run_eagerly=True together with jit_compile=True"):
         compile(classifier(), **FORCED, run_eagerly=True)
+    with pytest.raises(ValueError, match="run_eagerly=True together with jit_compile=True"):
+        compile(classifier(), "sgd", LOSS, None, None, None, True, jit_compile=True)  # by position
     assert compile(classifier(), **OPTIONS, run_eagerly=True, jit_compile=False).run_eagerly
 
 

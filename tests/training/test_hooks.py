@@ -1,5 +1,6 @@
 """What a script puts on a model or a callback while a call goes on, and data that grow: as in plain Keras."""
 
+import functools
 import time
 
 import keras
@@ -94,6 +95,30 @@ def test_a_function_around_the_step_function_is_called_for_each_batch(kind, look
     ours, seen_ours, model = trained(True, callback, batch_size, jit_compile)
     assert ours == pytest.approx(plain) and seen_ours == seen and "step" in seen
     assert getattr(model, f"{kind}_function") is callback.wrapper  # where it was put
+
+
+class WrapsWhole(Wraps):
+    """As a decorator does that makes the wrapper look like what is in it, and takes it off itself."""
+
+    def act(self):
+        inner = getattr(self.model, f"{self.kind}_function")
+        super().act()
+        functools.update_wrapper(self.wrapper, inner)
+        self.inner = inner
+
+    def on_train_end(self, logs=None):
+        if self.kind == "train":
+            self.seen.append(self.model.train_function is self.wrapper)
+            self.model.train_function = self.inner
+
+
+@on_tensorflow
+@pytest.mark.parametrize("kind", ["train", "test"])
+def test_a_function_that_looks_like_the_step_function_is_called_for_each_batch(kind):
+    (plain, seen, _), (ours, seen_ours, model) = (trained(each, WrapsWhole(kind)) for each in (False, True))
+    assert ours == pytest.approx(plain) and seen_ours == seen and "step" in seen
+    assert (True in seen) == (kind == "train")
+    assert model.train_function is not None and not hasattr(model.train_function, "__wrapped__")
 
 
 @on_tensorflow

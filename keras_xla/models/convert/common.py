@@ -106,7 +106,7 @@ def activation(name: str) -> str:
 
 def rotary(config, head_dim: int) -> RotaryPositions:
     """The rotary part of a config, whichever generation of transformers wrote it."""
-    given = config.rope_scaling or config.rope_parameters or {}
+    given = _of_all_layers(config.rope_scaling or config.rope_parameters or {})
     rope = {name: value for name, value in given.items() if value is not None}
     kind = rope.setdefault("rope_type", rope.get("type", "default"))  # the key's name before transformers 4.43
     rope.setdefault("rope_theta", config.rope_theta)
@@ -127,13 +127,32 @@ def rotary(config, head_dim: int) -> RotaryPositions:
     return RotaryPositions(most, frequencies, factor)
 
 
-def sliding(config, window: int | None, first: int = 0) -> tuple[int | None, ...]:
-    """Each layer's window: that of the layers which `layer_types` names, or of those from the `first` on."""
+def _of_all_layers(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rotary parameters, of which transformers 5 may keep one set for each kind of layer: here all have the same."""
+    sets = [value for value in given.values() if isinstance(value, Mapping)]
+    if sets and (len(sets) < len(given) or any(each != sets[0] for each in sets)):
+        raise ValueError("its rope_parameters differ between kinds of layers, which is not supported")
+    given = sets[0] if sets else given
+    if (part := given.get("partial_rotary_factor", 1)) != 1:
+        raise ValueError(f"it has partial_rotary_factor={part}: a head rotated in part only is not supported")
+    return given
+
+
+def sliding(
+    config, window: int | None, first: int = 0, full: tuple[str, ...] = ("full_attention", "attention")
+) -> tuple[int | None, ...]:
+    """Each layer's window: that of the layers which `layer_types` names, or of those from the `first` on.
+
+    `full` are the names of layers without one.
+    """
     layers = config.num_hidden_layers
     if config.layer_types is None:
         return tuple((window or None) if i >= first else None for i in range(layers))
     if len(config.layer_types) != layers:
         raise ValueError(f"layer_types has {len(config.layer_types)} entries; expected one for each of {layers} layers")
+    if others := sorted({*config.layer_types} - {"sliding_attention", *full}):
+        known = ", ".join(("sliding_attention", *full))
+        raise ValueError(f"layer_types has {', '.join(map(repr, others))}, not supported here; expected {known}")
     return tuple((window or None) if kind == "sliding_attention" else None for kind in config.layer_types)
 
 

@@ -132,6 +132,9 @@ def _stored(values: Mapping[str, Any], keys: ConfigKeys) -> Iterator[tuple[str, 
 def _wrong(values: Mapping[str, Any], keys: ConfigKeys, outer: str = "") -> Iterator[str]:
     for name, stored in _stored(values, keys):
         key, value = keys[name], values[stored]
+        named = {each: values[each] for each in (name, *key.also) if values.get(each) is not None}
+        if len({repr(each) for each in named.values()}) > 1:  # transformers takes now one, now the other
+            yield " and ".join(f"{outer}{each}={reprlib.repr(x)}" for each, x in named.items()) + ", expected one value"
         if not key.fits(value):
             yield f"{outer}{stored}={reprlib.repr(value)}, expected {key.expected}"
         elif key.inside is not None and value is not None:

@@ -18,6 +18,7 @@ _COMMON = {
     "tie_word_embeddings": flag(False),
     "sliding_window": whole(None, least=0),  # 0 is none
     "layer_types": list_of(text("")),
+    "is_causal": flag(None),
     **ROTARY_KEYS,
     **generation_keys(eos=2),
 }
@@ -45,6 +46,7 @@ _QWEN2 = {
     "max_window_layers": whole(28, least=0),
     **generation_keys(eos=None),
 }
+_FULL = "full_attention", "attention", "chunked_attention"  # transformers' Llama has no other
 _CACHE_WINDOWS = {"sliding_window": "sliding_attention", "attention_chunk_size": "chunked_attention"}
 _QWEN3 = {**_QWEN2, "head_dim": whole(128), "attention_bias": flag(False)}
 
@@ -58,6 +60,8 @@ def _spec(
     qk_norm: bool = False,
     mlp_bias: bool = False,
 ) -> DecoderSpec:
+    if config.is_causal is False:
+        raise ValueError("it has is_causal=False: each token sees those behind it, so that nothing can be generated")
     heads = config.num_attention_heads
     head_dim = config.head_dim or config.hidden_size // heads
     return DecoderSpec(
@@ -85,7 +89,9 @@ def _spec(
 
 def _llama(config) -> DecoderSpec:
     bias = config.attention_bias
-    spec = _spec(config, qkv_bias=bias, out_bias=bias, windows=sliding(config, None), mlp_bias=config.mlp_bias)
+    spec = _spec(
+        config, qkv_bias=bias, out_bias=bias, windows=sliding(config, None, full=_FULL), mlp_bias=config.mlp_bias
+    )
     for name, kind in _CACHE_WINDOWS.items():
         window = getattr(config, name)
         heeded = config.layer_types is None or kind in config.layer_types

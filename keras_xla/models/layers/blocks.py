@@ -4,12 +4,15 @@ from typing import Any
 
 import keras
 from keras import ops
+from keras.backend import standardize_dtype
 
 from keras_xla.models.layers.attention import Attention, AttentionInputs, CrossAttention
 from keras_xla.models.layers.basic import MLP, Norm
-from keras_xla.models.spec import AttentionSpec, StackSpec
+from keras_xla.models.spec import AttentionSpec, EncoderSpec, StackSpec
 
 # B batch, S new tokens, E hidden size
+
+LARGEST_HALF = 64504.0  # 1000 less than float16 can hold, as in PyTorch transformers' encoders
 
 
 class Block(keras.layers.Layer):
@@ -18,6 +21,7 @@ class Block(keras.layers.Layer):
     def __init__(self, spec: StackSpec, index: int, cross: AttentionSpec | None = None, **kwargs):
         super().__init__(autocast=False, **kwargs)  # the sum of the residuals may be of float32, see `MLPSpec.wide`
         self.pre = spec.norm.placement == "pre"
+        self.cut = self.pre and isinstance(spec, EncoderSpec)
         dtype, size = self.dtype_policy, spec.hidden_size
         self.attention_norm = Norm(size, spec.norm, dtype=dtype, name="attention_norm")
         self.attention = Attention(size, spec.attention, spec.norm, index, dtype=dtype, name="attention")
@@ -43,7 +47,10 @@ class Block(keras.layers.Layer):
             y = self.cross(self._before(x, self.cross_norm), attention_inputs, memory)
             x = self._after(ops.add(x, y), self.cross_norm)
         y = self.mlp(self._before(x, self.mlp_norm))
-        return self._after(ops.add(x, y), self.mlp_norm), cache
+        x = self._after(ops.add(x, y), self.mlp_norm)
+        if self.cut and standardize_dtype(x.dtype) == "float16":  # as in PyTorch, where a sum may outgrow it
+            x = ops.clip(x, -LARGEST_HALF, LARGEST_HALF)
+        return x, cache
 
     def _before(self, x, norm):
         return norm(x) if self.pre else x

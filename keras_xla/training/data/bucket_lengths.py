@@ -241,8 +241,9 @@ class _Open(np.ndarray):
         return np.asarray(self).__reduce_ex__(protocol)  # from another process comes a plain array
 
     def __array_function__(self, function, types, arguments, options):
-        plain = [keras.tree.map_structure(lambda x: np.asarray(x) if isinstance(x, _Open) else x, arguments), options]
-        return function(*plain[0], **plain[1])
+        given = arguments, dict(options)
+        arguments, options = keras.tree.map_structure(lambda x: np.asarray(x) if isinstance(x, _Open) else x, given)
+        return function(*arguments, **options)
 
 
 @explained

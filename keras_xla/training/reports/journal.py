@@ -8,6 +8,7 @@ from keras_xla.training.reports.table import milliseconds
 
 STEP_KINDS = ("train", "test", "predict")
 MOST_LISTED = 12  # different batches that are told one by one
+MOST_REMEMBERED = 1024  # which are not counted twice: ragged data have no end of them
 ADVICE = "keras_xla.bucket_lengths(data) pads batches to a few lengths."
 
 
@@ -140,11 +141,17 @@ class Journal:
         self.compilations: list[Compilation] = []
         self.tallies: dict[tuple[str, str], Tally] = {}
         self.shapes: dict[str, int] = {}
+        self._remembered: dict[tuple[str, str], None] = {}
         self._since_compiled: dict[str, Tally] = {}
 
     def decided(self, decision: Decision) -> None:
         """Take note of a decision; where hardly two batches are alike, only of the first that run plainly."""
-        self.shapes[decision.kind] = self.shapes.get(decision.kind, 0) + 1
+        name = decision.kind, decision.shapes
+        if name not in self._remembered:
+            self.shapes[decision.kind] = self.shapes.get(decision.kind, 0) + 1
+        self._remembered[name] = None
+        if len(self._remembered) > MOST_REMEMBERED:
+            self._remembered.pop(next(iter(self._remembered)))
         if self.shapes[decision.kind] <= MOST_LISTED or decision.way != "graph":
             self.decisions.append(decision)
 

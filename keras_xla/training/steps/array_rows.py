@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.row_numbers import MOST_OWNERS, numbered
+from keras_xla.backend.steps import TakingRows
 
 BATCH_SIZE_TYPES = int, np.int32, np.int64  # types of numbers of rows that Keras takes for a batch
 _OWNERS = itertools.count(1)
@@ -96,6 +97,19 @@ def with_validation_cut_off(given: Mapping[str, Any]) -> dict[str, Any] | None:
         "validation_data": second,
         "validation_split": 0.0,
     }
+
+
+def hand_out_batches(model: keras.Model, attribute: str, arrays: Mapping[int, ArrayRows]) -> None:
+    """Have the function of a model's next step see batches if it is not ours: there may be row numbers for it."""
+    function = getattr(model, attribute, None)
+    if arrays and function is not None and not getattr(function, "takes_rows", False):
+        setattr(model, attribute, TakingRows(function, arrays))
+
+
+def take_back(model: keras.Model, attribute: str) -> None:
+    """Give a model the function of the user's back that was to see batches."""
+    if isinstance(function := getattr(model, attribute, None), TakingRows):
+        setattr(model, attribute, function.function)
 
 
 def _held_back(rows: np.ndarray) -> np.ndarray:

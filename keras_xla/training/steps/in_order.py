@@ -63,9 +63,9 @@ class InOrder:
         getattr(shown, f"on_{self._kind}_batch_begin")(done)
         start = time.perf_counter()
         function, first = self._function(), done * self._size
-        runner = getattr(function, "runner", None)
+        runner = function.runner if isinstance(function, (StepFunction, PredictFunction)) else None
         if runner is None:
-            batch = keras.tree.map_structure(lambda x: x[first : first + size], self._rows.batch)
+            batch = keras.tree.map_structure(lambda x: None if x is None else x[first : first + size], self._rows.batch)
             made = Execution(run_batch(self._model, self._kind, batch, function), 1, "graph", settled=False)
         else:
             # Plain Keras traces `predict` by the tensors of a batch, and the others by what the pipeline tells of them.

@@ -241,15 +241,6 @@ def filled_step(model: keras.Model, kind: str) -> Callable:
     return answer
 
 
-@otherwise(True)
-def counts_by_size(model: keras.Model) -> bool:
-    """Whether a step that has been traced counts by a size that only some traces know.
-
-    On TensorFlow Keras weighs the loss of each of several outputs by the rows of a batch, where a trace knows them.
-    """
-    return bool(getattr(compiled_losses(model), "metrics", []))
-
-
 def stop_filling(model: keras.Model) -> None:
     """Give the model its own steps back."""
     for kind in ("train", "test"):

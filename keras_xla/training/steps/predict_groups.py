@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from keras_xla.training.reports.journal import Journal
-from keras_xla.training.session import Session
+from keras_xla.training.session import Session, whole
 from keras_xla.training.steps.run_ahead import AHEAD_SECONDS, PredictFunction, run_batch
 
 GROUP_BATCHES = 1024  # most batches of a group
@@ -52,7 +52,7 @@ class Groups:
     def __init__(self, runner: Any, batches: int | None, steps: int | None, session: Session, journal: Journal):
         self._session, self._journal = session, journal
         self._watched = False
-        total = steps or batches or -1  # as Keras understands it
+        total = whole(steps or batches or -1)  # as Keras understands it
         self._total = total if total > 0 else None
         self.done, self._count = 0, 1
         lengths = [n for n in (self._total, batches) if n]
@@ -117,10 +117,14 @@ class OtherFunction:
 
 
 class GroupCallbacks(keras.callbacks.CallbackList):
-    """Callbacks that are told the numbers of batches where Keras counts groups; says when there are no more."""
+    """Callbacks that are told the numbers of batches where Keras counts groups; says when there are no more.
 
-    def __init__(self, groups: Groups, flag: StopFlag, *args, **kwargs):
+    `all_read` is called where Keras' own loop would have taken all batches of the data.
+    """
+
+    def __init__(self, groups: Groups, flag: StopFlag, all_read: Callable[[], None], *args, **kwargs):
         self._groups, self._flag, self._told, self._over = groups, flag, 0, False
+        self._all_read, self._stopped = all_read, False
         super().__init__(*args, **kwargs)
 
     def on_predict_begin(self, logs=None):
@@ -137,11 +141,14 @@ class GroupCallbacks(keras.callbacks.CallbackList):
         if self._told < self._groups.done:
             self._told = self._groups.done
             super().on_predict_batch_end(self._told - 1, logs)
+            self._stopped = getattr(self.model, "stop_predicting", False)
         if self._groups.ended:
             self._flag.set(self.model, True)
 
     def on_predict_end(self, logs=None):
         self.go_on()
+        if not self._stopped:
+            self._all_read()
         super().on_predict_end(logs)
 
     def go_on(self) -> None:
@@ -169,9 +176,15 @@ def predict_groups(
     cardinality = int(data.cardinality())
     batches = cardinality if cardinality >= 0 else None  # it is not known, or there is no end
     groups = Groups(function.runner, batches, steps, session, journal)
+
+    def all_read() -> None:
+        if batches and groups.done >= batches:
+            iter(data)  # as Keras makes one more: with each, a dataset that shuffles goes on to its next order
+
     shown = GroupCallbacks(
         groups,
         flag,
+        all_read,
         given["callbacks"],
         add_progbar=verbose != 0,
         verbose=verbose,

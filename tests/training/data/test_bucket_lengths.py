@@ -232,7 +232,7 @@ class TestPyDataset:
         assert repr(x) == repr(np.asarray(x))
         sent = pickle.loads(pickle.dumps(x))  # by use_multiprocessing
         assert type(sent) is np.ndarray and np.array_equal(sent, x)
-        assert (x + 1)[0].shape == np.take(x, 0, 0).shape == (12,)
+        assert (x + 1)[0].shape == np.take(x, 0, 0).shape == np.take(a=x, indices=0, axis=0).shape == (12,)
 
     @pytest.mark.quick_on_jax
     def test_losses(self):

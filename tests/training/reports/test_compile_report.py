@@ -53,6 +53,18 @@ def test_it_tells_when_what_was_compiled_and_why(tmp_path, capsys):
     assert "peak memory" in printed and "digits: jit_compile=True" in printed
 
 
+def test_a_number_of_steps_may_be_numpy_s(model, tmp_path):
+    model.fit(
+        X,
+        Y,
+        batch_size=SIZE,
+        steps_per_epoch=np.int64(2),
+        verbose=0,
+        callbacks=[CompileReport(console=False, json_path=tmp_path / "report.json")],
+    )
+    assert [period["steps"] for period in json.loads((tmp_path / "report.json").read_text())["periods"]] == [2]
+
+
 def test_who_reads_the_json_file_sees_a_whole_one(model, tmp_path):
     path, opened = tmp_path / "report.json", []
     reader = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: opened.append(path.open()))

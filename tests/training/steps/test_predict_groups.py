@@ -147,6 +147,38 @@ def test_steps(groups):
     assert groups and not models[1].stop_predicting
 
 
+def test_numbers_of_steps_may_be_numpy_s(groups):
+    models = both(classifier, "sgd", LOSS)
+    for steps in (np.int64(30), tf.constant(30, tf.int64)):
+        assert assert_same(models, dataset().repeat(), steps=steps).shape == (240, 3)
+    assert groups
+
+
+class StopsAt(keras.callbacks.Callback):
+    """At the last batch, and only there it is told of each."""
+
+    def on_predict_batch_end(self, batch, logs=None):
+        self.model.stop_predicting = batch == 62
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"steps": 63}, {"steps": 40}, {"steps": 70}, {"callbacks": [StopsAt()]}],
+    ids=["all", "exactly", "fewer", "more", "stopped"],
+)
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_a_dataset_that_shuffles_goes_on_to_the_order_that_it_would_have(options):
+    """With each iterator that is made of it; Keras makes two for a call."""
+    orders = []
+    for model in both(classifier, "sgd", LOSS):
+        numbers = tf.data.Dataset.range(500).shuffle(500, seed=1)
+        data = tf.data.Dataset.zip(numbers, numbers).map(lambda i, j: tf.gather(LONG, i)).batch(8)
+        for _ in range(2):
+            model.predict(data, verbose=0, **options)
+        orders.append([int(i) for i in numbers])
+    assert orders[0] == orders[1]
+
+
 def test_more_steps_than_there_are_is_keras_warning():
     for model in both(classifier, "sgd", LOSS):
         with pytest.warns(UserWarning, match="ran out of data"):

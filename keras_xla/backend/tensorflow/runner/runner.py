@@ -60,8 +60,6 @@ class Runner:
         filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
             takes a `FilledBatch`, so that smaller batches run in the executable of full ones, or None for the usual
             step. Only where XLA runs every batch; else None.
-        counts_by_size: `counts_by_size()` tells whether the step computes something else where its trace knows how many
-            rows a batch has, once it has been traced.
     """
 
     gathered = Gathered
@@ -80,13 +78,10 @@ class Runner:
         known: Callable[[Shapes], None],
         before: Callable | None = None,
         filled_step: Callable | None = None,
-        counts_by_size: Callable[[], bool] = lambda: False,
     ):
-        self._arrays, self._counts_by_size = arrays, counts_by_size
-        self._decide, self._compiled, self._failed = decide, compiled, failed
+        self._arrays, self._decide, self._compiled, self._failed = arrays, decide, compiled, failed
         self._again, self._known = again, known
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
-        self._compiled_by: dict[Shapes, dict[str, Executable]] = {}  # those of them that are not the plain graph
         self._made: dict[tuple, Executable] = {}
         self._passes: weakref.WeakKeyDictionary[tf.data.Iterator, _Pass] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()  # several threads may predict
@@ -286,23 +281,10 @@ class Runner:
     def _answer(self, key: str, shapes: Shapes) -> Executable | None:
         """What was decided for these shapes, unless nothing was, or it may be another thing by now."""
         chosen = self._chosen.get((key, shapes))
-        if chosen is None or chosen.way == "graph":
-            chosen = self._compiled_for(key, shapes) or chosen
         if chosen is None or (chosen.way == "graph" and self._again(shapes, True)):
             return None
         self._known(shapes)
         return chosen
-
-    def _compiled_for(self, key: str, shapes: Shapes) -> Executable | None:
-        """What is compiled for these shapes, by a trace that knows more or less than this one of how many rows come."""
-        for other, chosen in list(self._compiled_by.get(shapes, {}).items()):
-            if not self._traces.differ_in_rows(other, key):
-                continue
-            if self._counts_by_size():
-                return None
-            if self._traces.same(key, chosen.trace):  # plain Keras traces it anew, too
-                return self._choice(key, shapes, chosen)
-        return None
 
     def _ask(self, key: str, batch, once: Callable) -> Executable:
         """Have it decided how batches of these shapes run, and make sure that it works."""
@@ -320,9 +302,7 @@ class Runner:
             self._chosen.pop((key, shapes), None)  # the newest is the last one
             self._chosen[key, shapes] = executable
             if executable.way != "graph":
-                self._compiled_by.setdefault(shapes, {})[key] = executable
                 return executable
-            self._compiled_by.get(shapes, {}).pop(key, None)
             plain = [name for name, chosen in self._chosen.items() if chosen.way == "graph"]
             if len(plain) > MOST_ANSWERS:
                 self._chosen.pop(plain[0])

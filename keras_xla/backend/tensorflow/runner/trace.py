@@ -1,7 +1,6 @@
 """A step traced once, for batches of one structure, and what is in it."""
 
 import functools
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,11 +19,8 @@ from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops, operations
 from keras_xla.backend.tensorflow.machine import on_gpu
 from keras_xla.backend.tensorflow.partial.split import CONVOLUTIONS, HEAVY, RANDOM
-from keras_xla.private.tensorflow.graphs import captures, is_composite, ops_are_deterministic, variables
+from keras_xla.private.tensorflow.graphs import captures, is_composite, ops_are_deterministic
 
-# Of which there are more or fewer where a size is known.
-_SIZED = frozenset({"BroadcastTo", "Cast", "Const", "Fill", "Identity", "OnesLike", "Placeholder", "Reshape", "Sum"})
-_SIZED |= {"TensorListPopBack", "Tile", "ZerosLike"}
 _LOOPS = ("While", "StatelessWhile")
 _PYTHON = ("PyFunc", "EagerPyFunc", "IteratorGetNext")  # an iterator of the step's own ends when it likes
 
@@ -49,39 +45,6 @@ class Traced:
         """Equal for traces that compute the same of the same variables and tensors."""
         read = [id(outer) for outer, _ in captures(self.concrete.graph)]
         return f"{fingerprint(self.concrete, exact=True)} {read}"
-
-    @functools.cached_property
-    def _numbers(self) -> Counter:
-        """The floats in it; of those that fill a tensor, which may have been made of its size, the one alone."""
-        found: Counter = Counter()
-        for op in operations(self.concrete.graph):
-            if op.type == "Const" and op.outputs[0].dtype.is_floating:
-                value = tf.make_ndarray(op.get_attr("value"))
-                same = value.size and (value == value.flat[0]).all()
-                held = value.flat[0] if same else value
-                found[value.dtype.name, hashlib.sha256(held.tobytes()).digest()] += 1
-        return found
-
-    @functools.cached_property
-    def _computed(self) -> Counter:
-        """How many operations of each kind compute floats, but for those that are there for sizes alone."""
-        ops = operations(self.concrete.graph)
-        return Counter(op.type for op in ops if any(x.dtype.is_floating for x in op.outputs) and op.type not in _SIZED)
-
-    def as_another(self, other: "Traced") -> bool:
-        """Whether both do the same, as far as it can be seen in traces of which one knows more sizes than the other.
-
-        It holds more numbers then, and no others: those made of sizes.
-        """
-        mine, others = self._numbers, other._numbers
-        written = {*map(id, self.changed)} == {*map(id, other.changed)}
-        return (
-            written
-            and self._computed == other._computed
-            and {*map(id, variables(self.concrete.graph))} == {*map(id, variables(other.concrete.graph))}
-            and (self.facts.loops, self.facts.unsafe) == (other.facts.loops, other.facts.unsafe)
-            and (not mine - others or not others - mine)
-        )
 
     @functools.cached_property
     def calls_python(self) -> bool:

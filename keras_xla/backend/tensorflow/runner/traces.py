@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.tensorflow.graphs.last_batch import ROWS, fillable
-from keras_xla.backend.tensorflow.runner.specs import alike, common, name_of, opened, serves
+from keras_xla.backend.tensorflow.runner.specs import alike, common, name_of, serves
 from keras_xla.backend.tensorflow.runner.trace import Trace
 
 
@@ -32,10 +32,8 @@ class Traces:
     ):
         self._step, self._lock, self._before, self._filled_step = step, lock, before, filled_step
         self._specs: dict[str, Any] = {}
-        self._opened: dict[str, str] = {}  # the specs but for the number of rows
         self._traces: dict[str, Trace] = {}
         self._failed: set[str] = set()  # what could not be traced, which says nothing of other batches
-        self._same: dict[tuple[str, Trace], bool] = {}
         self._runs = [0]
         self.made = 0
 
@@ -57,7 +55,6 @@ class Traces:
                     spec = common(spec, known)
             key = name_of(spec)
             if key not in self._specs:
-                self._opened[key] = name_of(spec, lambda x: repr(opened(x)))
                 self._specs[key] = spec
             return key
 
@@ -86,17 +83,3 @@ class Traces:
         """Another trace, which is not kept."""
         self.made += 1
         return Trace(self._step, spec, self._runs)
-
-    def differ_in_rows(self, one: str, other: str) -> bool:
-        """Whether two traces are for batches that differ at most in the number of rows."""
-        return self._opened[one] == self._opened[other]
-
-    def same(self, key: str, other: Trace) -> bool:
-        """Whether the trace of a name, which is made for that, does what another one does."""
-        with self._lock:
-            if (key, other) not in self._same:
-                self._same[key, other] = False
-                with contextlib.suppress(Exception):  # who needs the trace is told
-                    mine = self.of(key)
-                    self._same[key, other] = mine.fills == other.fills and mine.as_another(other)
-            return self._same[key, other]

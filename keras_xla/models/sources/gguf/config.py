@@ -11,18 +11,25 @@ from keras_xla.models.sources.gguf.header import GGUFHeader
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ROPE_FACTORS = "rope_freqs.weight"
-_CONTROL = 3  # the type of a token that is no text
-# What ends a text or a turn whatever else a file names, as in llama.cpp.
-_ENDS = (
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<EOT>",
+_CONTROL, _USER_DEFINED = 3, 4  # types of tokens that no text is cut into by itself
+# What ends a text or a turn whatever else a file names, as in llama.cpp (`llama-vocab.cpp`).
+_ENDS = frozenset(
+    {
+        *("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>"),
+        *("<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>", "[EOT]"),
+        *("[EOS]", "<eos>", "</s>", "<|fim_pad|>", "<|repo_name|>", "<|fim_repo|>", "<|file_sep|>"),
+    }
 )
+# What llama.cpp draws with unless it is told otherwise: its converter takes it from `generation_config.json`.
+_SAMPLING = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+    "xtc_probability": "xtc_probability",  # of these two the layer warns
+    "mirostat": "mirostat",
+}
 
 _SCALING_KEYS = {
     "type",
@@ -65,6 +72,11 @@ def gguf_config(header: GGUFHeader) -> dict[str, Any]:
             f"{', '.join(ARCHITECTURES)}. Give the model's safetensors folder instead."
         )
     _refuse_unreadable(header, architecture)
+    if not fields.flag(f"{architecture}.attention.causal", True):
+        raise ValueError(
+            f"{header.path}: received {architecture}.attention.causal=False, of a model that makes embeddings, where "
+            "each token sees those behind it; expected a model that generates text."
+        )
     if "token_embd.weight" not in tensors:
         raise ValueError(
             f"{header.path} has no tensor 'token_embd.weight': it holds no language model. Download it again."
@@ -115,17 +127,31 @@ def gguf_config(header: GGUFHeader) -> dict[str, Any]:
 
 
 def gguf_generation_config(fields: Fields) -> dict[str, Any]:
-    """The token ids that generation needs; ends of turns and messages, too, are ends of text."""
+    """What generation needs: how tokens are drawn, and token ids; ends of turns and messages, too, are ends of text."""
     ids = token_ids(fields)
     named = [ids[name] for name in ("eos", "eot", "eom") if name in ids]
-    ends = list(dict.fromkeys([*named, *_known_ends(fields)]))
-    return _config_ids(fields) | ({"eos_token_id": ends if len(ends) > 1 else ends[0]} if ends else {})
+    ends = list(dict.fromkeys([*named, *known_ends(fields)]))
+    config = _config_ids(fields) | ({"eos_token_id": ends if len(ends) > 1 else ends[0]} if ends else {})
+    return config | _sampling(fields)
 
 
-def _known_ends(fields: Fields) -> list[int]:
-    """Control tokens that end a text by their name."""
+def known_ends(fields: Fields) -> list[int]:
+    """Ids of the special tokens that end a text by their name."""
     kinds, tokens = fields.numbers("tokenizer.ggml.token_type"), fields.texts("tokenizer.ggml.tokens", [])
-    return [int(i) for i in np.flatnonzero(kinds[: len(tokens)] == _CONTROL) if tokens[i] in _ENDS]
+    special: np.ndarray = np.flatnonzero(np.isin(kinds[: len(tokens)], (_CONTROL, _USER_DEFINED)))
+    return [int(i) for i in special if tokens[i] in _ENDS]
+
+
+def _sampling(fields: Fields) -> dict[str, Any]:
+    found = {}
+    for ours, theirs in _SAMPLING.items():
+        if (value := fields.number(f"general.sampling.{ours}", None)) is not None:
+            found[theirs] = _decimal(value) if isinstance(value, float) else value
+    if found.get("temperature") == 0:  # always the likeliest
+        del found["temperature"]
+        return {**found, "do_sample": False}
+    drawn = found.keys() - {"repetition_penalty"}
+    return {**found, "do_sample": True} if drawn else found
 
 
 def _config_ids(fields: Fields) -> dict[str, Any]:
@@ -148,6 +174,12 @@ def _rope_scaling(header: GGUFHeader, architecture: str) -> dict[str, Any] | Non
     if linear := fields.number(f"{architecture}.rope.scale_linear", 0.0):  # before 2024
         given = {"type": "linear", "factor": linear} | given
     kind, factor = given.get("type", "linear"), given.get("factor", 0.0)
+    extra = given.get("attn_factor", 1.0) * given.get("yarn_attn_factor", 1.0)
+    if extra != 1.0 and (kind != "yarn" or not factor):
+        raise ValueError(
+            f"{header.path}: received the rotary scaling {shown(given)}; expected a factor on the attention with type "
+            "'yarn' only. Use the safetensors folder."
+        )
     if kind == "none" or not factor:
         return None
     unusual = given.keys() - _SCALING_KEYS or given.get("yarn_ext_factor", 1.0) != 1.0
@@ -165,7 +197,6 @@ def _rope_scaling(header: GGUFHeader, architecture: str) -> dict[str, Any] | Non
     for theirs, ours in (("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
         if theirs in given:
             scaling[ours] = _decimal(given[theirs])
-    extra = given.get("attn_factor", 1.0) * given.get("yarn_attn_factor", 1.0)
     if extra != 1.0:
         # llama.cpp multiplies YaRN's own factor with this one; Hugging Face replaces it.
         scaling["attention_factor"] = _decimal(extra) * (0.1 * math.log(factor) + 1.0)

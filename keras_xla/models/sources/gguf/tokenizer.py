@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_xla.backend.requirements import require
-from keras_xla.models.sources.gguf.config import token_ids
+from keras_xla.models.sources.gguf.config import known_ends, token_ids
 from keras_xla.models.sources.gguf.fields import Fields, shown
 from keras_xla.private.triton import refuse_triton
 from keras_xla.troubleshooting import warn
@@ -73,13 +73,17 @@ def gguf_tokenizer(metadata: Mapping[str, Any], path: str) -> Any:
             f"{path}: received tokenizer.ggml.model {shown(model)}; expected 'gpt2' (byte-level BPE) or 'llama' "
             "(sentencepiece). Give the tokenizer of the original model."
         )
+    ends = {tokens[i] for i in known_ends(fields)}  # no part of a text
     # These are found in the text before anything is cut; all are in the vocabulary, so no id changes.
     added = {
-        kind: [AddedToken(t, special=kind != _USER_DEFINED, normalized=False) for t in _of_kind(tokens, kinds, kind)]
+        kind: [
+            AddedToken(t, special=kind != _USER_DEFINED or t in ends, normalized=False)
+            for t in _of_kind(tokens, kinds, kind)
+        ]
         for kind in (_UNKNOWN, _CONTROL, _USER_DEFINED)
     }
-    backend.add_special_tokens(added[_UNKNOWN] + added[_CONTROL])
-    backend.add_tokens(added[_USER_DEFINED])
+    backend.add_special_tokens(added[_UNKNOWN] + added[_CONTROL] + [t for t in added[_USER_DEFINED] if t.special])
+    backend.add_tokens([t for t in added[_USER_DEFINED] if not t.special])
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     ids = {names[k]: i for k, i in token_ids(fields).items() if k in names and i < len(tokens)}
     bos_by_default = model == "llama" or pre in _WHOLE_WORDS
