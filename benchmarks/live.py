@@ -1,6 +1,7 @@
 """Live Hugging Face TensorFlow models: eager, their XLA, and ours, side by side; greedy and with 4 beams.
 
     make bench-live
+    python benchmarks/live.py --families gpt2 t5 --beams 4
 
 Runs in the environment of `make transformers4`. Every model has its published size and random weights. Each prompt
 length is called once for the first time and then `--rounds` times, the contenders taking turns. Their XLA is used as
@@ -18,9 +19,11 @@ import subprocess
 import sys
 import time
 
+import raw_lines
 from bandwidth import read_bandwidth
+from facts import measured, told
 
-HERE = pathlib.Path(__file__).parent
+RAW = pathlib.Path(__file__).parent / "results" / "live.jsonl"
 LENGTHS = (5, 12, 21, 30, 45)
 SECONDS = (2, 5, 11, 20, 30)
 NEW = 20
@@ -119,7 +122,7 @@ def worker(family, beams, rounds, with_eager):
                 times[name].append(time.perf_counter() - start)
         for name in contenders:
             row = dict(family=family, beams=beams, length=label, name=name, first=times[name][0])
-            row["later"], row["equal"] = statistics.median(times[name][1:]), tokens[name] == tokens["keras_xla"]
+            row["later"], row["same"] = times[name][1:], tokens[name] == tokens["keras_xla"]
             print(json.dumps(row), flush=True)
     traces = {"their XLA": xla.experimental_get_tracing_count(), "keras_xla": layer.trace_count}
     print(json.dumps(dict(family=family, beams=beams, traces=traces, limit=limit)), flush=True)
@@ -132,55 +135,64 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-eager", action="store_true")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=pathlib.Path, default=HERE / "results" / "live.md")
+    parser.add_argument("--raw", type=pathlib.Path, default=RAW, help="the raw lines; the table stands beside them")
     args = parser.parse_args()
     if args.worker:
         worker(args.families[0], args.beams[0], args.rounds, not args.no_eager)
         return
-    rows = []
+    when, lines = measured("transformers", "tensorflow", "tf-keras", "keras"), []
     for family in args.families:
         for beams in args.beams:
             command = [sys.executable, __file__, "--worker", "--families", family, "--beams", str(beams)]
             command += ["--rounds", str(args.rounds)] + ["--no-eager"] * args.no_eager
             env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
-            done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True)
-            rows += [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-            if done.returncode:
-                print(f"{family} with {beams} beams failed; its rows are incomplete", file=sys.stderr)
-            report(args, rows)  # as far as it has come: the whole takes half an hour
+            done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+            lines += [{**json.loads(line), **when} for line in done.stdout.splitlines() if line.startswith("{")]
+            raw_lines.write(args.raw, lines)  # as far as it has come: the whole takes half an hour
+    raw_lines.publish(args.raw, report(lines))
 
 
-def report(args, rows):
-    lines = ["# Live Hugging Face TensorFlow models: eager, their XLA, keras_xla", ""]
-    lines.append(
-        f"`make bench-live`, {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, float32, batch 1, {NEW} new tokens; "
-        f"seconds a call: the first, and the median of {args.rounds} later ones (eager: 1), contenders taking turns."
-    )
-    for family in args.families:
-        lines += ["", f"### {FAMILIES[family]}", ""]
-        lines += [
+def report(lines: list[dict]) -> str:
+    """The page of raw lines."""
+    timed = [line for line in lines if "name" in line]
+    rounds = max(len(line["later"]) for line in timed)
+    text = [
+        "# Live Hugging Face TensorFlow models: eager, their XLA, keras_xla",
+        "",
+        f"`make bench-live`, {told(lines[0])}; float32, batch 1, {NEW} new tokens. Seconds a call: the first, and the "
+        f"median of {rounds} later ones (eager: 1), in which their XLA and keras_xla take turns. Faster by: the median "
+        "of the ratios of these rounds, in brackets the lowest and the highest. Prompts are padded to 8, 16, 24, 32 "
+        "and 48 tokens for their XLA, as their guide says.",
+    ]
+    for family in dict.fromkeys(line["family"] for line in lines):
+        text += ["", f"### {FAMILIES[family]}", ""]
+        text += [
             "| beams | prompt | eager | their XLA, first | later | keras_xla, first | later | faster by | same tokens |"
         ]
-        lines += ["|---|---|---|---|---|---|---|---|---|"]
-        for beams in args.beams:
-            mine = [row for row in rows if row["family"] == family and row["beams"] == beams]
-            for label in dict.fromkeys(row["length"] for row in mine if "length" in row):
-                by = {row["name"]: row for row in mine if row.get("length") == label}
-                if len(by) < 2:
-                    continue
-                theirs, ours = by["their XLA"], by["keras_xla"]
-                cells = [beams, label, f"{by['eager']['later']:.2f}" if "eager" in by else "-"]
-                for row in (theirs, ours):
-                    cells += [f"{row['first']:.1f}", f"{row['later']:.3f}"]
-                cells += [f"{theirs['later'] / ours['later']:.2f}x", "yes" if theirs["equal"] else "NO"]
-                lines.append(f"| {' | '.join(map(str, cells))} |")
-            for row in mine:
-                if "traces" in row:
-                    counts = ", ".join(f"{name} {n}" for name, n in row["traces"].items())
-                    lines += [f"| {beams} | compilations | | {counts} | | | | | |"]
-                    lines += [f"| {beams} | limit: reading the weights | {row['limit']:.3f} | | | | | | |"]
-    args.out.parent.mkdir(exist_ok=True)
-    args.out.write_text("\n".join(lines) + "\n")
+        text += ["|---|---|---|---|---|---|---|---|---|"]
+        mine = [line for line in lines if line["family"] == family]
+        for beams in dict.fromkeys(line["beams"] for line in mine):
+            for row in (line for line in mine if line["beams"] == beams and "traces" in line):
+                text += rows([line for line in timed if (line["family"], line["beams"]) == (family, beams)])
+                counts = ", ".join(f"{name} {n}" for name, n in row["traces"].items())
+                text += [f"| {beams} | compilations | | {counts} | | | | | |"]
+                text += [f"| {beams} | limit: reading the weights | {row['limit']:.3f} | | | | | | |"]
+    return "\n".join(text) + "\n"
+
+
+def rows(timed: list[dict]) -> list[str]:
+    """A row for each prompt."""
+    text = []
+    for length in dict.fromkeys(line["length"] for line in timed):
+        by = {line["name"]: line for line in timed if line["length"] == length}
+        theirs, ours = by["their XLA"], by["keras_xla"]
+        cells = [ours["beams"], length, f"{by['eager']['later'][0]:.2f}" if "eager" in by else "-"]
+        for line in (theirs, ours):
+            cells += [f"{line['first']:.1f}", f"{statistics.median(line['later']):.3f}"]
+        ratios = [a / b for a, b in zip(theirs["later"], ours["later"], strict=True)]
+        cells += [f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} - {max(ratios):.2f})"]
+        text.append(f"| {' | '.join(map(str, [*cells, 'yes' if theirs['same'] else 'NO']))} |")
+    return text
 
 
 if __name__ == "__main__":
