@@ -116,7 +116,7 @@ def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[s
     _, ignored = config.checkpoint_defaults({name: value for name, value in stored.items() if name not in own})
     if ignored:
         warn(
-            f"{where}: its generation_config.json sets {ignored}, which keras_xla does not implement: completions will "
+            f"{where}: its defaults for generation set {ignored}, which keras_xla does not implement: completions will "
             "differ from Hugging Face's."
         )
     return {name: value for name, value in stored.items() if name not in ignored}

@@ -32,13 +32,7 @@ from keras_xla.training.methods import Methods
 from keras_xla.training.reports.journal import STEP_KINDS, Decision, Journal
 from keras_xla.training.reports.ledger import Ledger
 from keras_xla.training.session import Session, Sessions, capped, flat, is_list
-from keras_xla.training.steps.array_rows import (
-    ArrayRows,
-    array_rows,
-    hand_out_batches,
-    take_back,
-    with_validation_cut_off,
-)
+from keras_xla.training.steps.array_rows import ArrayRows, BatchesForOthers, array_rows, with_validation_cut_off
 from keras_xla.training.steps.early_functions import EarlyFunctions
 from keras_xla.training.steps.fill_predict import fill_last_batch
 from keras_xla.training.steps.handed_state import hands_over_state, state_runner
@@ -177,8 +171,8 @@ class Attachment:
         session.stopped = lambda: getattr(model, _STOPS[kind], False)
         session.wrapped = lambda function: getattr(model, attribute, None) is not function
         if kind != "predict":  # whose batches are never row numbers
-            session.batch_begins = functools.partial(hand_out_batches, model, attribute, self._arrays)
-            session.batch_ends = functools.partial(take_back, model, attribute)
+            others = BatchesForOthers(model, attribute, self._arrays)
+            session.batch_begins, session.batch_ends = others.begin, others.end
         return session
 
     @contextlib.contextmanager
@@ -197,8 +191,7 @@ class Attachment:
                 current[kind] = before
             for owner in session.owners:
                 self._arrays.pop(owner, None)
-            for each in STEP_KINDS:
-                take_back(self._model, f"{each}_function")
+            session.batch_ends()  # of one that an error has cut off
             if isinstance(function := getattr(self._model, f"{kind}_function", None), StepFunction):
                 function.forget()
             if self.jit_compile is False and not self.busy and attachment_of(self._model) is self:
@@ -316,8 +309,8 @@ class Attachment:
         if not own and leads is None:
             runner = self._runner(kind, policy, ledger)
         if runner is None and not model.jit_compile:
-            if leads is not None:
-                self.journal.decided(Decision(kind, "all batches", "graph", f"{leads} runs the step"))
+            who = leads or "Keras' own function"
+            self.journal.decided(Decision(kind, "all batches", "graph", f"{who} runs the step"))
             function = keras_make()
         elif runner is None:
             make = functools.partial(watched_step, kind, keras_make, own, ledger.saw)

@@ -273,6 +273,18 @@ def test_datasets_of_several_shapes():
     ]
 
 
+def test_each_trace_of_such_batches_gets_an_answer_of_its_own(monkeypatch):
+    """That of data which divide evenly, of which there were too few, is asked about again once XLA was worth it."""
+    answers = iter(["graph"])
+    monkeypatch.setattr(policy.Policy, "_auto", lambda self, question: (next(answers, "xla"), "wanted", {}))
+    model, log = compile(classifier(), "sgd", LOSS), Log()
+    made = []
+    for rows in (64, 70, 64, 70):
+        model.fit(X[:rows], Y[:rows], batch_size=16, epochs=2, verbose=0)
+        made.append(sum(event.shapes.startswith("x: (16,") for event in log.new()))
+    assert made == [0, 1, 1, 0]
+
+
 @pytest.mark.parametrize("jit_compile", ["auto", True])
 @pytest.mark.parametrize("number", [np.int64, tf.constant], ids=["numpy", "tensor"])
 def test_numbers_of_steps_need_not_be_python_s(number, jit_compile):

@@ -339,6 +339,7 @@ def test_two_names_of_a_key_have_one_value():
     """Of two values transformers takes that under the other name, be it the right one or not."""
     assert spec({"model_type": "gpt2", "n_layer": 3, "num_hidden_layers": 3}).layers == 3
     assert spec({"model_type": "gpt2", "n_layer": 3, "num_hidden_layers": None}).layers == 3
+    assert spec({"model_type": "bart", "encoder_layers": 3, "num_hidden_layers": 6}).encoder.layers == 3  # a student
     with pytest.raises(ValueError, match="has n_head=12 and num_attention_heads=16, expected one value"):
         spec({"model_type": "gpt2", "n_head": 12, "num_attention_heads": 16})
 
@@ -353,8 +354,8 @@ def test_rotary_parameters_may_be_those_of_each_kind_of_layer():
     other = {**rope, "rope_theta": 10000.0}
     with pytest.raises(ValueError, match="rope_parameters differ between kinds of layers"):
         spec({**llama, "rope_parameters": {"full_attention": rope, "sliding_attention": other}})
-    with pytest.raises(ValueError, match=r"partial_rotary_factor=0\.5"):
-        spec({**llama, "rope_parameters": {**rope, "partial_rotary_factor": 0.5}})
+    with pytest.raises(ValueError, match="rope_parameters has rope_theta='x', expected a finite number"):
+        spec({**llama, "rope_parameters": {"full_attention": {**rope, "rope_theta": "x"}}})
 
 
 @pytest.fixture

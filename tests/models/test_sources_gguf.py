@@ -260,7 +260,9 @@ def test_ends_of_messages_and_special_tokens_with_a_known_name_do_so_too(tmp_pat
         (dict(temp=0.5, top_k=20), dict(do_sample=True, temperature=0.5, top_k=20)),
         (dict(top_p=0.75, min_p=0.125), dict(do_sample=True, top_p=0.75, min_p=0.125)),
         (dict(temp=0.0, top_p=0.75), dict(do_sample=False, top_p=0.75)),
-        (dict(penalty_repeat=1.5), dict(repetition_penalty=1.5)),
+        (dict(temp=-1.0, top_k=-1), dict(do_sample=False, top_k=0)),
+        (dict(penalty_repeat=1.5, mirostat=0, xtc_probability=0.0), dict(penalty_repeat=1.5)),
+        (dict(penalty_repeat=1.0, xtc_probability=0.5), dict(xtc_probability=0.5)),
         ({}, {}),
     ],
 )

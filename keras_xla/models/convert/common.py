@@ -15,11 +15,13 @@ import numpy as np
 
 from keras_xla import backend
 from keras_xla.models.build import make_from, parameters
-from keras_xla.models.convert.config_keys import ConfigKeys, ModelConfig, flag, list_of, number, parts, text
+from keras_xla.models.convert.config_keys import (
+    ConfigKeys,
+    ModelConfig,
+)
 from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.layers.matrices import Matrix
-from keras_xla.models.layers.positions import inverse_frequencies
-from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec, RotaryPositions
+from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import unmade_weights
 
@@ -35,29 +37,12 @@ ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-_ROPE = parts(
-    {
-        **dict.fromkeys(("rope_type", "type"), text(None)),
-        **dict.fromkeys(("rope_theta", "factor", "low_freq_factor", "high_freq_factor"), number(None)),
-        **dict.fromkeys(("original_max_position_embeddings", "attention_factor"), number(None)),
-        **dict.fromkeys(("beta_fast", "beta_slow", "mscale", "mscale_all_dim"), number(None, zero=True)),
-        "truncate": flag(None),
-    }
-)
-ROTARY_KEYS: ConfigKeys = {
-    "rope_theta": number(10000.0),
-    "rope_scaling": _ROPE,  # before transformers 5
-    "rope_parameters": _ROPE,
-    "original_max_position_embeddings": number(None),
-    "rope_freq_factors": list_of(number(1.0)),  # a key of ours, for GGUF files
-}
 _BROKEN, _LARGE = "NaN or infinity", "numbers that float16 cannot hold"
 _FIXES = {
     _BROKEN: "Use a checkpoint of a training run that did not diverge",
     _LARGE: 'Pass dtype="bfloat16" or "float32"',
 }
 _LARGEST_HALF = float(np.finfo("float16").max)
-_NEEDED = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "yarn": ("factor",)}
 
 
 @dataclass(frozen=True)
@@ -102,40 +87,6 @@ def activation(name: str) -> str:
         known = ", ".join(ACTIVATIONS)
         raise ValueError(f"the activation {name!r} is not supported here; expected one of {known}")
     return ACTIVATIONS[name]
-
-
-def rotary(config, head_dim: int) -> RotaryPositions:
-    """The rotary part of a config, whichever generation of transformers wrote it."""
-    given = _of_all_layers(config.rope_scaling or config.rope_parameters or {})
-    rope = {name: value for name, value in given.items() if value is not None}
-    kind = rope.setdefault("rope_type", rope.get("type", "default"))  # the key's name before transformers 4.43
-    rope.setdefault("rope_theta", config.rope_theta)
-    # As in transformers, the key beside the others comes first.
-    trained = config.original_max_position_embeddings or rope.get("original_max_position_embeddings")
-    rope["original_max_position_embeddings"] = trained or config.max_position_embeddings
-    if kind == "yarn" and trained:
-        rope.setdefault("factor", config.max_position_embeddings / trained)
-    if missing := [name for name in _NEEDED.get(kind, ()) if name not in rope]:
-        raise ValueError(f"rope_type={kind!r} needs {', '.join(missing)}, which the config does not have")
-    rope["frequency_factors"] = config.rope_freq_factors
-    frequencies, factor = inverse_frequencies(rope, head_dim)
-    most = config.max_position_embeddings
-    if kind == "yarn":  # a config may name the positions of the training alone, and how many times as many there are
-        most = max(most, int(rope["original_max_position_embeddings"] * rope["factor"]))
-    elif kind == "linear":  # the config has the positions of the training, which were moved closer together
-        most = max(most, int(min(most * rope["factor"], np.iinfo(np.int32).max)))
-    return RotaryPositions(most, frequencies, factor)
-
-
-def _of_all_layers(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rotary parameters, of which transformers 5 may keep one set for each kind of layer: here all have the same."""
-    sets = [value for value in given.values() if isinstance(value, Mapping)]
-    if sets and (len(sets) < len(given) or any(each != sets[0] for each in sets)):
-        raise ValueError("its rope_parameters differ between kinds of layers, which is not supported")
-    given = sets[0] if sets else given
-    if (part := given.get("partial_rotary_factor", 1)) != 1:
-        raise ValueError(f"it has partial_rotary_factor={part}: a head rotated in part only is not supported")
-    return given
 
 
 def sliding(

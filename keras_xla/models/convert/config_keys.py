@@ -41,6 +41,7 @@ class ModelConfig(SimpleNamespace):
     given: frozenset[str]
 
 
+_TOLD_BY_NO_WEIGHT = ("num_attention_heads", "head_dim")  # other names; a stale one would mean other tokens
 MOST_COMPUTED = 2**20  # rows of a table that is computed, which no weight has the size of
 
 
@@ -132,8 +133,9 @@ def _stored(values: Mapping[str, Any], keys: ConfigKeys) -> Iterator[tuple[str, 
 def _wrong(values: Mapping[str, Any], keys: ConfigKeys, outer: str = "") -> Iterator[str]:
     for name, stored in _stored(values, keys):
         key, value = keys[name], values[stored]
-        named = {each: values[each] for each in (name, *key.also) if values.get(each) is not None}
-        if len({repr(each) for each in named.values()}) > 1:  # transformers takes now one, now the other
+        told = [each for each in (name, *key.also) if each == name or each in _TOLD_BY_NO_WEIGHT]
+        named = {each: values[each] for each in told if values.get(each) is not None}
+        if len({repr(each) for each in named.values()}) > 1:  # of which transformers takes the other name's
             yield " and ".join(f"{outer}{each}={reprlib.repr(x)}" for each, x in named.items()) + ", expected one value"
         if not key.fits(value):
             yield f"{outer}{stored}={reprlib.repr(value)}, expected {key.expected}"

@@ -1,7 +1,8 @@
 """Llama 2 and 3, SmolLM, Mistral, Qwen2 and Qwen3: one layout, a few switches."""
 
-from keras_xla.models.convert.common import ROTARY_KEYS, Family, activation, embedding_of, rotary, sliding
+from keras_xla.models.convert.common import Family, activation, embedding_of, sliding
 from keras_xla.models.convert.config_keys import flag, generation_keys, list_of, number, or_null, text, whole
+from keras_xla.models.convert.rotary import ROTARY_KEYS, rotary
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, MLPSpec, NormSpec
 
 _COMMON = {

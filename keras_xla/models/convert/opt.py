@@ -15,7 +15,7 @@ _KEYS = {
     "max_position_embeddings": whole(2048),
     "activation_function": text("relu"),
     "do_layer_norm_before": flag(True),
-    "remove_final_layer_norm": flag(False, "_remove_final_layer_norm"),  # in checkpoints of before transformers 4.20
+    "remove_final_layer_norm": flag(False, "_remove_final_layer_norm"),  # transformers itself reads the latter
     "enable_bias": flag(True),
     "layer_norm_elementwise_affine": flag(True),
     "tie_word_embeddings": flag(True),

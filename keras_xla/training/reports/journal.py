@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from keras_xla.backend.compile_log import CompileEvent
 from keras_xla.training.reports.table import milliseconds
@@ -141,18 +142,20 @@ class Journal:
         self.compilations: list[Compilation] = []
         self.tallies: dict[tuple[str, str], Tally] = {}
         self.shapes: dict[str, int] = {}
-        self._remembered: dict[tuple[str, str], None] = {}
+        self._decided: dict[str, int] = {}  # how often
+        self._remembered: dict[Any, None] = {}
         self._since_compiled: dict[str, Tally] = {}
 
     def decided(self, decision: Decision) -> None:
         """Take note of a decision; where hardly two batches are alike, only of the first that run plainly."""
-        name = decision.kind, decision.shapes
+        name, kind = (decision.kind, decision.shapes), decision.kind
         if name not in self._remembered:
-            self.shapes[decision.kind] = self.shapes.get(decision.kind, 0) + 1
+            self.shapes[kind] = self.shapes.get(kind, 0) + 1
         self._remembered[name] = None
         if len(self._remembered) > MOST_REMEMBERED:
-            self._remembered.pop(next(iter(self._remembered)))
-        if self.shapes[decision.kind] <= MOST_LISTED or decision.way != "graph":
+            self._remembered.pop(next(iter(self._remembered), None), None)
+        self._decided[kind] = self._decided.get(kind, 0) + 1
+        if self._decided[kind] <= MOST_LISTED or decision.way != "graph":
             self.decisions.append(decision)
 
     def ran(self, kind: str, way: str, steps: int, seconds: float) -> None:

@@ -99,17 +99,32 @@ def with_validation_cut_off(given: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def hand_out_batches(model: keras.Model, attribute: str, arrays: Mapping[int, ArrayRows]) -> None:
-    """Have the function of a model's next step see batches if it is not ours: there may be row numbers for it."""
-    function = getattr(model, attribute, None)
-    if arrays and function is not None and not getattr(function, "takes_rows", False):
-        setattr(model, attribute, TakingRows(function, arrays))
+class BatchesForOthers:
+    """Has a step function that is not ours see batches where Keras' pipeline delivers row numbers.
 
+    Args:
+        model: The model.
+        attribute: Its function's name.
+        arrays: By the number that their row numbers carry, those that are kept in memory now.
+    """
 
-def take_back(model: keras.Model, attribute: str) -> None:
-    """Give a model the function of the user's back that was to see batches."""
-    if isinstance(function := getattr(model, attribute, None), TakingRows):
-        setattr(model, attribute, function.function)
+    def __init__(self, model: keras.Model, attribute: str, arrays: Mapping[int, ArrayRows]):
+        self._model, self._attribute, self._arrays = model, attribute, arrays
+        self._put: Any = None
+
+    def begin(self) -> None:
+        """To be called before a step."""
+        function = getattr(self._model, self._attribute, None)
+        if self._arrays and function is not None and not getattr(function, "takes_rows", False):
+            self._put = TakingRows(function, self._arrays)
+            setattr(self._model, self._attribute, self._put)
+
+    def end(self) -> None:
+        """Give the model back what was its own."""
+        put: Any = self._put
+        self._put = None
+        if put is not None and getattr(self._model, self._attribute, None) is put:
+            setattr(self._model, self._attribute, put.function)
 
 
 def _held_back(rows: np.ndarray) -> np.ndarray:

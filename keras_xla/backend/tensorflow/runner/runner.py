@@ -302,6 +302,10 @@ class Runner:
             self._chosen.pop((key, shapes), None)  # the newest is the last one
             self._chosen[key, shapes] = executable
             if executable.way != "graph":
+                # Other traces of such batches were judged before it was known how many come: they are asked anew.
+                plain = [name for name, x in self._chosen.items() if name[1] == shapes and x.way == "graph"]
+                for name in plain:
+                    del self._chosen[name]
                 return executable
             plain = [name for name, chosen in self._chosen.items() if chosen.way == "graph"]
             if len(plain) > MOST_ANSWERS:

@@ -12,24 +12,19 @@ from keras_xla.models.sources.gguf.header import GGUFHeader
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ROPE_FACTORS = "rope_freqs.weight"
 _CONTROL, _USER_DEFINED = 3, 4  # types of tokens that no text is cut into by itself
-# What ends a text or a turn whatever else a file names, as in llama.cpp (`llama-vocab.cpp`).
+# What ends a text or a turn whatever else a file names: most of what does in llama.cpp (`llama-vocab.cpp`).
 _ENDS = frozenset(
     {
         *("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>"),
         *("<|call|>", "<|calls|>", "<|flush|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>", "[EOT]"),
-        *("[EOS]", "<eos>", "</s>", "<|fim_pad|>", "<|repo_name|>", "<|fim_repo|>", "<|file_sep|>"),
+        *("[EOS]", "<eos>", "</s>", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|repo_name|>"),
+        *("<|fim_repo|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"),
     }
 )
 # What llama.cpp draws with unless it is told otherwise: its converter takes it from `generation_config.json`.
-_SAMPLING = {
-    "temp": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "penalty_repeat": "repetition_penalty",
-    "xtc_probability": "xtc_probability",  # of these two the layer warns
-    "mirostat": "mirostat",
-}
+_SAMPLING = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+# What else it does then, and what it has when it is off; the layer warns of it.
+_NOT_KNOWN = {"xtc_probability": 0, "mirostat": 0, "penalty_repeat": 1}
 
 _SCALING_KEYS = {
     "type",
@@ -143,15 +138,16 @@ def known_ends(fields: Fields) -> list[int]:
 
 
 def _sampling(fields: Fields) -> dict[str, Any]:
-    found = {}
-    for ours, theirs in _SAMPLING.items():
-        if (value := fields.number(f"general.sampling.{ours}", None)) is not None:
-            found[theirs] = _decimal(value) if isinstance(value, float) else value
+    def numbers(names):
+        found = {name: fields.number(f"general.sampling.{name}", None) for name in names}
+        return {name: _decimal(x) if isinstance(x, float) else x for name, x in found.items() if x is not None}
+
+    found = {_SAMPLING[name]: max(value, 0) for name, value in numbers(_SAMPLING).items()}
+    others = {name: value for name, value in numbers(_NOT_KNOWN).items() if value != _NOT_KNOWN[name]}
     if found.get("temperature") == 0:  # always the likeliest
         del found["temperature"]
-        return {**found, "do_sample": False}
-    drawn = found.keys() - {"repetition_penalty"}
-    return {**found, "do_sample": True} if drawn else found
+        return {**found, **others, "do_sample": False}
+    return {**found, **others, **({"do_sample": True} if found else {})}
 
 
 def _config_ids(fields: Fields) -> dict[str, Any]:
