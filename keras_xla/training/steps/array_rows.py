@@ -121,9 +121,9 @@ class BatchesForOthers:
 
     def end(self) -> None:
         """Give the model back what was its own."""
-        put: Any = self._put
-        self._put = None
-        if put is not None and getattr(self._model, self._attribute, None) is put:
+        put, self._put = self._put, None
+        there = getattr(self._model, self._attribute, None) is put
+        if put is not None and there:
             setattr(self._model, self._attribute, put.function)
 
 
