@@ -75,7 +75,7 @@ def write_gguf(path, arch="llama", tensors=None, kind=Q.F32, fields=None, tokens
         elif isinstance(value, bool):
             writer.add_bool(key, value)
         elif isinstance(value, int):
-            writer.add_uint32(key, value)
+            (writer.add_uint32 if value >= 0 else writer.add_int32)(key, value)
         elif isinstance(value, float):
             writer.add_float32(key, value)
         elif value is not None:
