@@ -165,7 +165,7 @@ class Executable:
                 number = tf.TensorSpec([], tf.int32)
                 rows = self._specs_of(tensors)
                 self._row_loops[joined, at_once] = made.get_concrete_function(rows, number, number, number)
-            numbers = (tf.constant(int(number), tf.int32) for number in (size, first, count))
+            numbers = map(tf.constant, (size, first, count))
             return self._call(self._row_loops[joined, at_once], list(tensors), *numbers)
 
         outputs, ran = self._run(self._unrecorded(run), lambda made: int(made[1]) > 0)
@@ -242,7 +242,7 @@ class Executable:
                 made = loop(self.trace, self._step, self.shapes, source, joined, self.early)
                 rows = self._specs_of(source.tensors)
                 self._loops[kind] = made.get_concrete_function(iterator, tf.TensorSpec([], tf.int32), pending, rows)
-            return self._call(self._loops[kind], iterator, tf.constant(int(count), tf.int32), pending, source.tensors)
+            return self._call(self._loops[kind], iterator, tf.constant(count), pending, source.tensors)
 
         outputs, ran, pending = self._run(self._unrecorded(run), lambda made: int(made[1]) > 0)
         return outputs, int(ran), pending

@@ -54,8 +54,7 @@ class Traces:
                 if alike(known, spec):
                     spec = common(spec, known)
             key = name_of(spec)
-            if key not in self._specs:
-                self._specs[key] = spec
+            self._specs.setdefault(key, spec)
             return key
 
     def of(self, key: str) -> Trace:
