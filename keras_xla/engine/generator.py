@@ -232,8 +232,9 @@ class Generator:
         negative: Rows | None = None,
         deadline: Deadline | None = None,
         skip_broken: bool = False,
+        goes_on: bool = True,
     ) -> Run:
-        """Run the prompts of one batch; arguments and errors as for `__call__`.
+        """Run the prompts of one batch; arguments and errors as for `__call__`. `goes_on`: tokens will be made.
 
         `numbers` are those of the rows in the call, from 0 on by default. What is drawn for a row depends on its number
         and `first_row` together, but not where each prompt has a seed: its answers are those that it would have alone.
@@ -244,7 +245,7 @@ class Generator:
         """
         more: dict[str, Any] = dict(numbers=numbers, first_row=first_row, room=room, negative=negative)
         more |= dict(guides=guides, reuse=reuse, assistant=assistant, skip_broken=skip_broken)
-        return self._starter(self._batch(rows, options, prompts, hidden, **more), deadline)
+        return self._starter(self._batch(rows, options, prompts, hidden, **more), deadline, goes_on)
 
     def _batch(
         self,
@@ -370,7 +371,7 @@ class Generator:
                 f"Received {len(rows)} prompts to save; expected at most {len(parts[0].prompts)}, one batch. Save "
                 "fewer at a time."
             )
-        kept = CachedPrompt.of(self.start(rows, options).generation)
+        kept = CachedPrompt.of(self.start(rows, options, goes_on=False).generation)
         refuse_broken(kept.broken())
         return SavedPrompt(kept, self.pool, self.model.variables)
 

@@ -11,9 +11,22 @@ import tensorflow as tf
 from keras_xla.backend.tensorflow.machine import machine as machine
 from keras_xla.backend.tensorflow.machine import on_cpu as on_cpu
 from keras_xla.private.keras.variables import as_stored, stand_on
-from keras_xla.private.names import otherwise
+from keras_xla.private.names import Gone, otherwise
+from keras_xla.private.tensorflow.graphs import call_through_xla
 
-xla = tf.function(jit_compile=True, autograph=False)  # compiles a function of tensors
+
+
+def xla(fn: Callable) -> Callable:
+    """Compile a function of tensors; what `trace_once` made of a part of it, TensorFlow lowers for XLA once."""
+    inner, whole = tf.function(fn, autograph=False), tf.function(fn, jit_compile=True, autograph=False)
+
+    def run(*args):
+        try:
+            return call_through_xla(inner, args)
+        except Gone:
+            return whole(*args)
+
+    return tf.function(run, autograph=False)
 
 
 def matmul_transposed(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -99,7 +112,7 @@ def trace_once(fn: Callable) -> Callable:
 
     Outside of a graph it is called as it is. `fn` may close over tensors of the graph.
     """
-    traced = tf.function(fn, autograph=False)
+    traced = tf.function(fn, autograph=False, experimental_attributes={"_noinline": True})
     return lambda *args: (traced if tf.inside_function() else fn)(*args)
 
 

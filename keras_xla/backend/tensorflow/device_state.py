@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_xla.backend.executable_cache.cache import ExecutableCache
 from keras_xla.backend.signature import symbolic
-from keras_xla.backend.tensorflow.core import read_weights
+from keras_xla.backend.tensorflow.core import read_weights, xla
 from keras_xla.backend.tensorflow.stored import StoredFunction, read_function, stored
 from keras_xla.private.names import Gone
 
@@ -132,7 +132,7 @@ class OnState:
         weights = read_weights(self._variables) if weights is None else weights
         if self._compiled is None:
             specs = state.structure(self._names)
-            function = tf.function(functools.partial(self._traced, specs), jit_compile=True, autograph=False)
+            function = xla(functools.partial(self._traced, specs))
             self._compiled = _flat(function.get_concrete_function(state.handles(self._names), weights, args))
         return self._compiled([*state.handles(self._names), *weights, *tf.nest.flatten(args)])
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras_xla.backend.executable_cache.cache import ExecutableCache, executable_cache
 from keras_xla.backend.executable_cache.packing import pack, structure_from_json, structure_to_json, unpack
 from keras_xla.backend.executable_cache.xla_flags import flags_file
-from keras_xla.backend.tensorflow.graphs.definitions import under, with_called
+from keras_xla.backend.tensorflow.graphs.definitions import compiled_one, under, with_called
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.machine import cpu_features, machine, on_gpu
 from keras_xla.private.names import Gone
@@ -162,7 +162,10 @@ class Stored:
 
     def __init__(self, digest: str, definitions: list, source: ExecutableCache | None = None):
         self.digest, self._definitions, self._source, self._ran = digest, definitions, source, False
-        self._call = named_function(definitions)
+        self._compiled = compiled_one(definitions)
+        # One that XLA compiles itself is found again by its name and how it is called: as in other graphs.
+        self._optimized = self._compiled == self.name
+        self._call = named_function(definitions, self._optimized)
         self._lock = threading.RLock()
         self._users = 0  # for which TensorFlow may read `_handed` now
         self._handed: list[pathlib.Path] = []
@@ -237,7 +240,7 @@ class Stored:
             self.take_back()
             if self._users:
                 return
-            cache, made = executable_cache(), _made_by(self.digest, folder)
+            cache, made = executable_cache(), _made_by(self._compiled, folder)
             if cache is None or made.keys() <= known.keys():
                 return
             # One for each set of the sizes among its inputs: the newest are kept.
@@ -260,7 +263,7 @@ class Stored:
         if not of_a_file or not (read or move_folder(folder)):
             raise error
         with contextlib.suppress(tf.errors.OpError):
-            call = named_function(under(self._definitions, f"kx_{self.digest}_again"))
+            call = named_function(under(self._definitions, f"kx_{self.digest}_again"), self._optimized)
             outputs = call(inputs)
             self._call = call
             return outputs
@@ -291,13 +294,13 @@ def compiled_for() -> dict[str, str]:
     return {**now, "versions": f"{now['versions']} {builds}", "settings": settings, "processor": cpu_features()}
 
 
-def _made_by(digest: str, folder: pathlib.Path) -> dict[str, bytes]:
-    """The files of the function with this digest, which stand in the folder no longer."""
+def _made_by(compiled: str, folder: pathlib.Path) -> dict[str, bytes]:
+    """The files of the compiled function of this name, which stand in the folder no longer."""
     made = {}
     for path in folder.glob("*.pb"):
         with contextlib.suppress(OSError):
             content = path.read_bytes()
-            if f"kx_{digest}_0".encode() in content:
+            if f"{compiled}_".encode() in content or f"{compiled}[".encode() in content:
                 made[path.name] = content
                 path.unlink()
     return made

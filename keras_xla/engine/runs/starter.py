@@ -1,7 +1,9 @@
 """A batch of prompts, from ids to a run whose prompts are in the cache."""
 
+import contextlib
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,7 @@ from keras_xla.engine.search.speculate import sizes_of
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.states.prompt_runner import PromptRunner
 from keras_xla.engine.states.state_pool import StatePool
-from keras_xla.engine.warmup import FirstCall
+from keras_xla.engine.warmup import FirstCall, cores
 
 if TYPE_CHECKING:
     from keras_xla.engine.generator import Generator
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 # B batch, L length of the prompts
 
 AHEAD = 32  # new tokens that a cache has room for from the start
+AHEAD_BYTES = 2**28  # that a state may hold for an executable to be compiled beside another one
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,8 @@ class Starter:
         self._paces: dict[AdvanceKey, Pace] = {}
         self._run_times: dict[SpeculateKey, RunTimes] = {}
 
-    def __call__(self, batch: Batch, deadline: Deadline | None = None) -> Run:
-        """A generation with the prompts in its cache.
+    def __call__(self, batch: Batch, deadline: Deadline | None = None, goes_on: bool = True) -> Run:
+        """A generation with the prompts in its cache; `goes_on` tells whether tokens will be made.
 
         Raises:
             DeadlineReached: if `deadline` is over before that; the state is let go of then.
@@ -152,6 +155,8 @@ class Starter:
         deadline = Deadline() if deadline is None else deadline
         deadline.check()
         asked, progress = self._prepared(batch), None
+        if goes_on and self._programs.chunked:  # else the prompt's executable makes a token, and may end it all
+            self._compile_ahead(asked)
         ids, starts, weights = asked.ids, asked.starts, asked.weights
         reuse = None if asked.key.guided else batch.reuse  # what stays of a prompt is one row of a cache
         key, state, known = self._prompt_runner.state(asked.key, batch.sources, ids, starts, reuse, weights)
@@ -164,6 +169,29 @@ class Starter:
         generation = self._generation(asked, key, state, progress)
         close = Generation.close if reuse is None else reuse.close
         return Run(generation, batch.options, busy, batch.numbers, self._programs.words, close)
+
+    def _compile_ahead(self, asked: _Prepared) -> None:
+        """Compile what makes tokens beside what runs the prompts, if neither is there: XLA hardly uses two cores."""
+        advance, *others = self._calls_of(asked)
+        executables, few = self._executables, self._programs.state_bytes(asked.key) <= AHEAD_BYTES
+        if cores() < 2 or not few or not executables.may_compile:
+            return
+        if not executables.compiles(advance.key) or not any(executables.compiles(call.key) for call in others):
+            return
+        settings = backend.thread_settings()
+
+        def compile_it() -> None:
+            # If it fails, so does the generation, which then says why.
+            with contextlib.suppress(Exception), backend.with_thread_settings(settings), executables.warming():
+                advance.run(*map(self._programs.new_state, advance.states))
+
+        threading.Thread(target=compile_it, daemon=True, name=f"compile {advance.key}").start()
+
+    def _calls_of(self, asked: _Prepared) -> Iterator[FirstCall]:
+        """Of what a batch needs at the first size of its cache: of what makes tokens, and of what runs before it."""
+        yield from self._first_calls_at(asked, asked.key)
+        if asked.batch.sources:
+            yield self._prompt_runner.first_remember(asked.key, asked.batch.sources)
 
     def first_calls(self, batch: Batch) -> Iterator[FirstCall]:
         """Of what a batch of this size needs, however many of its tokens are made, at each size of the cache."""

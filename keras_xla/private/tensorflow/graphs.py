@@ -78,6 +78,13 @@ CALLED = Name(
     "training steps are not kept on disk: the next process compiles again",
     _SEEN,
 )
+ATTRIBUTE = Name(
+    "tensorflow.Operation",
+    "_set_attr",
+    "has XLA compile one call of a function",
+    "the first call takes longer: a block of a model is lowered for XLA once for each layer",
+    _SEEN,
+)
 EXECUTE = Name("tensorflow.python.eager.execute", "execute", "calls a function by its name", _COMPILED_AGAIN, _SEEN)
 RECORDS = Name(
     "tensorflow.python.eager.record",
@@ -182,8 +189,11 @@ def definition(function: Any) -> tuple[Any, list]:
     return DEFINITION.of(function), list(library.function)
 
 
-def named_function(definitions: list) -> Callable[[list[tf.Tensor]], list[tf.Tensor]]:
-    """The first of several functions, called with flat inputs, after TensorFlow has got to know all by their names."""
+def named_function(definitions: list, optimized: bool = True) -> Callable[[list[tf.Tensor]], list[tf.Tensor]]:
+    """The first of several functions, called with flat inputs, after TensorFlow has got to know all by their names.
+
+    `optimized` tells whether TensorFlow's own optimizers go over it, which XLA does not need.
+    """
     try:
         from tensorflow.python.eager import context, execute
     except ImportError:
@@ -192,7 +202,12 @@ def named_function(definitions: list) -> Callable[[list[tf.Tensor]], list[tf.Ten
     add, options = (name.of(owner) for name in CONTEXT)
     for each in reversed(definitions):  # what is called comes first
         add(each)
-    how = dict(attrs=("executor_type", "", "config_proto", options.config_proto_serialized), ctx=owner)
+    config = options.config_proto_serialized
+    if not optimized:
+        changed = tf.compat.v1.ConfigProto.FromString(config)
+        changed.graph_options.rewrite_options.disable_meta_optimizer = True
+        config = changed.SerializeToString(deterministic=True)
+    how = dict(attrs=("executor_type", "", "config_proto", config), ctx=owner)
     first = definitions[0].signature
     return lambda inputs: call(first.name, len(first.output_arg), inputs=inputs, **how)
 
@@ -209,6 +224,22 @@ def call_as(name: str, function: Any, inputs: Any) -> Any:
     for op in graph.get_operations()[before:]:
         if op.type in ("PartitionedCall", "StatefulPartitionedCall") and op.get_attr("f").name == top:
             CALLED.of(op)("f", name)
+    return outputs
+
+
+def call_through_xla(function: Any, args: tuple) -> Any:
+    """Call a function of `tf.function`, which does not ask for XLA itself, compiled in the graph under construction.
+
+    XLA then looks into each function that this one calls once: where a function itself asks for XLA, at each call.
+    Raises `Gone` before anything is in the graph.
+    """
+    ATTRIBUTE.of(tf.Operation)
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    outputs = function(*args)
+    for op in graph.get_operations()[before:]:
+        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            ATTRIBUTE.of(op)("_XlaMustCompile", tf.compat.v1.AttrValue(b=True))
     return outputs
 
 

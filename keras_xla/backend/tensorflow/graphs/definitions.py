@@ -21,6 +21,20 @@ def functions_in(node: Any) -> list:
     return [each for value in attributes for each in ([value.func] if value.HasField("func") else value.list.func)]
 
 
+def compiled_one(functions: list) -> str:
+    """The name of the function that XLA compiles: the first of those given, or one that it calls so."""
+    top = functions[0]
+    if not _is_compiled(top):
+        for node in top.node_def:
+            if _is_compiled(node):
+                return functions_in(node)[0].name
+    return top.signature.name
+
+
+def _is_compiled(x: Any) -> bool:
+    return "_XlaMustCompile" in x.attr and x.attr["_XlaMustCompile"].b
+
+
 def under(functions: list, name: str, named: bool = False) -> list:
     """Functions that call one another, under other names: the name and a number.
 
