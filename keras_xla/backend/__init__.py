@@ -29,6 +29,7 @@ share = _module.share
 compiling_anew = _module.compiling_anew
 wait_for = _module.wait_for
 to_device = _module.to_device
+taken_over = _module.taken_over
 thread_settings = _module.thread_settings
 with_thread_settings = _module.with_thread_settings
 machine = _module.machine

@@ -20,11 +20,12 @@ class Later:
         self.read: Callable[[], Any] | None = None
 
     def __call__(self, shape: tuple, dtype: Any = None) -> Any:
-        """The values, which are then let go of."""
+        """The values, which are then let go of: those of an array may stand where they are."""
         read, self.read = self.read, None
         if read is None:
             raise RuntimeError("Received nothing to make a weight of; give each variable its `Later.read`.")
-        return tensor_of(read(), dtype)
+        values = read()
+        return tensor_of(values, dtype) if _is_transposed(values) else backend.taken_over(values, dtype)
 
 
 def tensor_of(values: Any, dtype: Any) -> Any:
@@ -32,9 +33,13 @@ def tensor_of(values: Any, dtype: Any) -> Any:
 
     A transposed array is copied to a GPU as it lies in memory, and transposed there: NumPy takes far longer.
     """
-    if not backend.on_cpu() and isinstance(values, np.ndarray) and values.ndim == 2 and not values.flags.c_contiguous:
+    if not backend.on_cpu() and _is_transposed(values):
         return ops.transpose(ops.convert_to_tensor(values.T, dtype))
     return ops.convert_to_tensor(values, dtype)
+
+
+def _is_transposed(values: Any) -> bool:
+    return isinstance(values, np.ndarray) and values.ndim == 2 and not values.flags.c_contiguous
 
 
 Unmade = dict[int, Later]  # by the id of a variable

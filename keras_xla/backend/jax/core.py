@@ -46,6 +46,11 @@ def to_device(x: Any) -> jax.Array:
     return x if isinstance(x, jax.Array) else jax.device_put(np.asarray(x), may_alias=False)
 
 
+def taken_over(x: Any, dtype: str) -> jax.Array:
+    """The tensor of values that nobody else has."""
+    return keras.ops.convert_to_tensor(x, dtype)
+
+
 def read_weights(variables: Sequence[keras.Variable]) -> list[jax.Array]:
     """The values that variables have in this thread, to be passed on to another: `predict` has a scope of its own."""
     with as_stored():

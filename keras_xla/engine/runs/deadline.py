@@ -28,6 +28,11 @@ class Deadline:
         cancelled = self._cancel is not None and self._cancel.is_set()
         return cancelled or (self._end is not None and time.monotonic() >= self._end)
 
+    @property
+    def of_time(self) -> bool:
+        """Whether there is one."""
+        return self._end is not None
+
     def check(self) -> None:
         """Raise `DeadlineReached` if it is over."""
         if self.over:

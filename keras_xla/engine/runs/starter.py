@@ -155,7 +155,8 @@ class Starter:
         deadline = Deadline() if deadline is None else deadline
         deadline.check()
         asked, progress = self._prepared(batch), None
-        if goes_on and self._programs.chunked:  # else the prompt's executable makes a token, and may end it all
+        # A model whose cache is not ours makes a token with the prompt, and may be done then.
+        if goes_on and self._programs.chunked and not deadline.of_time:
             self._compile_ahead(asked)
         ids, starts, weights = asked.ids, asked.starts, asked.weights
         reuse = None if asked.key.guided else batch.reuse  # what stays of a prompt is one row of a cache
@@ -185,7 +186,8 @@ class Starter:
             with contextlib.suppress(Exception), backend.with_thread_settings(settings), executables.warming():
                 advance.run(*map(self._programs.new_state, advance.states))
 
-        threading.Thread(target=compile_it, daemon=True, name=f"compile {advance.key}").start()
+        # No daemon: a process that ended within XLA would crash.
+        threading.Thread(target=compile_it, name=f"compile {advance.key}").start()
 
     def _calls_of(self, asked: _Prepared) -> Iterator[FirstCall]:
         """Of what a batch needs at the first size of its cache: of what makes tokens, and of what runs before it."""

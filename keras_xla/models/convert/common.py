@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from keras_xla import backend
+from keras_xla.backend.host_array import new_array
 from keras_xla.models.build import make_from, parameters
 from keras_xla.models.convert.config_keys import (
     ConfigKeys,
@@ -284,10 +285,9 @@ def _values(step: Filled, checkpoint) -> np.ndarray:
     as_read = all(array.flags.f_contiguous for array in arrays)
     order: Literal["C", "F"] = "F" if transposed and (as_read or backend.on_cpu()) else "C"
     left_out = sum(map(len, arrays)) < shape[0]
-    make: Callable[..., np.ndarray] = np.zeros if left_out else np.empty
     stored = _first_of(step.target).dtype
     as_it_is = stored == "float64" or all(array.dtype.name == stored for array in arrays)
-    values = make(shape, stored if as_it_is else "float32", order)
+    values = new_array(shape, stored if as_it_is else "float32", order, zeros=left_out)
     for row, array in zip(step.rows, arrays, strict=True):
         values[row : row + len(array)] = array
     return values
