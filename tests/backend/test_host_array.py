@@ -1,7 +1,6 @@
 """Arrays on whose memory a tensor can stand, and which tensors do."""
 
 import keras
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,9 +43,14 @@ def test_values_are_taken_over_whatever_holds_them(dtype):
     values = np.arange(-32, 32).reshape(8, 8)
     aligned = new_array((8, 8), dtype)
     aligned[...] = values
-    for given_ in (aligned, aligned.T, aligned[1:], values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)):
-        expected = np.array(given_, "float32")
-        made = backend.taken_over(given_, dtype)
+    for held in (
+        aligned,
+        aligned.T,
+        aligned[1:],
+        values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype),
+    ):
+        expected = np.array(held, "float32")
+        made = backend.taken_over(held, dtype)
         assert keras.backend.standardize_dtype(made.dtype) == dtype
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(keras.ops.cast(made, "float32")), expected)
 

@@ -12,6 +12,7 @@ from keras_xla.engine.generator import Generator
 from keras_xla.engine.runs import starter
 from tests.engine.fake import Recall
 
+
 class Fails(Recall):
     """As soon as it is asked for the token after a prompt: what compiled until then is known in no time."""
 

@@ -16,8 +16,7 @@ from keras_xla.private.names import Gone, otherwise
 from keras_xla.private.tensorflow.graphs import call_through_xla
 
 
-
-def xla(fn: Callable) -> Callable:
+def xla(fn: Callable) -> Any:
     """Compile a function of tensors; what `trace_once` made of a part of it, TensorFlow lowers for XLA once."""
     inner, whole = tf.function(fn, autograph=False), tf.function(fn, jit_compile=True, autograph=False)
 
