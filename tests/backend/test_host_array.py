@@ -47,7 +47,7 @@ def test_values_are_taken_over_whatever_holds_them(dtype):
         aligned,
         aligned.T,
         aligned[1:],
-        values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype),
+        values.astype(aligned.dtype),
     ):
         expected = np.array(held, "float32")
         made = backend.taken_over(held, dtype)
