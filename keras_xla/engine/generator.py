@@ -73,7 +73,7 @@ class Generator:
         self.pool = StatePool(programs.new_state, kept_bytes=cache_bytes)
         self.prompt_runner = PromptRunner(model, programs, self.executables, self.pool, batch, cache, source, refresh)
         made = programs, self.executables, self.pool, self.prompt_runner
-        self._starter, self._refill = Starter(*made, cache), Refill(*made, self.limits)
+        self._starter, self._refill = Starter(*made, cache, cache_bytes), Refill(*made, self.limits)
         self._numbering, self._numbered = threading.Lock(), 0
 
     def __call__(
@@ -125,7 +125,8 @@ class Generator:
         """
         deadline = Deadline(options.max_time) if deadline is None else deadline
         if hidden is not None:  # one batch already
-            run = self.start(rows, options, prompts, hidden, numbers=numbers, first_row=first_row)
+            goes_on = not deadline.of_time
+            run = self.start(rows, options, prompts, hidden, numbers=numbers, first_row=first_row, goes_on=goes_on)
             return self._outputs(run, deadline)
         self.check(rows, options, prompts, negative=negative)  # all of them, before the first batch runs
         negative, made, order = negative_prompts(rows, options, negative), [], []

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from keras_xla import backend
+from keras_xla.private import names
+from keras_xla.private.names import Name
+from keras_xla.private.tensorflow import graphs
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -21,8 +24,8 @@ import sys
 import numpy as np
 from keras_xla import backend
 
-part = backend.trace_once(lambda x: x * 2 + 1)
 def function(x):
+    part = backend.trace_once(lambda x: x * 2 + 1)
     for _ in range(5):
         x = part(x)
     return x
@@ -40,6 +43,33 @@ def test_xla_gets_a_part_that_is_called_five_times_once():
     assert told.count("Executing graph symbolically") == 2, told  # the function, and the part
 
 
+def test_a_branch_may_take_its_shape_from_a_constant_around_it():
+    import tensorflow as tf
+
+    def function(x):
+        shape = tf.constant([2, 2])
+        return tf.cond(x[0] > 0, lambda: tf.reshape(x, shape), lambda: tf.reshape(-x, shape))
+
+    np.testing.assert_array_equal(backend.jit(function, [])(np.arange(4.0, dtype="float32")), [[0, -1], [-2, -3]])
+
+
+@pytest.mark.parametrize("name", [graphs.ATTRIBUTE, graphs.XLA_CONTEXT], ids=str)
+def test_without_a_private_name_it_compiles_all_the_same_and_one_warning_says_what_is_off(name, monkeypatch):
+    of = Name.of
+    monkeypatch.setattr(names, "_TOLD", set())
+
+    def of_others(self, x):
+        if self == name:
+            raise self.gone()
+        return of(self, x)
+
+    monkeypatch.setattr(Name, "of", of_others)
+    with pytest.warns(UserWarning, match="the first call takes longer") as told:
+        compiled = backend.jit(lambda x: backend.trace_once(lambda x: x * 2 + 1)(x), [])
+        assert compiled(np.float32(3)).numpy() == compiled(np.float32(3)).numpy() == 7
+    assert len(told) == 1
+
+
 def test_a_part_may_use_tensors_from_around_it_and_gradients_reach_them():
     import tensorflow as tf
 
@@ -48,8 +78,7 @@ def test_a_part_may_use_tensors_from_around_it_and_gradients_reach_them():
         return part(part(x))
 
     x, factor = tf.constant(3.0), tf.constant(2.0)
-    assert backend.jit(function, [])(np.float32(3), np.float32(2)).numpy() == 12
     with tf.GradientTape() as tape:
         tape.watch(factor)
-        made = tf.function(function, autograph=False)(x, factor)
+        made = backend.jit(function, [])(x, factor)
     assert made.numpy() == 12 and tape.gradient(made, factor).numpy() == 12  # of x * factor ** 2

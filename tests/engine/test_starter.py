@@ -86,13 +86,37 @@ def test_both_compile_side_by_side_and_each_once(monkeypatch, new_events):
         (dict(), [0], {}),  # nothing runs before its tokens
         (dict(), [1, 2, 3], dict(max_time=60.0)),  # which may be over before any
         (dict(on_recompile="raise"), [1, 2, 3], {}),  # whoever wants no compilation by surprise warms up
+        (dict(cache_bytes=100), [1, 2, 3], {}),  # a second cache is more than there may be
     ],
-    ids=["one token", "max_time", "on_recompile"],
+    ids=["one token", "max_time", "on_recompile", "cache_bytes"],
 )
 def test_one_after_the_other_where_one_might_be_for_nothing(beside, made, prompt, options):
     with pytest.raises(ValueError, match="no token follows"):
         generator(Fails(10.0), **made)([np.array(prompt, np.int32)], options_of(**options))
     assert beside() == 1
+
+
+def test_of_several_threads_one_compiles_beside(beside, monkeypatch):
+    first_advance, begun = starter.Starter._first_advance, []
+
+    def counted(self, *more):
+        begun.append(more)
+        return first_advance(self, *more)
+
+    monkeypatch.setattr(starter.Starter, "_first_advance", counted)
+    gen, together = generator(Fails(10.0)), threading.Barrier(4)
+
+    def call():
+        together.wait(LONG)
+        with pytest.raises(ValueError, match="no token follows"):
+            gen(PROMPT, options_of())
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(LONG)
+    assert len(begun) == 1 and beside() == 2
 
 
 @pytest.mark.parametrize(("name", "value"), [("cores", lambda: 1), ("AHEAD_BYTES", 100)])

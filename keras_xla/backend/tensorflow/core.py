@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import keras
@@ -15,14 +16,23 @@ from keras_xla.private.keras.variables import as_stored, stand_on
 from keras_xla.private.names import Gone, otherwise
 from keras_xla.private.tensorflow.graphs import call_through_xla
 
+_for_xla: ContextVar[bool] = ContextVar("for_xla", default=False)
+
 
 def xla(fn: Callable) -> Any:
     """Compile a function of tensors; what `trace_once` made of a part of it, TensorFlow lowers for XLA once."""
-    inner, whole = tf.function(fn, autograph=False), tf.function(fn, jit_compile=True, autograph=False)
+    whole = tf.function(fn, jit_compile=True, autograph=False)
+
+    def traced(*args):
+        token = _for_xla.set(True)
+        try:
+            return fn(*args)
+        finally:
+            _for_xla.reset(token)
 
     def run(*args):
         try:
-            return call_through_xla(inner, args)
+            return call_through_xla(traced, args)
         except Gone:
             return whole(*args)
 
@@ -125,7 +135,9 @@ def trace_once(fn: Callable) -> Callable:
 
     Outside of a graph it is called as it is. `fn` may close over tensors of the graph.
     """
-    traced = tf.function(fn, autograph=False, experimental_attributes={"_noinline": True})
+    # Elsewhere TensorFlow may put the copies where they are called, and optimize what is around them.
+    attributes = {"_noinline": True} if _for_xla.get() else None
+    traced = tf.function(fn, autograph=False, experimental_attributes=attributes)
     return lambda *args: (traced if tf.inside_function() else fn)(*args)
 
 

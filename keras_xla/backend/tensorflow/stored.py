@@ -163,7 +163,7 @@ class Stored:
     def __init__(self, digest: str, definitions: list, source: ExecutableCache | None = None):
         self.digest, self._definitions, self._source, self._ran = digest, definitions, source, False
         self._compiled = compiled_one(definitions)
-        # One that XLA compiles itself is found again by its name and how it is called: as in other graphs.
+        # What XLA compiles itself has to be called as training graphs call it, or it would be another executable.
         self._optimized = self._compiled == self.name
         self._call = named_function(definitions, self._optimized)
         self._lock = threading.RLock()
@@ -259,7 +259,9 @@ class Stored:
 
     def _again(self, inputs, error: tf.errors.OpError, folder: pathlib.Path, read: bool):
         """Once more under another name, if it was a file that TensorFlow could not use, or could not write."""
-        of_a_file = str(folder) in error.message or (read and not _of_an_operation(error))
+        # A read file may be to blame for any other error, which costs no more than a compilation if it is not.
+        others = tf.errors.ResourceExhaustedError, tf.errors.CancelledError
+        of_a_file = str(folder) in error.message or (read and not isinstance(error, others))
         if not of_a_file or not (read or move_folder(folder)):
             raise error
         with contextlib.suppress(tf.errors.OpError):
@@ -319,8 +321,3 @@ def _unpack(payload: bytes, folder: pathlib.Path) -> list[pathlib.Path]:
     except OSError:
         return []
     return paths
-
-
-def _of_an_operation(error: tf.errors.OpError) -> bool:
-    """Whether an operation has refused its inputs, which it would do again."""
-    return "{{node" in error.message or isinstance(error, (tf.errors.ResourceExhaustedError, tf.errors.CancelledError))

@@ -30,7 +30,7 @@ class Deadline:
 
     @property
     def of_time(self) -> bool:
-        """Whether there is one."""
+        """Whether time may end them."""
         return self._end is not None
 
     def check(self) -> None:

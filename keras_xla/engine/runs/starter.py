@@ -131,6 +131,7 @@ class Starter:
         pool: Of states.
         prompt_runner: Runs its prompts.
         cache: Buckets of the cache.
+        most_bytes: That all caches of a batch may hold.
     """
 
     def __init__(
@@ -140,9 +141,12 @@ class Starter:
         pool: StatePool,
         prompt_runner: PromptRunner,
         cache: Buckets,
+        most_bytes: int,
     ):
         self._programs, self._executables, self._pool = programs, executables, pool
-        self._prompt_runner, self._cache = prompt_runner, cache
+        self._prompt_runner, self._cache, self._most_bytes = prompt_runner, cache, most_bytes
+        self._ahead: set[AdvanceKey] = set()  # what was compiled beside something else
+        self._lock = threading.Lock()
         self._paces: dict[AdvanceKey, Pace] = {}
         self._run_times: dict[SpeculateKey, RunTimes] = {}
 
@@ -155,7 +159,7 @@ class Starter:
         deadline = Deadline() if deadline is None else deadline
         deadline.check()
         asked, progress = self._prepared(batch), None
-        # A model whose cache is not ours makes a token with the prompt, and may be done then.
+        # A model whose cache is not ours makes a token with the prompt, and may be done then; or the time may be over.
         if goes_on and self._programs.chunked and not deadline.of_time:
             self._compile_ahead(asked)
         ids, starts, weights = asked.ids, asked.starts, asked.weights
@@ -173,12 +177,16 @@ class Starter:
 
     def _compile_ahead(self, asked: _Prepared) -> None:
         """Compile what makes tokens beside what runs the prompts, if neither is there: XLA hardly uses two cores."""
-        advance, *others = self._calls_of(asked)
-        executables, few = self._executables, self._programs.state_bytes(asked.key) <= AHEAD_BYTES
-        if cores() < 2 or not few or not executables.may_compile:
+        executables, key = self._executables, asked.executable(asked.key)
+        if not executables.compiles(key) or not executables.may_compile or cores() < 2:
             return
-        if not executables.compiles(advance.key) or not any(executables.compiles(call.key) for call in others):
+        advance, *others = self._calls_of(asked)  # from here on it is known what a state holds for an encoder
+        if self._programs.state_bytes(asked.key) > min(AHEAD_BYTES, self._most_bytes // 2):
             return
+        with self._lock:  # of several threads, one compiles it
+            if key in self._ahead or not any(executables.compiles(call.key) for call in others):
+                return
+            self._ahead.add(key)
         settings = backend.thread_settings()
 
         def compile_it() -> None:
@@ -186,7 +194,7 @@ class Starter:
             with contextlib.suppress(Exception), backend.with_thread_settings(settings), executables.warming():
                 advance.run(*map(self._programs.new_state, advance.states))
 
-        # No daemon: a process that ended within XLA would crash.
+        # No daemon: a process that ended within XLA would crash. Another Ctrl-C ends it all the same.
         threading.Thread(target=compile_it, name=f"compile {advance.key}").start()
 
     def _calls_of(self, asked: _Prepared) -> Iterator[FirstCall]:

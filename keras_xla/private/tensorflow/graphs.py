@@ -78,11 +78,13 @@ CALLED = Name(
     "training steps are not kept on disk: the next process compiles again",
     _SEEN,
 )
-ATTRIBUTE = Name(
-    "tensorflow.Operation",
-    "_set_attr",
-    "has XLA compile one call of a function",
-    "the first call takes longer: a block of a model is lowered for XLA once for each layer",
+_LOWERED_AGAIN = "the first call takes longer: a block of a model is lowered for XLA once for each layer"
+ATTRIBUTE = Name("tensorflow.Operation", "_set_attr", "has XLA compile one call of a function", _LOWERED_AGAIN, _SEEN)
+XLA_CONTEXT = Name(
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function",
+    "OptionalXlaContext",
+    "in which TensorFlow traces what XLA compiles",
+    _LOWERED_AGAIN,
     _SEEN,
 )
 EXECUTE = Name("tensorflow.python.eager.execute", "execute", "calls a function by its name", _COMPILED_AGAIN, _SEEN)
@@ -227,16 +229,28 @@ def call_as(name: str, function: Any, inputs: Any) -> Any:
     return outputs
 
 
-def call_through_xla(function: Any, args: tuple) -> Any:
-    """Call a function of `tf.function`, which does not ask for XLA itself, compiled in the graph under construction.
+def call_through_xla(function: Callable, args: tuple) -> Any:
+    """Call a function of tensors, compiled by XLA, in the graph under construction.
 
-    XLA then looks into each function that this one calls once: where a function itself asks for XLA, at each call.
-    Raises `Gone` before anything is in the graph.
+    The call asks for XLA. If the function asked for it, as with `tf.function(jit_compile=True)`, TensorFlow would put
+    in it what it calls, and lower that for XLA at each call. Raises `Gone` before anything is traced.
     """
+    try:
+        from tensorflow.python.eager.polymorphic_function import polymorphic_function
+    except ImportError:
+        raise XLA_CONTEXT.gone() from None
+    context = XLA_CONTEXT.of(polymorphic_function)
     ATTRIBUTE.of(tf.Operation)
+
+    def in_context(*args):
+        with context(True):
+            return function(*args)
+
+    # A trace, for `tf.config.run_functions_eagerly` would put what it does into this graph.
+    traced = tf.function(in_context, autograph=False).get_concrete_function(*args)
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
-    outputs = function(*args)
+    outputs = traced(*args)
     for op in graph.get_operations()[before:]:
         if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
             ATTRIBUTE.of(op)("_XlaMustCompile", tf.compat.v1.AttrValue(b=True))
