@@ -43,14 +43,18 @@ def test_xla_gets_a_part_that_is_called_five_times_once():
     assert told.count("Executing graph symbolically") == 2, told  # the function, and the part
 
 
-def test_a_branch_may_take_its_shape_from_a_constant_around_it():
+def test_a_loop_may_take_a_shape_from_around_it():
     import tensorflow as tf
 
     def function(x):
-        shape = tf.constant([2, 2])
-        return tf.cond(x[0] > 0, lambda: tf.reshape(x, shape), lambda: tf.reshape(-x, shape))
+        shape = tf.stack([tf.shape(x)[0], 1])  # known as soon as XLA looks into it
 
-    np.testing.assert_array_equal(backend.jit(function, [])(np.arange(4.0, dtype="float32")), [[0, -1], [-2, -3]])
+        def body(i, y):
+            return i + 1, tf.reshape(tf.reshape(y, shape) + 1, (4,))
+
+        return tf.while_loop(lambda i, y: i < 3, body, (0, x))[1]
+
+    np.testing.assert_array_equal(backend.jit(function, [])(np.zeros((4,), "float32")), [3, 3, 3, 3])
 
 
 @pytest.mark.parametrize("name", [graphs.ATTRIBUTE, graphs.XLA_CONTEXT], ids=str)
