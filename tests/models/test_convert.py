@@ -6,6 +6,7 @@ import pathlib
 import shutil
 
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -371,3 +372,18 @@ def test_every_kind_of_model_runs_in_half_precision(variant, dtype, checkpoint):
     logits = ops.convert_to_numpy(logits)
     assert logits.dtype == "float32"
     assert np.corrcoef(logits.ravel(), expected.ravel())[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("size", [0, 1, common._AT_ONCE, common._AT_ONCE + 3])
+def test_one_value_that_is_no_number_is_found_wherever_it_stands(dtype, size):
+    largest = float(ml_dtypes.finfo(dtype).max)
+    values = np.full((size,), largest, dtype)
+    values[::2] = -largest
+    assert common.all_finite(values)
+    for where in {0, size // 2, size - 1} if size else ():
+        for wrong in (np.nan, -np.nan, np.inf, -np.inf):
+            broken = values.copy()
+            broken[where] = wrong
+            assert not common.all_finite(broken)
+    assert common.all_finite(np.zeros((3, 4), dtype).T)

@@ -29,6 +29,7 @@ from keras_xla.models.weights import unmade_weights
 Model = Transformer | EncoderDecoderModel
 OnRead = Callable[[int, int], None]  # of the bytes that are read, and of all
 _READERS = min(4, os.cpu_count() or 1)  # variables that are read, or dequantized, at the same time
+_AT_ONCE = 2**18  # values of 16 bits that are looked at together: they stay in the processor's cache
 ACTIVATIONS = {
     "relu": "relu",
     "silu": "silu",
@@ -293,6 +294,16 @@ def _values(step: Filled, checkpoint) -> np.ndarray:
     return values
 
 
+def all_finite(values: np.ndarray) -> bool:
+    """Whether no value is infinite or no number; as quick for 16 bits as for 32, which NumPy is not."""
+    exponent = {"bfloat16": 0x7F80, "float16": 0x7C00}.get(values.dtype.name)  # its bits, all of which are set then
+    if exponent is None:
+        return bool(np.isfinite(values).all())
+    bits = values.ravel(order="K").view("uint16")
+    parts = (bits[i : i + _AT_ONCE] for i in range(0, bits.size, _AT_ONCE))
+    return not any(int((part & exponent).max()) == exponent for part in parts)
+
+
 def _first_of(target: keras.Variable | Matrix) -> keras.Variable:
     return target.variables[0] if isinstance(target, Matrix) else target
 
@@ -343,7 +354,7 @@ class _ReadAhead:
 
     def _read(self, step: Filled) -> tuple[np.ndarray, str | None]:
         values = _values(step, self._checkpoint)
-        if not np.isfinite(values).all():
+        if not all_finite(values):
             return values, _BROKEN
         narrow = _first_of(step.target).dtype == "float16" and max(values.max(), -values.min()) > _LARGEST_HALF
         return values, _LARGE if narrow else None
