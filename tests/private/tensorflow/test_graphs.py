@@ -39,8 +39,10 @@ def owner_of(name: Name):
         return config
     if name.owner.startswith("tensorflow.python.eager"):
         from tensorflow.python.eager import context, execute, record
+        from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
-        return {"record": record, "execute": execute, "context()": context.context()}[kind]
+        modules = {"record": record, "execute": execute, "polymorphic_function": polymorphic_function}
+        return (modules | {"context()": context.context()})[kind]
     return {
         "Graph": CONCRETE.graph,
         "FuncGraph": CONCRETE.graph,
