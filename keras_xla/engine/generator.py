@@ -151,7 +151,7 @@ class Generator:
         for part in self.parts(rows, options, negative, room_for):
             begun, unwanted = (None if x is None else part.of(x) for x in (prompts, negative))
             led = part.of_rows(guides)
-            more = dict(numbers=part.rows, first_row=first_row, room=part.room, assistant=assistant)
+            more = dict(numbers=part.rows, first_row=first_row, room=part.room, assistant=assistant, goes_on=True)
             more |= dict(guides=led, reuse=reuse, negative=unwanted, deadline=deadline, skip_broken=skip_broken)
             try:
                 run = self.start(part.of(rows), part.options, begun, **more)
@@ -233,9 +233,9 @@ class Generator:
         negative: Rows | None = None,
         deadline: Deadline | None = None,
         skip_broken: bool = False,
-        goes_on: bool = True,
+        goes_on: bool = False,
     ) -> Run:
-        """Run the prompts of one batch; arguments and errors as for `__call__`. `goes_on`: tokens will be made.
+        """Run the prompts of one batch; arguments and errors as for `__call__`. `goes_on`: tokens are made at once.
 
         `numbers` are those of the rows in the call, from 0 on by default. What is drawn for a row depends on its number
         and `first_row` together, but not where each prompt has a seed: its answers are those that it would have alone.
@@ -372,7 +372,7 @@ class Generator:
                 f"Received {len(rows)} prompts to save; expected at most {len(parts[0].prompts)}, one batch. Save "
                 "fewer at a time."
             )
-        kept = CachedPrompt.of(self.start(rows, options, goes_on=False).generation)
+        kept = CachedPrompt.of(self.start(rows, options).generation)
         refuse_broken(kept.broken())
         return SavedPrompt(kept, self.pool, self.model.variables)
 

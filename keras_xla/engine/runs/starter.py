@@ -150,8 +150,8 @@ class Starter:
         self._paces: dict[AdvanceKey, Pace] = {}
         self._run_times: dict[SpeculateKey, RunTimes] = {}
 
-    def __call__(self, batch: Batch, deadline: Deadline | None = None, goes_on: bool = True) -> Run:
-        """A generation with the prompts in its cache; `goes_on` tells whether tokens will be made.
+    def __call__(self, batch: Batch, deadline: Deadline | None = None, goes_on: bool = False) -> Run:
+        """A generation with the prompts in its cache; `goes_on` tells whether tokens are made at once.
 
         Raises:
             DeadlineReached: if `deadline` is over before that; the state is let go of then.

@@ -306,7 +306,7 @@ class Completion:
         """See `Generator.start`."""
         decoder, negative = (None if rows is None else part.of(rows) for rows in (self.decoder, self.unwanted))
         more: dict[str, Any] = dict(guides=guides, reuse=self.reuse, numbers=part.rows, room=part.room)
-        more |= dict(negative=negative, assistant=self.assistant, deadline=deadline)
+        more |= dict(negative=negative, assistant=self.assistant, deadline=deadline, goes_on=True)
         return self.generator.start(part.of(self.rows), part.options, decoder, **more)
 
     def _first_row(self) -> int:
