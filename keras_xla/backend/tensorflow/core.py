@@ -21,7 +21,6 @@ _for_xla: ContextVar[bool] = ContextVar("for_xla", default=False)
 
 def xla(fn: Callable) -> Any:
     """Compile a function of tensors; what `trace_once` made of a part of it, TensorFlow lowers for XLA once."""
-    whole = tf.function(fn, jit_compile=True, autograph=False)
 
     def traced(*args):
         token = _for_xla.set(True)
@@ -34,7 +33,7 @@ def xla(fn: Callable) -> Any:
         try:
             return call_through_xla(traced, args)
         except Gone:
-            return whole(*args)
+            return tf.function(fn, jit_compile=True, autograph=False)(*args)
 
     return tf.function(run, autograph=False)
 

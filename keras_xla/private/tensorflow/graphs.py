@@ -219,12 +219,11 @@ def call_as(name: str, function: Any, inputs: Any) -> Any:
 
     TensorFlow makes the call, so order, effects and gradients are those of any other. Raises `Gone` before that.
     """
-    graph = tf.compat.v1.get_default_graph()
-    before, top = len(graph.get_operations()), DEFINITION.of(function).signature.name
+    top = DEFINITION.of(function).signature.name
     CALLED.of(tf.Operation)
-    outputs = function(inputs)
-    for op in graph.get_operations()[before:]:
-        if op.type in ("PartitionedCall", "StatefulPartitionedCall") and op.get_attr("f").name == top:
+    outputs, calls = _with_calls(function, inputs)
+    for op in calls:
+        if op.get_attr("f").name == top:
             CALLED.of(op)("f", name)
     return outputs
 
@@ -248,13 +247,19 @@ def call_through_xla(function: Callable, args: tuple) -> Any:
 
     # A trace, for `tf.config.run_functions_eagerly` would put what it does into this graph.
     traced = tf.function(in_context, autograph=False).get_concrete_function(*args)
+    outputs, calls = _with_calls(traced, *args)
+    for op in calls:
+        ATTRIBUTE.of(op)("_XlaMustCompile", tf.compat.v1.AttrValue(b=True))
+    return outputs
+
+
+def _with_calls(function: Callable, *args: Any) -> tuple[Any, list[tf.Operation]]:
+    """What a function returns, and the calls of functions that it has put into the graph under construction."""
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
-    outputs = traced(*args)
-    for op in graph.get_operations()[before:]:
-        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-            ATTRIBUTE.of(op)("_XlaMustCompile", tf.compat.v1.AttrValue(b=True))
-    return outputs
+    outputs = function(*args)
+    made, kinds = graph.get_operations()[before:], ("PartitionedCall", "StatefulPartitionedCall")
+    return outputs, [op for op in made if op.type in kinds]
 
 
 def may_be_recorded() -> bool:
