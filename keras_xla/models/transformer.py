@@ -92,17 +92,18 @@ class Transformer(SavedSpec, WeightedLayer):
         """See `Decoder.prefill`."""
         x, prompt = self._prompt(ids, starts, memory)
         empty = self.empty_cache(ids.shape[0], slots)
-        cache: Cache = [kv.write(each, k, v, 0) for each, (k, v) in zip(empty, prompt, strict=True)]
+        transposed = self._keys_transposed
+        cache: Cache = [kv.write(each, k, v, 0, transposed) for each, (k, v) in zip(empty, prompt, strict=True)]
         return self._logits(x[:, -1]), cache
 
     def empty_cache(self, batch: int, slots: int) -> Cache:
         """See `ChunkDecoder.empty_cache`."""
-        a = self.spec.attention
-        return [kv.empty(batch * a.kv_heads, slots, a.head_dim, self.compute_dtype) for _ in self.blocks]
+        a, transposed = self.spec.attention, self._keys_transposed
+        return [kv.empty(batch * a.kv_heads, slots, a.head_dim, self.compute_dtype, transposed) for _ in self.blocks]
 
     def step(self, tokens, slot, starts, cache: Cache, memory: EncoderMemory | None = None) -> tuple:
         """See `Decoder.step`."""
-        view = View.causal(slot, 1, cache[0][0].shape[1], starts)
+        view = View.causal(slot, 1, cache[0][1].shape[1], starts)
         x, cache = self._run(tokens[:, None], view, memory, cache, slot)
         return self._logits(x[:, 0]), cache
 
@@ -110,6 +111,10 @@ class Transformer(SavedSpec, WeightedLayer):
         """See `ChunkDecoder.extend`."""
         x, cache = self._run(tokens, view, memory, cache, slot)
         return self._logits(x), cache
+
+    @property
+    def _keys_transposed(self) -> bool:
+        return self.blocks[0].attention.keys_transposed
 
     def _prompt(self, ids, starts, memory):
         """Hidden states `[B, S, E]` of a prompt, and each layer's keys and values over it."""

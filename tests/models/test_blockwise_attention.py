@@ -37,6 +37,11 @@ def both(q, k, v, mask, bias):
     slots = span(inputs[3], q.shape[2], k.shape[1])
     assert slots is not None
     whole, blocks = attend(*inputs, 0.3), attend_blockwise(*inputs, 0.3, slots)
+    inputs[1] = ops.transpose(inputs[1], (0, 2, 1))
+    transposed = attend(*inputs, 0.3, keys_transposed=True), attend_blockwise(*inputs, 0.3, slots, keys_transposed=True)
+    for expected, got in zip((whole, blocks), transposed, strict=True):
+        got, expected = (ops.convert_to_numpy(x).astype("float32") for x in (got, expected))
+        np.testing.assert_allclose(got, expected, **(CLOSE if v.dtype == "float32" else dict(atol=4e-3)))
     return ops.convert_to_numpy(whole), ops.convert_to_numpy(blocks), tuple(map(int, slots))
 
 

@@ -17,8 +17,9 @@ H, T, D = 2, 12, 4
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("keys_transposed", [False, True])
 @pytest.mark.parametrize("slot", [5, [4], [0, 9, 3], [7, 1, 7, 2, 9, 0, 8, 3, 6, 5]])
-def test_writes_at_the_slots_of_each_row(slot, length, dtype):
+def test_writes_at_the_slots_of_each_row(slot, keys_transposed, length, dtype):
     rng, batch = np.random.default_rng(0), np.size(slot) if np.ndim(slot) else 3
     old, new = (rng.normal(size=(2, batch * H, n, D)).astype("float32") for n in (T, length))
     wanted = np.array(_rounded(old, dtype)).reshape(2, batch, H, T, D)
@@ -26,7 +27,11 @@ def test_writes_at_the_slots_of_each_row(slot, length, dtype):
         wanted[:, row, :, first : first + length] = _rounded(new, dtype).reshape(2, batch, H, length, D)[:, row]
 
     def write(old, new, slot):
-        return kv.write(ops.unstack(ops.cast(old, dtype), 2), *ops.unstack(ops.cast(new, dtype), 2), slot)
+        keys, values = ops.unstack(ops.cast(old, dtype), 2)
+        keys = ops.transpose(keys, (0, 2, 1)) if keys_transposed else keys
+        new = ops.unstack(ops.cast(new, dtype), 2)
+        keys, values = kv.write((keys, values), *new, slot, keys_transposed)
+        return ops.transpose(keys, (0, 2, 1)) if keys_transposed else keys, values
 
     made = keras_xla.jit(write)(old, new, np.array(slot, "int32"))
     assert {keras.backend.standardize_dtype(each.dtype) for each in made} == {dtype}
@@ -34,11 +39,20 @@ def test_writes_at_the_slots_of_each_row(slot, length, dtype):
     np.testing.assert_array_equal(made.reshape(wanted.shape), wanted)
 
 
-def test_no_other_copy_of_a_bfloat16_cache_is_made():
+@pytest.mark.parametrize("keys_transposed", [False, True])
+def test_no_other_copy_of_a_bfloat16_cache_is_made(keys_transposed):
     arrays = [np.zeros((3 * H, n, D), "float32") for n in (T, T, 1, 1)]
-    text = _program(lambda *of: kv.write(of[:2], *of[2:], ops.array([4, 0, 7], "int32")), arrays, "bfloat16")
-    assert re.search(rf"bf16\[{3 * H},{T},{D}\]", text)
-    assert not re.search(rf"f32\[{3 * H},{T},{D}\]", text)
+    keys = (3 * H, D, T) if keys_transposed else (3 * H, T, D)
+    arrays[0] = arrays[0].reshape(keys)
+
+    def write(*of):
+        return kv.write(of[:2], *of[2:], ops.array([4, 0, 7], "int32"), keys_transposed)
+
+    text = _program(write, arrays, "bfloat16")
+    for shape in (keys, (3 * H, T, D)):
+        shape = ",".join(map(str, shape))
+        assert re.search(rf"bf16\[{shape}\]", text)
+        assert not re.search(rf"f32\[{shape}\]", text)
 
 
 def _program(function, arrays, dtype):

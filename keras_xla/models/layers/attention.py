@@ -8,7 +8,7 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.models.layers import cache as kv
 from keras_xla.models.layers.basic import Linear, Norm
-from keras_xla.models.layers.blockwise_attention import attend_blockwise, span
+from keras_xla.models.layers.blockwise_attention import attend_blockwise, scores_of, span
 from keras_xla.models.layers.positions import rotate
 from keras_xla.models.spec import AttentionSpec, NormSpec
 
@@ -33,24 +33,25 @@ class AttentionInputs(NamedTuple):
         return self._replace(spans={window: span(mask, queries, slots) for window, mask in self.masks.items()})
 
 
-def attend(q, k, v, mask, bias, scale: float):
+def attend(q, k, v, mask, bias, scale: float, keys_transposed: bool = False):
     """Softmax attention with grouped key-value heads.
 
     Args:
         q: `[B, HG, S, D]`.
-        k: `[BH, T, D]`.
+        k: `[BH, T, D]`, or `[BH, D, T]` with `keys_transposed`.
         v: `[BH, T, D]`.
         mask: Bool, broadcastable to `[B, HG, S, T]`; None for all.
         bias: Added to the scaled scores, broadcastable likewise; or None.
         scale: Factor on the scores.
+        keys_transposed: Whether `k` is transposed, see `cache`.
 
     Returns:
         `[B, S, HGD]`.
     """
-    (batch, heads, length, size), (rows, slots, _) = ops.shape(q), ops.shape(k)
+    (batch, heads, length, size), (rows, slots, _) = ops.shape(q), ops.shape(v)
     queries = batch * heads // rows * length
     q = ops.reshape(q, (rows, queries, size)) * scale  # [BH, GS, D]
-    scores = ops.cast(backend.matmul_transposed(q, k), "float32")
+    scores = ops.cast(scores_of(q, k, keys_transposed), "float32")
     scores = ops.reshape(scores, (batch, heads, length, slots))
     if bias is not None:
         scores = scores + ops.cast(bias, "float32")
@@ -75,6 +76,7 @@ class Attention(keras.layers.Layer):
         super().__init__(**kwargs)
         self.spec, self.window = spec, spec.window(index)
         self.factor = spec.scale / (index + 1) if spec.scale_by_layer else spec.scale
+        self.keys_transposed = backend.on_cpu() and spec.kv_heads < spec.heads
         dtype, width = self.dtype_policy, (spec.heads + 2 * spec.kv_heads) * spec.head_dim
         self.qkv = Linear(hidden, width, spec.qkv_bias, dtype=dtype, name="qkv")
         self.out = Linear(spec.heads * spec.head_dim, hidden, spec.out_bias, dtype=dtype, name="out")
@@ -87,8 +89,8 @@ class Attention(keras.layers.Layer):
     def call(self, x, attention_inputs: AttentionInputs, cache=None, slot=None):
         """Attend from `x [B, S, E]`; returns the output `[B, S, E]` and this layer's keys and values.
 
-        Without a `cache` the queries see the keys of `x` itself; with one, `x`'s keys and values are
-        written at `slot` first, and the whole updated cache is seen and returned.
+        Without a `cache` the queries see the keys of `x` itself, and keys and values are `[BH, S, D]` each; with one,
+        they are written at `slot` first, and the whole updated cache is seen and returned.
         """
         s = self.spec
         heads = _heads(self.qkv(x), s.heads + 2 * s.kv_heads)  # [B, HG + 2H, S, D]
@@ -99,11 +101,12 @@ class Attention(keras.layers.Layer):
             q, k = rotate(q, attention_inputs.rotary), rotate(k, attention_inputs.rotary)
         rows = (ops.shape(x)[0] * s.kv_heads, ops.shape(x)[1], s.head_dim)
         k, v = ops.reshape(k, rows), ops.reshape(v, rows)  # [BH, S, D]
+        transposed = self.keys_transposed and cache is not None
         if cache is not None:
-            k, v = kv.write(cache, k, v, slot)  # [BH, T, D]
+            k, v = kv.write(cache, k, v, slot, transposed)  # keys, perhaps transposed, and values: those of all slots
         inputs = q, k, v, attention_inputs.masks[self.window], attention_inputs.bias, self.factor
         visited = attention_inputs.spans and attention_inputs.spans[self.window]
-        y = attend_blockwise(*inputs, visited) if visited else attend(*inputs)
+        y = attend_blockwise(*inputs, visited, transposed) if visited else attend(*inputs, transposed)
         return self.out(y), (k, v)
 
 
@@ -113,6 +116,7 @@ class CrossAttention(keras.layers.Layer):
     def __init__(self, hidden: int, spec: AttentionSpec, **kwargs):
         super().__init__(**kwargs)
         self.spec = spec
+        self.keys_transposed = backend.on_cpu()  # beams may read each of them at every step
         dtype = self.dtype_policy
         self.q = Linear(hidden, spec.heads * spec.head_dim, spec.qkv_bias, dtype=dtype, name="q")
         self.kv = Linear(hidden, 2 * spec.kv_heads * spec.head_dim, spec.qkv_bias, dtype=dtype, name="kv")
@@ -120,15 +124,17 @@ class CrossAttention(keras.layers.Layer):
         self.built = True
 
     def remember(self, hidden):
-        """Keys and values `[BH, M, D]` each, of hidden states `[B, M, E]`."""
+        """Keys and values of hidden states `[B, M, E]`: `[BH, M, D]` each, or keys `[BH, D, M]` if transposed."""
         s = self.spec
         heads = _heads(self.kv(hidden), 2 * s.kv_heads)  # [B, 2H, M, D]
         rows = (hidden.shape[0] * s.kv_heads, hidden.shape[1], s.head_dim)
-        return tuple(ops.reshape(x, rows) for x in ops.split(heads, 2, axis=1))
+        k, v = (ops.reshape(x, rows) for x in ops.split(heads, 2, axis=1))
+        k = ops.transpose(k, (0, 2, 1)) if self.keys_transposed else k
+        return k, v
 
     def call(self, x, attention_inputs: AttentionInputs, memory):
         """Attend from `x [B, S, E]` to what `remember` returned; all S tokens of a row share it."""
         q = _heads(self.q(x), self.spec.heads)
         k, v = memory
-        y = attend(q, k, v, attention_inputs.source, None, self.spec.scale)
+        y = attend(q, k, v, attention_inputs.source, None, self.spec.scale, self.keys_transposed)
         return self.out(y)

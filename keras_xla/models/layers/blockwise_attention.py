@@ -40,22 +40,28 @@ def span(mask: Any, queries: int, slots: int) -> tuple[Any, Any] | None:
     return first, ops.maximum(ops.max(ops.where(seen, slot, -1)), first) + 1
 
 
-def attend_blockwise(q, k, v, mask, bias, scale: float, visited: tuple[Any, Any]):
+def scores_of(q, k, keys_transposed: bool):
+    """`q [BH, GS, D]` times keys `[BH, T, D]`, or `[BH, D, T]` with `keys_transposed`: `[BH, GS, T]`."""
+    return ops.matmul(q, k) if keys_transposed else backend.matmul_transposed(q, k)
+
+
+def attend_blockwise(q, k, v, mask, bias, scale: float, visited: tuple[Any, Any], keys_transposed: bool = False):
     """What `attention.attend` computes, over some slots alone.
 
     Args:
         q: `[B, HG, S, D]`.
-        k: `[BH, T, D]`.
+        k: `[BH, T, D]`, or `[BH, D, T]` with `keys_transposed`.
         v: `[BH, T, D]`.
         mask: Bool, broadcastable to `[B, HG, S, T]`; None for all.
         bias: Added to the scaled scores, broadcastable likewise; or None.
         scale: Factor on the scores.
         visited: These slots: what `span` returned.
+        keys_transposed: Whether `k` is transposed, see `cache`.
 
     Returns:
         `[B, S, HGD]`.
     """
-    (batch, heads, length, width), (rows, slots, _) = ops.shape(q), ops.shape(k)
+    (batch, heads, length, width), (rows, slots, _) = ops.shape(q), ops.shape(v)
     queries, size = batch * heads // rows * length, _block()
     q = ops.reshape(q, (rows, queries, width)) * scale  # [BH, GS, D]
     first, end = visited
@@ -64,8 +70,9 @@ def attend_blockwise(q, k, v, mask, bias, scale: float, visited: tuple[Any, Any]
 
     def attend_block(slot, highest, total, y):
         begin = ops.minimum(slot, slots - size)  # the last block may reach back to slots that are done
-        keys, values = (ops.slice(x, (0, begin, 0), (rows, size, width)) for x in (k, v))  # [BH, C, D]
-        scores = ops.cast(backend.matmul_transposed(q, keys), "float32")
+        values = ops.slice(v, (0, begin, 0), (rows, size, width))  # [BH, C, D]
+        keys = _part(k, begin, size) if keys_transposed else ops.slice(k, (0, begin, 0), (rows, size, width))
+        scores = ops.cast(scores_of(q, keys, keys_transposed), "float32")
         scores = ops.reshape(scores, (batch, heads, length, size))
         if bias is not None:
             scores = scores + ops.cast(_part(bias, begin, size), "float32")
