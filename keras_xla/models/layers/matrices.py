@@ -174,7 +174,7 @@ class Int8Matrix(Matrix):
             y = backend.matmul_transposed(x, ops.cast(values, x.dtype))[:rows, : self.shape[0]]
             return ops.cast(ops.cast(y, "float32") * scales, self.compute_dtype)
         x = ops.cast(x, "float32")
-        # Of the sizes' bits, whose order is theirs: the largest is NaN where one is, which XLA's maximum may pass over.
+        # Bits of sizes are in the order of the sizes, and NaN's come last: XLA's maximum of floats may pass over NaN.
         bits = ops.bitwise_and(backend.float_bits(x), ops.convert_to_tensor(2**31 - 1, "int32"))
         step = ops.view(ops.max(bits, axis=-1, keepdims=True), "float32") * np.float32(1 / 127)  # [N, 1]
         x = x / ops.where(step == 0.0, 1.0, step)
