@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla.engine.search import random, samplers
+from keras_xla.engine.search.filters import filter_logits
 from keras_xla.engine.search.request import Request
 
 # B batch, K beams, C candidates, T slots, V vocabulary
@@ -140,7 +141,7 @@ class BeamSearch:
             # The largest of Gumbel-perturbed scores are a draw without replacement (Kool et al., 2019).
             eos_count = ops.sum(ops.cast(r.eos >= 0, "int32"))
             least = ops.maximum(eos_count, 1) + 1
-            kept = samplers.filter_logits(flat, r.filters(self.width), least, r.eos.shape[0] + 1)
+            kept = filter_logits(flat, r.filters(self.width), least, r.eos.shape[0] + 1)
             kept = ops.where(ops.isnan(flat), flat, kept)  # broken weights are no forbidden tokens
             sums = total(normal(kept))
             uniform = random.uniform_each(r.seeds, r.rows, sums.shape[1], step)

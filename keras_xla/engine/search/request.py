@@ -8,8 +8,8 @@ from keras import ops
 
 from keras_xla.backend.sizes import power_of_two
 from keras_xla.config import GenerationOptions
+from keras_xla.engine.search.filters import Filters
 from keras_xla.engine.search.processors import Processor
-from keras_xla.engine.search.samplers import Filters
 
 # B batch, E room for end-of-sequence ids, K beams, M length of what an encoder reads
 

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_xla.engine.search import random, samplers
+from keras_xla.engine.search.filters import filter_logits
 from keras_xla.engine.search.request import Request
 
 # B batch, T slots, V vocabulary
@@ -71,7 +72,9 @@ class Sampling:
         """See `decode.Search`; of the `step` there may be one for each row, `[B]`."""
         scores, request = scores[:, 0], self._request
         processed = self._process(scores, state.tokens, step[:, None] if len(step.shape) else step)
-        token, left = ops.cond(request.do_sample, lambda: self._draw(processed, step), lambda: self._greedy(processed))
+        token, left = ops.cond(
+            request.do_sample, lambda: self._draw(processed, step, state), lambda: self._greedy(processed)
+        )
         scores = processed if self._processed_scores else scores
         chosen = ops.take_along_axis(scores, token[:, None], axis=-1)[:, 0]
         logprob = ops.where(left, chosen - ops.logsumexp(scores, axis=-1), np.nan)
@@ -116,9 +119,10 @@ class Sampling:
         token = samplers.greedy(scores)
         return token, ops.logical_not(ops.isnan(ops.take_along_axis(scores, token[:, None], axis=-1)[:, 0]))
 
-    def _draw(self, scores, step):
+    def _draw(self, scores, step, state):
         """The next token of each row, and whether any was left to draw."""
-        kept = samplers.weights(samplers.filter_logits(scores, self._request.filters()))
+        going_on = ops.logical_not(state.done)[:, None]
+        kept = samplers.weights(filter_logits(scores, self._request.filters(), rows=going_on))
         uniform = random.uniform(self._request.seeds, self._request.rows, step)
         return samplers.draw(kept, uniform), ops.max(kept, axis=-1) > 0
 
