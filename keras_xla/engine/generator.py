@@ -294,10 +294,10 @@ class Generator:
         Raises:
             ValueError: as for `__call__`.
         """
+        options = options.replace(seed=0) if options.do_sample and options.seed is None else options  # nothing is drawn
         if hidden is not None:
             yield from self._starter.first_calls(self._batch(rows, options, prompts, hidden))
-            return
-        if not len(rows):
+        if hidden is not None or not len(rows):
             return
         self.check(rows, options, prompts)
         stops: Any = options.stop_strings  # only whether there are any counts

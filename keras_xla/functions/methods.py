@@ -48,7 +48,10 @@ class OfInstances:
     def trace_count(self) -> int:
         """Executables that were compiled, those of instances that are gone too."""
         with self._lock:
-            return self._gone + sum(function.trace_count for _, function in self._functions.values())
+            each = list(
+                self._functions.values()
+            )  # what is collected meanwhile goes out of the dict, in this thread too
+            return sum(function.trace_count for _, function in each) + self._gone
 
     def of(self, instance: Any) -> Any:
         """The function of an instance; None if its class says which instances are equal, or forbids weak references."""

@@ -40,6 +40,7 @@ from keras_xla.training.steps.in_order import InOrder, batches_in_order, evaluat
 from keras_xla.training.steps.last_batch import filled_step, stop_filling
 from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
+from keras_xla.training.steps.shown_losses import counted_by_batches
 from keras_xla.troubleshooting import warn
 
 METHODS = {"train": "fit", "test": "evaluate", "predict": "predict"}
@@ -342,7 +343,7 @@ class Attachment:
         if not keras2.is_keras2(model):
             before = state_maker(model) if kind == "train" else None
             fill = filled_step(model, kind) if self.jit_compile is True and kind != "predict" else None
-        return make_runner(step, self._arrays, *answers, before, fill)
+        return make_runner(step, self._arrays, *answers, before, fill, functools.partial(counted_by_batches, model))
 
 
 def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:

@@ -98,11 +98,21 @@ def test_a_call_that_adds_none_leaves_none_of_an_earlier_call():
                 self.add_loss(keras.ops.sum(x))
             return x * 2
 
-    layer = InTraining()
-    fast = jit(layer)
-    for training in (True, False, True, False):
-        fast(ONES, training=training)
-        assert losses_of(layer) == [12.0] * training
+    layer, other = InTraining(), Adds()
+    other(ONES)
+    model = keras.Sequential([layer])
+    as_argument = jit(lambda one, x, training: one(x, training=training))
+    beside_another = jit(lambda one, two, x, training: one(x, training=training))
+    calls = [
+        jit(layer),
+        lambda x, training: as_argument(layer, x, training),
+        lambda x, training: beside_another(model, other, x, training),
+    ]
+    for call in calls:
+        for training in (True, False, True, False):
+            call(ONES, training=training)
+            assert losses_of(layer) == [12.0] * training
+    assert losses_of(other) == [12.0]  # it was an argument, but was not called
 
 
 def test_what_is_added_in_a_loop_or_a_branch_stays_there():

@@ -261,6 +261,14 @@ def test_warmup_compiles_ahead(new_layer, new_events):
     assert len(new_events("generate")) == 4
 
 
+def test_a_warmup_draws_nothing(new_layer):
+    np.random.seed(3)
+    expected = np.random.randint(2**31)
+    np.random.seed(3)
+    new_layer.warmup(batch_sizes=1, prompt_lengths=5, do_sample=True, verbose=0)
+    assert np.random.randint(2**31) == expected
+
+
 def test_new_weights_are_used_without_compiling_again(checkpoint, new_events):
     layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), max_new_tokens=6, eos_token_id=None)
     before = layer.generate([[5, 6]])

@@ -234,6 +234,8 @@ def test_options_that_no_prompt_survives_are_an_error(layer):
         layer.generate([[VOCAB], *ROWS[1:]], guidance_scale=1.5, negative_prompt=[[5], [6]], on_error="skip")
     with pytest.raises(ValueError, match="lists of the lengths"):
         layer.generate({"input_ids": [[5], []], "attention_mask": [[1]]}, on_error="skip")
+    with pytest.raises(ValueError, match="without a guidance_scale"):
+        layer.generate(ROWS, negative_prompt=[[5]], on_error="skip")
     assert layer.trace_count == before
 
 

@@ -20,7 +20,7 @@ from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.progress import ProgressBar
 from keras_xla.generation.text import tokenizing
 from keras_xla.generation.text.grammar import GrammarGuide, Grammars
-from keras_xla.generation.text.logprobs import ScoredText, check_top, no_arrays
+from keras_xla.generation.text.logprobs import ScoredText, check_logprobs, no_arrays
 from keras_xla.generation.text.options import TextOptions
 from keras_xla.generation.text.pieces import TextPieces
 from keras_xla.generation.text.stop_strings import StopStrings
@@ -83,9 +83,7 @@ class Completion:
 
     def __post_init__(self):
         check_lists(self.options, len(self.rows))
-        check_top(self.top_logprobs, self.generator.model.vocab_size)
-        if self.top_logprobs and not self.output_logprobs:
-            raise ValueError(f"Received top_logprobs={self.top_logprobs} without output_logprobs=True. Pass both.")
+        check_logprobs(self.output_logprobs, self.top_logprobs, self.generator.model.vocab_size)
         if self.output_logprobs:
             Scorer(self.generator).check()
         if self.options.stop_strings and self.tokenizer is None:
@@ -101,8 +99,7 @@ class Completion:
             self._guides()  # what cannot be read is told here
         if self.assistant is not None:
             check_assisted(self.generator, self.assistant, self.options)
-        if self.negative is not None and not self.options.guided:
-            raise ValueError("Received negative_prompt without a guidance_scale other than 1. Pass guidance_scale=1.5.")
+        check_negative(self.negative, self.options)
         if isinstance(self.reuse, SavedPrompt) and self.options.guided:
             raise ValueError(
                 "Received a saved prompt with guidance_scale, with which prompts run whole. Leave one out."
@@ -386,6 +383,12 @@ class Completion:
         prompt = self.rows[row // self.options.num_return_sequences]
         text: Any = self.text  # given where the inputs are text
         return tokenizing.decoder(self._read_tokenizer(), prompt[:0] if self.generator.has_encoder else prompt, text)
+
+
+def check_negative(negative: Any, options: GenerationOptions) -> None:
+    """Raise for negative prompts that lead nothing away."""
+    if negative is not None and not options.guided:
+        raise ValueError("Received negative_prompt without a guidance_scale other than 1. Pass guidance_scale=1.5.")
 
 
 def _cut(out: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -81,6 +81,13 @@ def check_top(top: int, vocab: int) -> None:
         raise ValueError(f"Received top_logprobs={top} for a vocabulary of {vocab} tokens; expected at most that.")
 
 
+def check_logprobs(told: bool, top: int, vocab: int) -> None:
+    """Raise for a bad number of likeliest tokens, and for one beside an answer that tells no log-probabilities."""
+    check_top(top, vocab)
+    if top and not told:
+        raise ValueError(f"Received top_logprobs={top} without output_logprobs=True. Pass both.")
+
+
 def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
     """Parts of a text of `length` tokens in which each but the first is scored once, behind as many as there is room.
 

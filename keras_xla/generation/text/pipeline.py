@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_xla.config import GenerationOptions
+from keras_xla.config.values import as_integer
 from keras_xla.engine.checks import check_assisted
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.padding import Rows
@@ -16,7 +17,7 @@ from keras_xla.engine.warmup import FirstCall
 from keras_xla.generation.text import datasets, prompts, tokenizing
 from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.grammar import Grammars
-from keras_xla.generation.text.logprobs import check_top, joined, windows
+from keras_xla.generation.text.logprobs import check_logprobs, check_top, joined, windows
 from keras_xla.generation.text.options import TextOptions, check_chats, split_text
 from keras_xla.generation.tokenizer import LazyTokenizer
 
@@ -99,11 +100,8 @@ class TextPipeline:
         inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else prompts.as_list(inputs)
         negative_prompt = prompts.as_list(negative_prompt)
         own, rest = split_text(overrides or {})
-        if call.get("assistant") is not None:
-            rest.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule
-        elif "num_assistant_tokens" in rest:
-            raise ValueError("Received num_assistant_tokens without an assistant. Pass assistant=..., or leave it out.")
-        text, options = TextOptions(**{"return_prompt": self.return_prompt, **own}), options.replace(**rest)
+        options = options.replace(**_with_assistant(call.get("assistant"), rest))
+        text = TextOptions(**{"return_prompt": self.return_prompt, **own})
         is_text = prompts.is_text(inputs)
         if negative_prompt is not None and prompts.is_text(negative_prompt) != is_text:
             raise TypeError(f"Received negative_prompt={negative_prompt!r}; expected text with text, and ids with ids.")
@@ -165,10 +163,9 @@ class TextPipeline:
         **overrides: Any,
     ) -> Iterator[FirstCall]:
         """Of what calls with `batch` prompts of `length` tokens need."""
-        check_top(top_logprobs, self.generator.model.vocab_size)
-        if assistant is not None:
-            overrides.setdefault("prompt_lookup_num_tokens", 0)  # what the layer does as a rule
-        options, rows = options.replace(**overrides), [np.zeros((length,), np.int32)] * batch
+        check_logprobs(output_logprobs, top_logprobs, self.generator.model.vocab_size)
+        options = options.replace(**_with_assistant(assistant, overrides))
+        rows = [np.zeros((length,), np.int32)] * batch
         if options.per_row:
             raise ValueError(
                 f"Received lists for {', '.join(options.per_row)}; expected one value, which compiles the same."
@@ -227,6 +224,8 @@ class TextPipeline:
     def _windows(self, scorer: Scorer, rows: Rows, top: int, window: int | None, stride: int | None) -> list[Logprobs]:
         """Scores of texts, those of long ones in parts."""
         room = self.generator.model.max_positions
+        window = None if window is None else as_integer("window", window, -(2**31))
+        stride = None if stride is None else as_integer("stride", stride, -(2**31))
         if window is not None and (window < 2 or (room is not None and window > room)):
             most = "" if room is None else f", at most the model's {room} positions"
             raise ValueError(f"Received window={window}; expected 2 or more tokens{most}.")
@@ -272,6 +271,15 @@ class TextPipeline:
         if not isinstance(reuse_prompt, bool):
             raise TypeError(f"Received reuse_prompt={reuse_prompt!r}; expected a bool, or what save_prompt returned.")
         return self._last_prompt if reuse_prompt else None
+
+
+def _with_assistant(assistant: Generator | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides of a call with an assistant, or without one."""
+    if assistant is not None:  # guesses from the prompt are off then, which a layer may have on
+        return {"prompt_lookup_num_tokens": 0, **overrides}
+    if "num_assistant_tokens" in overrides:
+        raise ValueError("Received num_assistant_tokens without an assistant. Pass assistant=..., or leave it out.")
+    return dict(overrides)
 
 
 def _refuse_empty(rows: Rows) -> None:

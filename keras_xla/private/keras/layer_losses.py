@@ -15,6 +15,7 @@ IDS = Name("keras.Layer", "_loss_ids", "which losses of a scope are a layer's", 
 OWN = Name(
     "keras.Layer", "_get_own_losses", "these without those of layers inside, also while JAX traces", _OFF, KERAS_SEEN
 )
+_MARK = "marked"  # no id of a loss
 CLEAR = Name("keras.Layer", "_clear_losses", "what a layer does first when it is called", _OFF, KERAS_SEEN)
 
 
@@ -43,6 +44,18 @@ def losses_if_known(layer: keras.Layer) -> list[Any]:
 def stored_losses(layer: keras.Layer) -> Sequence[Any]:
     """What stands on a layer itself, while a scope may have what it adds now."""
     return ADDED.of(layer)
+
+
+@otherwise(None)
+def mark_losses(layer: keras.Layer) -> None:
+    """Note on a layer that its losses have not been taken off since."""
+    IDS.of(layer).add(_MARK)
+
+
+@otherwise(False)
+def were_cleared(layer: keras.Layer) -> bool:
+    """Whether the losses of a layer have been taken off since `mark_losses`."""
+    return _MARK not in IDS.of(layer)
 
 
 @otherwise(None)

@@ -315,10 +315,17 @@ def _weighed(model: keras.Model, filled: FilledBatch):
         made = keras.tree.pack_sequence_as(given, list(map(for_loss, leaves, labels, predicted)))
         return type(model).compute_loss(model, x, *tamed(y, y_pred), made, training=training)
 
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+
     def of_rows(tracker):
         update = tracker.update_state
-        # None: on TensorFlow Keras counts batches, not rows, for the loss of each of several outputs.
-        return lambda values, sample_weight=None: update(values, sample_weight=None if sample_weight is None else rows)
+
+        def update_state(values, sample_weight=None):
+            # On TensorFlow Keras counts batches, not rows, for the loss of each of several outputs: see `shown_losses`.
+            batches = sample_weight is None or (isinstance(sample_weight, int) and on_tensorflow)
+            return update(values, sample_weight=None if batches else rows)
+
+        return update_state
 
     def weighted(metric):
         update = metric.update_state
@@ -338,4 +345,4 @@ def _weighed(model: keras.Model, filled: FilledBatch):
     finally:
         del model.compute_loss
         for each, _ in changed:
-            del each.update_state
+            vars(each).pop("update_state", None)

@@ -11,8 +11,10 @@ from keras_xla.private.keras.layer_losses import (
     kept_losses,
     losses_if_known,
     losses_wanted,
+    mark_losses,
     put_back_losses,
     stored_losses,
+    were_cleared,
 )
 from tests.private.helpers import names_of
 
@@ -37,6 +39,17 @@ def test_they_are_those_of_a_layer_itself():
     assert [each is loss for each in model.losses] == [True]
     put_back_losses(layer, None)
     assert model.losses == []
+
+
+def test_a_call_takes_off_the_losses_of_a_layer_and_of_those_inside():
+    inner, other = keras.layers.ActivityRegularization(l2=1.0), keras.layers.ActivityRegularization(l2=1.0)
+    model = keras.Sequential([keras.Input((3,)), inner])
+    for layer in (model, inner, other):
+        mark_losses(layer)
+        assert not were_cleared(layer)
+    model(np.ones((1, 3), "float32"))
+    assert were_cleared(model) and were_cleared(inner) and not were_cleared(other)
+    assert len(model.losses) == 1
 
 
 def test_a_scope_that_wants_none_gets_none():

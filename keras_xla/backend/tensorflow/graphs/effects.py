@@ -23,7 +23,7 @@ _READS = frozenset(
         *("DisableCopyOnRead", "XlaCallModule", "XlaDequantize", "_Arg", "_Retval"),
     }
 )
-_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign")
+WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign")
 _CUDNN = ("CudnnRNN",)  # its state is that of its dropout
 # Without a state, but a trial would call Python more often; and lists that grow, which XLA gives a wrong shape.
 _UNFIT = frozenset({"PyFuncStateless", "TensorListResize"})  # as before TensorFlow 2.21; since then see `grows_list`
@@ -58,7 +58,7 @@ class Effects:
         return [
             (op, self._variable_of(x))
             for op in self._graph.get_operations()
-            if any(inner.type.startswith(_WRITES) for inner in operations_of(op))
+            if any(inner.type.startswith(WRITES) for inner in operations_of(op))
             for x in op.inputs
             if x.dtype == tf.resource
         ]
@@ -72,7 +72,7 @@ class Effects:
 def _can_be_undone(op) -> bool:
     if op.type in _CALLS or op.type in _READS:
         return True
-    if op.type.startswith(_WRITES):
+    if op.type.startswith(WRITES):
         return bool(op.inputs) and op.inputs[0].dtype == tf.resource  # not a reference of TensorFlow 1
     if op.type.startswith(_CUDNN):
         return op.get_attr("dropout") == 0

@@ -60,6 +60,7 @@ class Runner:
         filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
             takes a `FilledBatch`, so that smaller batches run in the executable of full ones, or None for the usual
             step. Only where XLA runs every batch; else None.
+        closed: A context in which the step is traced with a known number of rows, where plain Keras leaves it open.
     """
 
     gathered = Gathered
@@ -78,6 +79,7 @@ class Runner:
         known: Callable[[Shapes], None],
         before: Callable | None = None,
         filled_step: Callable | None = None,
+        closed: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
     ):
         self._arrays, self._decide, self._compiled, self._failed = arrays, decide, compiled, failed
         self._again, self._known = again, known
@@ -85,7 +87,7 @@ class Runner:
         self._made: dict[tuple, Executable] = {}
         self._passes: weakref.WeakKeyDictionary[tf.data.Iterator, _Pass] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()  # several threads may predict
-        self._traces = Traces(step, self._lock, before, filled_step)
+        self._traces = Traces(step, self._lock, before, filled_step, closed)
         self._decided_and_compiled = 0  # times so far
         self._untraceable: set[str] = set()  # what cannot be traced for all batches of `predict` at once
 

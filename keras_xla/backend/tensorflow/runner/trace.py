@@ -1,5 +1,6 @@
 """A step traced once, for batches of one structure, and what is in it."""
 
+import contextlib
 import functools
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ import tensorflow as tf
 from keras_xla.backend.filled_batch import FilledBatch
 from keras_xla.backend.new_shapes import StepProfile
 from keras_xla.backend.tensorflow.checks.find import Checks
-from keras_xla.backend.tensorflow.graphs.effects import Effects
+from keras_xla.backend.tensorflow.graphs.effects import WRITES, Effects
 from keras_xla.backend.tensorflow.graphs.fingerprint import fingerprint
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
@@ -50,6 +51,12 @@ class Traced:
     def calls_python(self) -> bool:
         """Whether it calls functions of Python, each of which may look at the model, or change it; or end the data."""
         return any(kind.startswith(_PYTHON) for kind in self._effects.lasting)
+
+    @functools.cached_property
+    def draws_and_writes(self) -> Counter:
+        """How often it has each operation that draws random numbers or writes variables."""
+        kinds = (op.type for op in operations(self.concrete.graph))
+        return Counter(kind for kind in kinds if kind in RANDOM or kind.startswith(WRITES))
 
     @functools.cached_property
     def blockers(self) -> list:
@@ -92,12 +99,22 @@ class Trace(Traced):
         step: What is traced.
         spec: Of the batches.
         runs: How many runs of the step there were so far, whatever trace ran: one number, which others count up.
+        closed: See `Runner`.
     """
 
-    def __init__(self, step: Callable, spec: Any, runs: list[int] | None = None):
+    def __init__(
+        self,
+        step: Callable,
+        spec: Any,
+        runs: list[int] | None = None,
+        closed: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
+    ):
         # A user's own step may have more arguments, with defaults, which a concrete function would ask for.
         self.step = tf.autograph.experimental.do_not_convert(lambda data: step(data))
         self.spec = spec
+        self.closed = (
+            closed if any(x.shape.rank and x.shape[0] is None for x in leaves_of(spec)) else contextlib.nullcontext
+        )
         self.runs = [0] if runs is None else runs
         self._runs_before = self.runs[0]
         self._checks: dict[Shapes, Checks] = {}

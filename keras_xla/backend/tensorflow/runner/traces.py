@@ -18,6 +18,7 @@ class Traces:
         lock: Held while anything changes; it may be taken again by the thread that has it.
         before: See `Runner`.
         filled_step: See `Runner`.
+        closed: See `Runner`.
 
     Attributes:
         made: How many traces were begun so far.
@@ -29,8 +30,10 @@ class Traces:
         lock: contextlib.AbstractContextManager,
         before: Callable | None,
         filled_step: Callable | None,
+        closed: Callable[[], contextlib.AbstractContextManager],
     ):
         self._step, self._lock, self._before, self._filled_step = step, lock, before, filled_step
+        self._closed = closed
         self._specs: dict[str, Any] = {}
         self._traces: dict[str, Trace] = {}
         self._failed: set[str] = set()  # what could not be traced, which says nothing of other batches
@@ -72,7 +75,7 @@ class Traces:
         filled = self._filled_step(spec) if self._filled_step and fillable(spec) else None
         self.made += 1
         batch = FilledBatch(spec, ROWS) if filled else spec
-        return Trace(filled or self._step, batch, self._runs)
+        return Trace(filled or self._step, batch, self._runs, self._closed)
 
     def unfilled(self, key: str) -> Trace:
         """Another trace for the same batches, which are not filled up."""
@@ -81,4 +84,4 @@ class Traces:
     def anew(self, spec: Any) -> Trace:
         """Another trace, which is not kept."""
         self.made += 1
-        return Trace(self._step, spec, self._runs)
+        return Trace(self._step, spec, self._runs, self._closed)

@@ -79,11 +79,16 @@ def _for_xla(trace: Trace, specs: Sequence[tf.TensorSpec]):
         raise ShapesRefused(told, lasting=False)
 
     def one_step(batch):
-        return trace.step(batch)
+        with trace.closed():
+            return trace.step(batch)
 
     traced = tf.function(one_step, jit_compile=True, autograph=False)
     again = traced.get_concrete_function(repack(trace.spec, specs))
-    if {*map(id, Traced(again).changed)} != {*map(id, trace.changed)}:
+    seen = Traced(again)
+    if {*map(id, seen.changed)} != {*map(id, trace.changed)}:
         told = "the step changes other variables than before; call compile again after a change of what is trainable"
         raise WayFailed(told, lasting=False)
+    if seen.draws_and_writes != trace.draws_and_writes:  # a `TimeDistributed` goes over a known time in Python, say
+        told = "where the sizes of a batch are known, the step draws random numbers or writes variables more often"
+        raise WayFailed(told) if trace.fills else ShapesRefused(told)
     return again
