@@ -289,12 +289,12 @@ class Generator:
         hidden: Any = None,
         assistant: "Generator | None" = None,
     ) -> Iterator[FirstCall]:
-        """Of what a call with arguments of this size needs, for `max_new_tokens`.
+        """Of what a call with arguments of this size needs, for `max_new_tokens`; it takes no seed from NumPy.
 
         Raises:
             ValueError: as for `__call__`.
         """
-        options = options.replace(seed=0) if options.do_sample and options.seed is None else options  # nothing is drawn
+        options = options.replace(seed=0) if options.do_sample and options.seed is None else options
         if hidden is not None:
             yield from self._starter.first_calls(self._batch(rows, options, prompts, hidden))
         if hidden is not None or not len(rows):

@@ -54,7 +54,7 @@ class AddedLosses:
                 mine = [[x for x in losses if is_of_trace(x, tensors)] for losses in new]
                 cleared = [layer for layer in marked if were_cleared(layer)]
         finally:
-            for layer in self._layers():
+            for layer in {id(each): each for each in (*marked, *self._layers())}.values():
                 put_back_losses(layer, before.get(id(layer)))
         added = [(layer, losses) for layer, losses in zip(layers, mine, strict=True) if losses]
         self._all, self._added = list(map(weakref.ref, layers)), [weakref.ref(layer) for layer, _ in added]

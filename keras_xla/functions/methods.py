@@ -48,10 +48,9 @@ class OfInstances:
     def trace_count(self) -> int:
         """Executables that were compiled, those of instances that are gone too."""
         with self._lock:
-            each = list(
-                self._functions.values()
-            )  # what is collected meanwhile goes out of the dict, in this thread too
-            return sum(function.trace_count for _, function in each) + self._gone
+            # What is collected meanwhile, in this thread too, goes out of the dict and is counted as gone.
+            each, gone = list(self._functions.values()), self._gone
+            return gone + sum(function.trace_count for _, function in each)
 
     def of(self, instance: Any) -> Any:
         """The function of an instance; None if its class says which instances are equal, or forbids weak references."""

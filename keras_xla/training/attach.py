@@ -339,11 +339,12 @@ class Attachment:
         require_private()
         require_step_functions(keras2.model_class(self._model))
         model, answers = self._model, (policy.decide, ledger.compiled, policy.failed, policy.again, policy.known)
-        step, before, fill = keras2.step_of(model, kind), None, None
-        if not keras2.is_keras2(model):
+        step, before, fill, closed = keras2.step_of(model, kind), None, None, contextlib.nullcontext
+        if not keras2.is_keras2(model) and kind != "predict":
             before = state_maker(model) if kind == "train" else None
-            fill = filled_step(model, kind) if self.jit_compile is True and kind != "predict" else None
-        return make_runner(step, self._arrays, *answers, before, fill, functools.partial(counted_by_batches, model))
+            fill = filled_step(model, kind) if self.jit_compile is True else None
+            closed = functools.partial(counted_by_batches, model)
+        return make_runner(step, self._arrays, *answers, before, fill, closed)
 
 
 def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:

@@ -184,3 +184,21 @@ def test_wrong_models():
         keras_xla.compile(3)
     with pytest.raises(ValueError, match="jit_compile='yes'"):
         keras_xla.compile(classifier(), jit_compile="yes")
+
+
+def test_a_recurrent_model_of_keras_2_with_two_outputs(new_events):
+    x = np.random.default_rng(0).normal(size=(10, 5, 3)).astype("float32")
+    y = {"a": np.linspace(0, 9, 10)[:, None], "b": np.ones((10, 1))}
+    shown = []
+    for made in (tf_keras.Model.compile, keras_xla.compile):
+        tf_keras.utils.set_random_seed(0)
+        inputs = tf_keras.Input((5, 3))
+        hidden = tf_keras.layers.GRU(4)(inputs)
+        model = tf_keras.Model(inputs, {name: tf_keras.layers.Dense(1, name=name)(hidden) for name in y})
+        options = dict(loss=dict.fromkeys(y, "mse")) | (dict(jit_compile=True) if made is keras_xla.compile else {})
+        made(model, tf_keras.optimizers.SGD(0.1), **options)
+        shown.append(model.fit(x, y, batch_size=4, epochs=2, shuffle=False, validation_data=(x, y), verbose=0).history)
+    expected, ours = shown
+    assert new_events("train") and set(ours) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(ours[name], values, rtol=1e-4, err_msg=name)

@@ -99,7 +99,7 @@ class Completion:
             self._guides()  # what cannot be read is told here
         if self.assistant is not None:
             check_assisted(self.generator, self.assistant, self.options)
-        check_negative(self.negative, self.options)
+        check_led_away(self.negative, self.options)
         if isinstance(self.reuse, SavedPrompt) and self.options.guided:
             raise ValueError(
                 "Received a saved prompt with guidance_scale, with which prompts run whole. Leave one out."
@@ -385,7 +385,7 @@ class Completion:
         return tokenizing.decoder(self._read_tokenizer(), prompt[:0] if self.generator.has_encoder else prompt, text)
 
 
-def check_negative(negative: Any, options: GenerationOptions) -> None:
+def check_led_away(negative: Any, options: GenerationOptions) -> None:
     """Raise for negative prompts that lead nothing away."""
     if negative is not None and not options.guided:
         raise ValueError("Received negative_prompt without a guidance_scale other than 1. Pass guidance_scale=1.5.")

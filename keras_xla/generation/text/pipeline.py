@@ -224,6 +224,7 @@ class TextPipeline:
     def _windows(self, scorer: Scorer, rows: Rows, top: int, window: int | None, stride: int | None) -> list[Logprobs]:
         """Scores of texts, those of long ones in parts."""
         room = self.generator.model.max_positions
+        # Only the types: what is too small is told below.
         window = None if window is None else as_integer("window", window, -(2**31))
         stride = None if stride is None else as_integer("stride", stride, -(2**31))
         if window is not None and (window < 2 or (room is not None and window > room)):

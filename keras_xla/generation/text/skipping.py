@@ -10,7 +10,7 @@ from keras_xla.engine.batches import numbers as numbers_of
 from keras_xla.engine.checks import check_lists, negative_prompts
 from keras_xla.engine.padding import Rows
 from keras_xla.generation.text import prompts
-from keras_xla.generation.text.completion import Completion, check_negative
+from keras_xla.generation.text.completion import Completion, check_led_away
 from keras_xla.generation.text.logprobs import no_arrays
 from keras_xla.generation.text.pipeline import TextCall, TextPipeline
 from keras_xla.troubleshooting import warn
@@ -50,7 +50,7 @@ class Sifted:
             asked.rows(asked.inputs)  # raises
         self._count = len(singles)
         check_lists(asked.options, self._count)
-        check_negative(asked.negative, asked.options)
+        check_led_away(asked.negative, asked.options)
         self._rows, self._decoder = self._read(singles)
         self._negative = self._read_negative()
         self._check_all()

@@ -1,11 +1,11 @@
 """What `compile` has put on a model of Keras 3, and what makes its variables: names that Keras does not promise."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 
-from keras_xla.private.names import KERAS_SEEN, Name
+from keras_xla.private.names import KERAS_SEEN, Name, otherwise
 
 BUILD = Name(
     "keras.Model",
@@ -16,7 +16,11 @@ BUILD = Name(
     ("data_batch",),
 )
 LOSSES = Name(
-    "keras.Model", "_compile_loss", "all that `compile` got as losses", "smaller batches are not filled up", KERAS_SEEN
+    "keras.Model",
+    "_compile_loss",
+    "all that `compile` got as losses",
+    "smaller batches are not filled up, and the losses of several outputs of a recurrent model are means over rows",
+    KERAS_SEEN,
 )
 USERS_LOSSES = Name(
     "keras.CompileLoss",
@@ -102,6 +106,12 @@ def _compiled(model: keras.Model) -> list[Any]:
 def compiled_losses(model: keras.Model) -> Any:
     """What has `built`, and once that is true the `metrics` that track the losses of several outputs; or None."""
     return LOSSES.of(model)
+
+
+@otherwise(())
+def loss_trackers(model: keras.Model) -> Sequence[keras.metrics.Metric]:
+    """The metrics that track the losses of several outputs; there are none before they are built."""
+    return tuple(getattr(LOSSES.of(model), "metrics", ()))
 
 
 def users_losses(model: keras.Model) -> Any:

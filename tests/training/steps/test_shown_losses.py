@@ -1,5 +1,7 @@
 """The losses of several outputs are shown as in plain Keras, also by steps that XLA knows the number of rows of."""
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -20,9 +22,17 @@ def recurrent(norm):
     return keras.Model(inputs, {name: keras.layers.Dense(1, name=name)(hidden) for name in Y})
 
 
+@pytest.fixture
+def no_cost(monkeypatch):
+    """Short fits measure XLA, too, and take it whatever was measured."""
+    monkeypatch.setattr("keras_xla.training.decide.policy.MARGIN", 1e6)
+    monkeypatch.setattr("keras_xla.training.decide.policy.estimated_cost", lambda facts, graph: 0.0)
+
+
+@pytest.mark.usefixtures("no_cost")
 @pytest.mark.parametrize("jit_compile", [True, "auto"])
 @pytest.mark.parametrize("norm", [False, True], ids=["filled", "not filled"])
-def test_losses_of_recurrent_models_with_two_outputs(norm, jit_compile):
+def test_losses_of_recurrent_models_with_two_outputs(norm, jit_compile, new_events):
     options = dict(optimizer="sgd", loss=dict.fromkeys(Y, "mse"))
     shown = []
     for way in (False, jit_compile):
@@ -34,6 +44,7 @@ def test_losses_of_recurrent_models_with_two_outputs(norm, jit_compile):
         history = model.fit(X, Y, batch_size=8, shuffle=False, epochs=2, validation_data=(X, Y), verbose=0).history
         shown.append(history | model.evaluate(X, Y, batch_size=8, verbose=0, return_dict=True))
     expected, made = shown
+    assert new_events("train")
     assert {"a_loss", "val_a_loss", "b_loss"} <= set(made)
     for name, values in expected.items():
         np.testing.assert_allclose(made[name], values, rtol=1e-4, err_msg=name)
@@ -52,7 +63,26 @@ def test_a_number_of_rows_counts_as_no_weight_and_trackers_are_themselves_again(
     assert float(tracker.result()) == 1.75 and "update_state" not in vars(tracker)
 
 
+@pytest.mark.parametrize("length", [5, None])
+def test_steps_of_usual_recurrent_models_are_compiled(length, new_events):
+    kinds = keras.layers
+    hidden = inputs = keras.Input((length, 3))
+    hidden = kinds.Masking()(hidden)
+    hidden = kinds.Bidirectional(kinds.GRU(3, dropout=0.1, recurrent_dropout=0.1, return_sequences=True))(hidden)
+    hidden = kinds.RNN([kinds.LSTMCell(3), kinds.LSTMCell(3)])(kinds.Dropout(0.2)(hidden))
+    hidden = kinds.BatchNormalization()(hidden)
+    model = keras.Model(inputs, kinds.Dense(1, activation="sigmoid")(hidden))
+    optimizer = keras.optimizers.Adam(gradient_accumulation_steps=2, use_ema=True)
+    keras_xla.compile(model, optimizer, "mse", metrics=["auc"], jit_compile=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*run without XLA")
+        model.fit(X[:16], Y["b"][:16], batch_size=8, verbose=0)
+    assert len(new_events("train")) == 1
+
+
 @pytest.mark.skipif(not on_tensorflow, reason="JAX traces every step with the sizes that its batch has")
+@pytest.mark.usefixtures("no_cost")
+@pytest.mark.filterwarnings("ignore:.*run without XLA")
 @pytest.mark.parametrize("jit_compile", [True, "auto"])
 def test_a_step_that_draws_more_often_for_a_known_length_runs_as_plain_keras_traces_it(jit_compile):
     import tensorflow as tf

@@ -60,7 +60,8 @@ class Runner:
         filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
             takes a `FilledBatch`, so that smaller batches run in the executable of full ones, or None for the usual
             step. Only where XLA runs every batch; else None.
-        closed: A context in which the step is traced with a known number of rows, where plain Keras leaves it open.
+        closed: `closed()` gives a context in which the step is traced with a known number of rows, where plain Keras
+            leaves it open.
     """
 
     gathered = Gathered

@@ -112,9 +112,8 @@ class Trace(Traced):
         # A user's own step may have more arguments, with defaults, which a concrete function would ask for.
         self.step = tf.autograph.experimental.do_not_convert(lambda data: step(data))
         self.spec = spec
-        self.closed = (
-            closed if any(x.shape.rank and x.shape[0] is None for x in leaves_of(spec)) else contextlib.nullcontext
-        )
+        axes = [x.shape.rank and x.shape[0] for x in leaves_of(spec)]  # None also where the rank is open; 0 without any
+        self.closed = closed if None in axes else contextlib.nullcontext
         self.runs = [0] if runs is None else runs
         self._runs_before = self.runs[0]
         self._checks: dict[Shapes, Checks] = {}

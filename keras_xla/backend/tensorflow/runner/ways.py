@@ -89,6 +89,6 @@ def _for_xla(trace: Trace, specs: Sequence[tf.TensorSpec]):
         told = "the step changes other variables than before; call compile again after a change of what is trainable"
         raise WayFailed(told, lasting=False)
     if seen.draws_and_writes != trace.draws_and_writes:  # a `TimeDistributed` goes over a known time in Python, say
-        told = "where the sizes of a batch are known, the step draws random numbers or writes variables more often"
-        raise WayFailed(told) if trace.fills else ShapesRefused(told)
+        told = "traced with known sizes, the step draws random numbers or writes variables another number of times"
+        raise ShapesRefused(told, lasting=False)  # which is told: the plain graph will raise nothing
     return again
