@@ -339,7 +339,8 @@ class Attachment:
         require_private()
         require_step_functions(keras2.model_class(self._model))
         model, answers = self._model, (policy.decide, ledger.compiled, policy.failed, policy.again, policy.known)
-        step, before, fill, closed = keras2.step_of(model, kind), None, None, contextlib.nullcontext
+        step, before, fill = keras2.step_of(model, kind), None, None
+        closed: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
         if not keras2.is_keras2(model) and kind != "predict":
             before = state_maker(model) if kind == "train" else None
             fill = filled_step(model, kind) if self.jit_compile is True else None
