@@ -18,6 +18,7 @@ import numpy as np
 import raw_lines
 from bandwidth import read_bandwidth
 from facts import facts
+from questions import QUESTIONS
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "examples"))
@@ -184,34 +185,7 @@ KINDS = {
         *(task.format(code) for task in CODE_TASKS for code in CODES),
         *(f"{task}:\n\n{LIST}" for task in ("Write this list once more", "Repeat this list", "Copy this list")),
     ],
-    "does not repeat": [
-        "Tell me a story about a fox who wants to become a teacher.",
-        "Why is the sky blue, and why are sunsets red?",
-        "What should I think of when I plan a garden?",
-        "Write a letter to a friend who has moved to another country.",
-        "Describe a busy market on a summer morning.",
-        "How does a bicycle stay upright?",
-        "Explain to a child why leaves fall in autumn.",
-        "What makes a good leader?",
-        "Write a poem about the sea.",
-        "How can I sleep better?",
-        "Tell me about the history of chess.",
-        "Why do people like music?",
-        "Give me advice for my first day at a new job.",
-        "What would a day on the moon be like?",
-        "How is paper made?",
-        "Write a short dialogue between a cat and a dog.",
-        "What are the advantages of a small town?",
-        "How do I learn a new language?",
-        "Describe your favourite room in an old house.",
-        "Why is bread so important in many cultures?",
-        "What can we do against noise in cities?",
-        "Tell a story that ends with a lost umbrella.",
-        "How do birds find their way in winter?",
-        "What is the difference between weather and climate?",
-        "Write an invitation to a birthday party.",
-        "What did people do in the evening before there was electric light?",
-    ],
+    "does not repeat": list(QUESTIONS),
 }
 BATCHES = (1, 4)
 OVER = object()

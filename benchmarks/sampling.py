@@ -16,12 +16,12 @@ import time
 
 import raw_lines
 from contender import ROOT, Contender
+from decode import PAUSE, smollm2_file
 from facts import commit, measured, told
+from questions import QUESTIONS
 
-HERE = pathlib.Path(__file__).resolve().parent
-RAW = HERE / "results" / "sampling.jsonl"
+RAW = pathlib.Path(__file__).parent / "results" / "sampling.jsonl"
 SHORT, NEW = 2, 64
-PAUSE = 0.5  # seconds: the threads of whoever ran before spin for a while
 BATCHES = 1, 8, 32
 WAYS = {
     "the likeliest": {},
@@ -32,27 +32,15 @@ WAYS = {
     "`top_k=0, min_p=0.05`": dict(do_sample=True, top_k=0, min_p=0.05),
     "`top_k=0`": dict(do_sample=True, top_k=0),
 }
-QUESTIONS = (
-    "Tell me a story about a fox who wants to become a teacher.",
-    "Why is the sky blue, and why are sunsets red?",
-    "What should I think of when I plan a garden?",
-    "Write a letter to a friend who has moved to another country.",
-    "Describe a busy market on a summer morning.",
-    "How does a bicycle stay upright?",
-    "Write a poem about the sea.",
-    "How is paper made?",
-)
+CHATS = QUESTIONS[:8]
 
 
 def work() -> None:
     """Answer jobs, a line of JSON each."""
-    sys.path.append(str(HERE.parent / "examples"))
-    import smollm2
-
     import keras_xla
 
-    layer = keras_xla.XLAGenerationLayer.from_pretrained(smollm2.fetch())
-    chats = [[{"role": "user", "content": question}] for question in QUESTIONS]
+    layer = keras_xla.XLAGenerationLayer.from_pretrained(smollm2_file())
+    chats = [[{"role": "user", "content": question}] for question in CHATS]
     rows = layer.tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"]
     print("ready", flush=True)
     for line in sys.stdin:
@@ -82,7 +70,7 @@ def measure(rounds: int, before: pathlib.Path | None, raw: pathlib.Path) -> None
     for batch in BATCHES:  # compiles, and what is left of it in a round counts for none
         for contender in contenders.values():
             for options in list(WAYS.values())[:2]:
-                contender.ask(batch=batch, seed=0, **options) if options else contender.ask(batch=batch)
+                contender.ask(batch=batch, **options)
     for turn in range(rounds):
         for batch in BATCHES:
             if (turn, batch) in done:
@@ -115,7 +103,7 @@ def report(lines: list[dict]) -> str:
         "# Drawing a token",
         "",
         f"`python benchmarks/sampling.py{' --before FOLDER' if older else ''}`, {told(lines[0])}. SmolLM2-135M, "
-        f"float32, {len(QUESTIONS)} chats, {NEW} new tokens; {rounds} rounds in which all take turns; medians of "
+        f"float32, {len(CHATS)} chats, {NEW} new tokens; {rounds} rounds in which all take turns; medians of "
         "milliseconds a step. In brackets: how much longer than the step that takes the likeliest token, the median of "
         "the ratios." + (f" After the semicolon: the same for commit {older}." if older else ""),
         "",

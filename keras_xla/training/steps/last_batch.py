@@ -20,6 +20,7 @@ from keras_xla.private.keras.compiled_model import (
     compiled_metrics,
     loss_options,
     loss_tracker,
+    loss_trackers,
     metric_function,
     metric_options,
     symbolic_build,
@@ -333,7 +334,7 @@ def _weighed(model: keras.Model, filled: FilledBatch):
             *tamed(y_true, y_pred), sample_weight=weights(sample_weight)
         )
 
-    trackers = [loss_tracker(model), *getattr(compiled_losses(model), "metrics", [])]
+    trackers = [loss_tracker(model), *loss_trackers(model)]
     metrics = getattr(compiled_metrics(model), "metrics", [])
     changed = [(tracker, of_rows(tracker)) for tracker in trackers] + [(each, weighted(each)) for each in metrics]
     model.compute_loss = compute_loss
@@ -345,4 +346,4 @@ def _weighed(model: keras.Model, filled: FilledBatch):
     finally:
         del model.compute_loss
         for each, _ in changed:
-            vars(each).pop("update_state", None)
+            del each.update_state
