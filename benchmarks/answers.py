@@ -20,6 +20,7 @@ import numpy as np
 import raw_lines
 from answers_calls import LENGTHS, NEW
 from facts import commit, measured, told
+from medians import middle
 
 HERE = pathlib.Path(__file__).resolve().parent
 RAW = HERE / "results" / "answers.jsonl"
@@ -151,13 +152,6 @@ def measure(args):
 
 
 WORKS = dict(step=steps, stream=streaming, loop=loop, first=first_tokens, chat=chat)
-
-
-def middle(values, form=".2f"):
-    """The median, and in brackets the extremes; a single value alone."""
-    values = list(values)
-    extremes = f" ({min(values):{form}} - {max(values):{form}})" if len(values) > 1 else ""
-    return f"{statistics.median(values):{form}}{extremes}"
 
 
 def report(lines):

@@ -24,6 +24,7 @@ import raw_lines
 from bandwidth import read_bandwidth
 from contender import ROOT, Contender
 from facts import commit, measured, told
+from medians import middle
 
 HERE = pathlib.Path(__file__).parent
 RAW = HERE / "results" / "decode.jsonl"
@@ -208,11 +209,6 @@ def report_before(lines):
 def size_of(line):
     """Batch and beams of a raw line."""
     return line["batch"], line.get("num_beams", 1)
-
-
-def middle(values, form):
-    """The median, and in brackets the extremes."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}} - {max(values):{form}})"
 
 
 def weights(line):

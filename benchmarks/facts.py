@@ -30,12 +30,6 @@ def facts() -> dict[str, str]:
     return dict(date=date, commit=here, keras=keras.__version__, backend=keras.backend.backend())
 
 
-def said() -> str:
-    """The same as a part of a sentence."""
-    known = facts()
-    return f"{known['date']}, commit {known['commit']}, keras {known['keras']} on {known['backend']}"
-
-
 def cpu() -> str:
     """What the processor calls itself."""
     try:

@@ -21,6 +21,7 @@ import raw_lines
 from contender import ROOT
 from decode import make_checkpoint
 from facts import measured, told
+from medians import middle
 
 HERE = pathlib.Path(__file__).parent
 RAW = HERE / "results" / "loading.jsonl"
@@ -114,16 +115,11 @@ def report(lines: list[dict]) -> str:
             load = [line for line in mine if line["way"] == way]
             ratios = [a["seconds"] / b["seconds"] for a, b in zip(load, read, strict=True)]
             peak, size = statistics.median(line["peak"] for line in load), load[0]["weights"]
-            cells = [model, f"{read[0]['bytes'] / 1e6:.0f}", f"{size / 1e6:.0f}", middle(read), name, middle(load)]
-            cells += [f"{statistics.median(ratios):.1f} ({min(ratios):.1f} - {max(ratios):.1f})"]
+            took = [middle(line["seconds"] for line in lines) for lines in (read, load)]
+            cells = [model, f"{read[0]['bytes'] / 1e6:.0f}", f"{size / 1e6:.0f}", took[0], name, took[1]]
+            cells += [middle(ratios, ".1f")]
             text.append(f"| {' | '.join(cells)} | {peak / 1e6:.0f} ({peak / size:.2f}x) |")
     return "\n".join(text) + "\n"
-
-
-def middle(lines: list[dict]) -> str:
-    """The median of the seconds, and the extremes."""
-    seconds = [line["seconds"] for line in lines]
-    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f} - {max(seconds):.2f})"
 
 
 def main():

@@ -18,8 +18,9 @@ import time
 import numpy as np
 import raw_lines
 from contender import ROOT, Contender
-from decode import PAUSE, middle, smollm2_file
+from decode import PAUSE, smollm2_file
 from facts import commit, measured, told
+from medians import middle
 
 RAW = ROOT / "benchmarks" / "results" / "prefill.jsonl"
 LENGTHS = (64, 256, 512, 1024, 2048, 4096)

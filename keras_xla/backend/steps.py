@@ -27,6 +27,7 @@ to_tensor = _functions.to_tensor
 cut = _functions.cut
 pad = _functions.pad
 end_of_data = _module.end_of_data
+DATA_ENDED = _module.DATA_ENDED
 draws_by_row = _module.draws_by_row
 is_of_trace = _functions.is_of_trace
 with_autograph = _functions.with_autograph

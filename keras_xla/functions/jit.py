@@ -1,6 +1,7 @@
 """`keras_xla.jit`: any function or bound method, compiled by XLA, with every compilation counted and explained."""
 
 import copy
+import dataclasses
 import functools
 import sys
 import threading
@@ -305,14 +306,14 @@ class CompiledFunction:
         try:
             hash(x)
         except TypeError:
+            unhashed = dataclasses.is_dataclass(x) and type(x).__hash__ is None
+            hint = " Give the dataclass frozen=True or eq=False." if unhashed else ""
             raise TypeError(
-                f"{self._name} received {name} of type {type(x).__name__}, which is neither a tensor nor "
-                "hashable; it "
-                "expects tensors, numpy arrays, nested structures of them, or hashable static values."
+                f"{self._name} received {name} of type {type(x).__name__}, which is neither a tensor nor hashable; it "
+                f"expects tensors, numpy arrays, nested structures of them, or hashable static values.{hint}"
             ) from None
         if isinstance(x, keras.layers.Layer):
-            weights = tuple(Static(("itself", id(each)), each) for each in x.weights)
-            return Static((x, weights, _trainable(x)), x)
+            return Static((x, tuple(Static(("itself", id(each)), each) for each in x.weights), _trainable(x)), x)
         known = parts(x)
         return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
 
@@ -335,8 +336,7 @@ class CompiledFunction:
             cause = key.cause(self._last)
             if self._last is not None and self._on_recompile == "raise":
                 raise RecompileError(
-                    f'{self._name} would compile again: {cause}. It was made with on_recompile="raise"; '
-                    "keep the "
+                    f'{self._name} would compile again: {cause}. It was made with on_recompile="raise"; keep the '
                     f"arguments as they were ({describe(self._last.leaves)}), or give it buckets."
                 )
             start = time.perf_counter()

@@ -66,14 +66,15 @@ class ResolvedOptions:
 def stored_options(checkpoint: Any, model_config: Any) -> dict[str, Any]:
     """What a checkpoint says about generation, as in a `generation_config.json`.
 
-    Without that file it is what older checkpoints keep in `config.json`, and the defaults of the architecture.
+    Without that file it is what older checkpoints keep in `config.json`, and the defaults of the architecture. Those
+    tell special tokens, too, which a file does not name.
 
     Args:
         checkpoint: What `open_checkpoint` returned.
         model_config: Its config as a transformers object.
     """
-    stored = dict(checkpoint.generation_config)
-    if not stored:
+    stored = dict(checkpoint.generation_config or {})
+    if checkpoint.generation_config is None:
         names = *_FIELDS, *_UNKNOWN
         stored = {name: checkpoint.config.get(name) for name in names}  # as transformers 5, without its defaults
         stored["max_length"] = checkpoint.config.get("max_length")

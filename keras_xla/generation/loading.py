@@ -21,6 +21,7 @@ from keras_xla.generation.defaults import (
     stored_options,
 )
 from keras_xla.generation.progress import ProgressBar
+from keras_xla.generation.speech.front_end import check_front_end
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.models.registry import load_model, model_config
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -84,6 +85,8 @@ class FromPretrained(keras.layers.Layer):
         checkpoint = open_checkpoint(source)
         found = model_config(checkpoint)
         speech, has_encoder = hasattr(found, "num_mel_bins"), found.is_encoder_decoder
+        if speech:
+            check_front_end(checkpoint.path)
         stored = kwargs.pop("generation_config", None)
         stored = known_options(stored_options(checkpoint, found) if stored is None else stored, checkpoint.path, speech)
         # Options are checked before the weights are read, which can take a while.

@@ -13,6 +13,7 @@ from keras_xla.models.convert.gpt2 import GPT2
 from keras_xla.models.convert.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from keras_xla.models.convert.marian import MARIAN
 from keras_xla.models.convert.opt import OPT
+from keras_xla.models.convert.shared_keys import check_shared_keys
 from keras_xla.models.convert.sizes import check_sizes
 from keras_xla.models.convert.t5 import MT5, T5
 from keras_xla.models.convert.whisper import WHISPER
@@ -90,7 +91,9 @@ def load_model(
 
     def build_model():
         try:
-            return build(untied(family.spec(config), family, checkpoint), dtype, kind, quantization)
+            check_shared_keys(checkpoint.config, family.keys)
+            spec = family.spec(family.as_stored(config, checkpoint))
+            return build(untied(spec, family, checkpoint), dtype, kind, quantization)
         except _UNFIT as error:
             raise ValueError(
                 f"{checkpoint.path}: its config does not describe a {kind!r} model that can run here: "

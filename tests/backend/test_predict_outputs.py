@@ -112,3 +112,26 @@ def test_sparse_outputs_and_scalars():
     np.testing.assert_array_equal(tf.sparse.to_dense(sparse), [[1, 0], [0, 2], [0, 3]])
     np.testing.assert_array_equal(gathered([tf.constant(1.0), tf.constant(2.0)], batches=2), [1, 2])
     assert joined([dense[0]]) is dense[0]
+
+
+def test_batches_that_run_together_must_be_alike_as_in_plain_keras():
+    """`steps_per_execution` batches are joined at once, where nothing becomes ragged."""
+
+    def batches():
+        yield from (np.ones((2, 3), "int32"), np.ones((2, length), "int32"))
+
+    for length in (3, 5):
+        data = tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec((None, None), tf.int32))
+        made = []
+        for compile_ in (keras.Model.compile, compile):
+            keras.utils.set_random_seed(0)
+            model = keras.Sequential([keras.Input((None,), dtype="int32"), keras.layers.Embedding(9, 2)])
+            compile_(model, "sgd", "mse", steps_per_execution=2)
+            try:
+                made.append(model.predict(data, verbose=0))
+            except (ValueError, tf.errors.InvalidArgumentError) as error:
+                made.append("must" if "imension" in str(error) else error)
+        if length == 3:
+            np.testing.assert_allclose(*made, rtol=1e-6)
+        else:
+            assert made == ["must", "must"]

@@ -143,6 +143,22 @@ def test_tables_that_change_in_place_are_no_variables():
         jit(lambda x: x)(Table())
 
 
+def test_a_method_of_a_dataclass_without_a_hash_says_how_to_get_one():
+    @dataclasses.dataclass
+    class Scale:
+        factor: float
+
+        @jit
+        def call(self, x):
+            return x * self.factor
+
+    with pytest.raises(TypeError, match=r"self of type Scale.*Give the dataclass frozen=True or eq=False\."):
+        Scale(2.0).call(ONES)
+    with pytest.raises(TypeError, match=r"hashable static values\.") as error:
+        jit(lambda x: x)(Factor([1]))  # which is frozen
+    assert "Give the dataclass" not in str(error.value)
+
+
 def test_variables_are_read_and_assigned_live():
     counter = keras.Variable(np.zeros(3, "float32"))
 

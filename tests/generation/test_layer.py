@@ -630,6 +630,10 @@ def test_what_old_checkpoints_say_in_config_json(checkpoint, tmp_path):
         return stored_options(opened, model_config(opened))
 
     assert stored(bos_token_id=7)["bos_token_id"] == 7
+    assert stored(num_beams=4)["num_beams"] == 4
+    (tmp_path / "old" / "generation_config.json").write_text("{}")  # which says that all is as usual
+    opened = open_checkpoint(tmp_path / "old")
+    assert "num_beams" not in stored_options(opened, model_config(opened))
     assert stored(bos_token_id=7, force_bos_token_to_be_generated=True)["forced_bos_token_id"] == 7
     forced = stored(bos_token_id=7, force_bos_token_to_be_generated=True, forced_bos_token_id=8)
     assert forced["forced_bos_token_id"] == 7  # as transformers has it

@@ -134,6 +134,8 @@ def test_a_negative_prompt_that_cannot_be_run_costs_its_prompt_alone(layer):
         made = layer.generate(["ab", "cd", "ef"], on_error="skip", negative_prompt=["b", "", "f"], **asked)
     assert made[1] is None
     assert [made[0], made[2]] == layer.generate(["ab", "ef"], negative_prompt=["b", "f"], **asked)
+    with pytest.warns(UserWarning, match=r"1 of 1 prompts have no answer. Negative prompt 0 is empty"):
+        assert layer.generate(["ab"], on_error="skip", negative_prompt=[""], **asked) == [None]
     for bad, text in ((["b", "c"], "2 negative prompts for 3"), ([""], "Negative prompt 0 is empty")):
         with pytest.raises(ValueError, match=text):
             layer.generate(["ab", "cd", "ef"], on_error="skip", negative_prompt=bad, **asked)

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import shutil
 
 import pytest
 import transformers
@@ -361,8 +362,6 @@ def test_rotary_parameters_may_be_those_of_each_kind_of_layer():
 @pytest.fixture
 def folder(tmp_path, checkpoint):
     """A checkpoint whose config can be changed."""
-    import shutil
-
     path = tmp_path / "model"
     shutil.copytree(checkpoint("llama-tied-gqa"), path)
 
@@ -430,6 +429,40 @@ def test_all_wrong_values_are_named_at_once(folder):
 def test_values_that_do_not_fit_each_other_or_are_not_known(folder, values, text):
     with pytest.raises(ValueError, match=f"its config does not describe a 'llama' model.*{text}"):
         load_model(folder(**values))
+
+
+@pytest.mark.parametrize(
+    ("variant", "values", "text"),
+    [
+        ("gpt2", dict(is_causal=False), "it has is_causal=False: each token sees those behind it"),
+        ("gpt2", dict(is_causal=None), "it has is_causal=None: each token sees those behind it"),
+        ("t5", dict(is_causal=False), "it has is_causal=False: each token sees those behind it"),
+        ("opt-125m", dict(sliding_window=6), "it has sliding_window=6, which transformers heeds in the cache of any"),
+        ("bart", dict(attention_chunk_size=6), "it has attention_chunk_size=6, which transformers heeds in the cache"),
+        ("gpt2", dict(layer_types=["sliding_attention"] * 2), "layer_types has sliding_attention, not supported here"),
+        ("llama2", dict(per_layer_config={"1": {"rms_norm_eps": 0.1}}), "it has a per_layer_config"),
+    ],
+)
+def test_keys_that_transformers_heeds_for_every_architecture(checkpoint, tmp_path, variant, values, text):
+    path = shutil.copytree(checkpoint(variant), tmp_path / "model")
+    stored = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**stored, **values}))
+    with pytest.raises(ValueError, match=f"its config does not describe a '{stored['model_type']}' model.*{text}"):
+        load_model(open_checkpoint(path))
+
+
+def test_the_same_keys_where_they_mean_nothing(checkpoint, tmp_path):
+    path = shutil.copytree(checkpoint("gpt2"), tmp_path / "model")
+    stored = json.loads((path / "config.json").read_text())
+    usual = dict(is_causal=True, sliding_window=None, layer_types=["full_attention"] * 2, per_layer_config=None)
+    (path / "config.json").write_text(json.dumps({**stored, **usual}))
+    assert load_model(open_checkpoint(path)).spec == load_model(open_checkpoint(checkpoint("gpt2"))).spec
+
+
+@pytest.mark.parametrize("scaling", [None, {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2**31}])
+def test_more_positions_than_an_int32_counts(scaling):
+    made = spec({**_LLAMA, "model_type": "llama", "max_position_embeddings": 10**10, "rope_scaling": scaling})
+    assert made.position.max_positions == 2**31 - 1
 
 
 def test_t5s_activation():

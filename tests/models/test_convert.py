@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from keras_xla import XLAGenerationLayer
 from keras_xla.models.build import parameters
 from keras_xla.models.convert import common
-from keras_xla.models.layers.positions import distance_buckets, inverse_frequencies
+from keras_xla.models.layers.positions import distance_buckets, inverse_frequencies, sinusoids
 from keras_xla.models.registry import FAMILIES, load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.spec import DecoderSpec
@@ -268,7 +268,7 @@ def with_a_head(weights):
 
 def with_sinusoids(weights):
     for side in ("encoder", "decoder"):
-        weights[f"model.{side}.embed_positions.weight"] = np.zeros((64, 32), "float32")
+        weights[f"model.{side}.embed_positions.weight"] = sinusoids(64, 32)
 
 
 def with_a_bias_on_the_keys(weights):
@@ -306,6 +306,24 @@ def test_other_names_for_the_same_weights_load(variant, edit, checkpoint, tmp_pa
         source = np.random.default_rng(0).normal(0, 1, (1, reference.MEL, reference.FRAMES)).astype("float32")
     expected = reference.seq2seq_logits(variant, source, ids)
     np.testing.assert_allclose(model(source=source, ids=ids), expected, atol=1e-4)
+
+
+def test_positions_of_its_own_count_as_in_pytorch(checkpoint, tmp_path):
+    """As a training in TensorFlow leaves them. PyTorch saves none, as its own are sinusoids; it reads what is there."""
+    rng = np.random.default_rng(0)
+
+    def edit(weights):
+        for side in ("encoder", "decoder"):
+            weights[f"model.{side}.embed_positions.weight"] = rng.normal(size=(64, 32)).astype("float32")
+
+    folder = edited(checkpoint, tmp_path, edit, "marian")
+    ids = np.array([[3, 40, 41, 42]], "int32")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    with torch.no_grad():
+        expected = theirs(torch.tensor(ids + 5), decoder_input_ids=torch.tensor(ids)).logits.numpy()
+    assert np.abs(expected - reference.seq2seq_logits("marian", ids + 5, ids)).max() > 0.1
+    model = load_model(open_checkpoint(folder))
+    np.testing.assert_allclose(model(source=ids + 5, ids=ids), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("variant", ["bart", "marian"])

@@ -115,6 +115,25 @@ def test_files_that_an_index_names_are_downloaded_whatever_they_are_called(tmp_p
     assert asked[1:] == [["b.safetensors"]]
 
 
+@pytest.mark.parametrize("named", ["other.safetensors", "other.safetensors.index.json"])
+def test_weights_that_a_config_names_are_downloaded(tmp_path, monkeypatch, named):
+    asked = []
+    save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "transformers_weights": named}))
+    if named.endswith(".json"):
+        (tmp_path / named).write_text(json.dumps({"weight_map": {"a": "part.safetensors"}}))
+
+    def snapshot_download(repo, allow_patterns, ignore_patterns):
+        asked.append(list(allow_patterns))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with pytest.raises(FileNotFoundError, match=r"other\.safetensors"):
+        open_checkpoint("org/name")
+    assert asked[1:] == [["part.safetensors" if named.endswith(".json") else named]]
+
+
 def test_a_hub_repository_without_safetensors_gives_what_tensorflow_saved(tmp_path, monkeypatch):
     asked = []
 

@@ -64,7 +64,7 @@ def test_configs_are_the_files(tmp_path):
     assert checkpoint.config == json.loads((tmp_path / "config.json").read_text())
     assert checkpoint.generation_config == json.loads((tmp_path / "generation_config.json").read_text())
     (tmp_path / "generation_config.json").unlink()
-    assert open_checkpoint(tmp_path).generation_config == {}
+    assert open_checkpoint(tmp_path).generation_config is None
 
 
 def test_tokenizer(tmp_path):
@@ -180,6 +180,37 @@ def test_an_index_that_names_files_elsewhere_is_refused(tmp_path, name):
     content["weight_map"]["model.norm.weight"] = name
     index.write_text(json.dumps(content))
     with pytest.raises(ValueError, match="names files outside of its folder"):
+        open_checkpoint(tmp_path)
+
+
+def name_weights(folder, name):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "transformers_weights": name}))
+
+
+@pytest.mark.parametrize("parts", [False, True], ids=["one file", "two files"])
+def test_the_weights_that_a_config_names_are_read(tmp_path, parts):
+    state = save(tmp_path, **({"max_shard_size": "10KB"} if parts else {}))
+    named = "fixed.safetensors.index.json" if parts else "fixed.safetensors"
+    (tmp_path / ("model.safetensors.index.json" if parts else "model.safetensors")).rename(tmp_path / named)
+    safetensors.torch.save_file({"another": torch.zeros(2)}, tmp_path / "model.safetensors")
+    assert open_checkpoint(tmp_path).names() == {"another"}
+    name_weights(tmp_path, named)
+    assert open_checkpoint(tmp_path).names() == set(state)
+
+
+@pytest.mark.parametrize("name", ["../a.safetensors", "a/b.safetensors", "model.bin", 3, ".safetensors/.."])
+def test_weights_that_cannot_be_those_of_a_config_are_refused(tmp_path, name):
+    save(tmp_path)
+    name_weights(tmp_path, name)
+    with pytest.raises(ValueError, match=f"transformers_weights={name!r}; expected the name of a .safetensors file"):
+        open_checkpoint(tmp_path)
+
+
+def test_weights_that_a_config_names_and_that_are_not_there(tmp_path):
+    save(tmp_path)
+    name_weights(tmp_path, "other.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"names other\.safetensors as the file of its weights"):
         open_checkpoint(tmp_path)
 
 

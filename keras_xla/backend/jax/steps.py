@@ -13,6 +13,7 @@ from keras_xla.backend.jax.runner import Runner
 from keras_xla.private.jax import listening
 from keras_xla.private.keras.trainer import SCANNED_STEPS
 
+DATA_ENDED = (StopIteration,)  # what Keras takes for the end of the data
 predict_data = None  # Keras' own functions read the data
 
 

@@ -23,6 +23,7 @@ from keras_xla.private.tensorflow.graphs import require_graphs
 
 make_runner = Runner
 runs_eagerly = tf.config.functions_run_eagerly
+DATA_ENDED = StopIteration, tf.errors.OutOfRangeError  # what Keras takes for the end of the data
 make_state_runner = None  # the state of a model is in its variables
 
 

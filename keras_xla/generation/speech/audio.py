@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_xla.generation.columns import as_list
 from keras_xla.generation.speech import audio_files
 
 _CONTENTS = ("array", "raw", "audio", "path")
@@ -25,7 +26,8 @@ def clips(inputs: Any, sampling_rate: Any = None, target: int = 16000) -> list[n
     - a decoder of torchcodec, as an entry `["audio"]` of Hugging Face's datasets.
 
     For several: a list of such; an array or tensor `(batch, samples)`, `(batch, samples, channels)` or
-    `(batch, channels, samples)`; a ragged tensor; an array or tensor of paths; a dict of any of these.
+    `(batch, channels, samples)`; a ragged tensor; an array or tensor of paths; a column of a table or of a dataset; a
+    dict of any of these.
 
     Channels, one or two, are averaged. A 2-D array or tensor is one clip `(samples, channels)` if its last axis has
     one or two entries, and a batch otherwise. As an entry of a list it is always one clip, and may as
@@ -69,11 +71,14 @@ def _split(inputs: Any) -> list:
         return [inputs]
     if hasattr(inputs, "to_list") and not hasattr(inputs, "__array__"):  # a ragged tensor
         return list(inputs)
+    inputs = inputs if hasattr(inputs, "itemsize") else as_list(inputs)  # a buffer is no column
     if isinstance(inputs, (list, tuple)):
         return [inputs] if inputs and isinstance(inputs[0], Real) else list(inputs)
     array = _array("The input", inputs)
     if _is_text(array):
         return array.reshape(-1).tolist()
+    if array.dtype.kind == "O" and array.ndim == 1:  # a column of clips
+        return array.tolist()
     if array.ndim == 1 or (array.ndim == 2 and 1 <= array.shape[1] <= 2):
         return [array]
     if array.ndim == 2 and array.shape[1] <= _FEWEST < array.shape[0]:

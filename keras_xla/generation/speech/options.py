@@ -64,7 +64,7 @@ class SpeechOptions:
 
         if isinstance(self.language, list):
             put("language", tuple(self.language))
-        if self.return_timestamps not in (None, True, False):
+        if not isinstance(self.return_timestamps, bool | None):
             raise TypeError(f"Received return_timestamps={self.return_timestamps!r}; expected True, False or None.")
         if not isinstance(self.condition_on_prev_tokens, bool):
             raise TypeError(

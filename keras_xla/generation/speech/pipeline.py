@@ -139,6 +139,8 @@ class SpeechPipeline:
                 "itself, or leave it out."
             )
         features = np.asarray(features)
+        if features.dtype.name == "bfloat16":  # no float to NumPy
+            features = features.astype(np.float32)
         if features.ndim != 3 or features.shape[1:] != self.shape or not len(features):
             raise ValueError(
                 f"Received input_features of shape {features.shape}; expected (batch, {self.shape[0]}, "
@@ -151,7 +153,7 @@ class SpeechPipeline:
                 "WhisperFeatureExtractor makes."
             )
         speech, options = self._options(options, overrides, self.defaults.replace(temperature=None))
-        options = options.replace(eos_token_id=self.tokens.eos)
+        (options,) = attempts_of(speech, options.replace(eos_token_id=self.tokens.eos))
         task = task_of(speech, self.tokens)
         self.tokens.check_task(task)
         names = languages_of(speech, self.tokens, len(features))

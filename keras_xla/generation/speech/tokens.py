@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_xla.private.triton import refuse_triton
+from keras_xla.troubleshooting import warn
 
 TASKS = ("transcribe", "translate")
 
@@ -56,11 +57,19 @@ class SpeechTokens:
         tasks = dict(generation.get("task_to_id") or {}) if languages else {}
         # Where one of these is set, Hugging Face ignores the ids.
         named = generation.get("language") is not None or generation.get("task") is not None
-        forced = [] if named else [token for _, token in sorted(generation.get("forced_decoder_ids") or [])]
+        forced = [] if named else _forced(generation.get("forced_decoder_ids") or [])
         suppressed: Sequence[int] = generation.get("suppress_tokens") or ()
         previous = generation.get("prev_sot_token_id")
         if previous is None and len(suppressed) > 1:  # older checkpoints end the list with it and <|nospeech|>
             previous = suppressed[-2]
+        usual = forced[:1] + [token for token in forced[1:] if token is not None]
+        usual = usual[:-1] if len(usual) > 1 and usual[-1] == no_timestamps else usual
+        if languages and not _is_language_and_task(usual, languages, tasks):
+            warn(
+                f"The checkpoint's forced_decoder_ids begin a transcript with the tokens {forced}, which are not one "
+                "of its languages, or that and a task. keras_xla begins with a language and a task: completions will "
+                "differ from Hugging Face's. Pass language=... and task=..."
+            )
         return cls(
             start=start,
             eos=eos[0] if isinstance(eos, (list, tuple)) else eos,
@@ -99,6 +108,7 @@ class SpeechTokens:
             from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE  # late: it takes a second
 
             code = TO_LANGUAGE_CODE.get(code, code)
+        self._refuse_forced(f"language={language!r}")
         known = self.languages or ("en",)
         if code in known:
             return code
@@ -112,8 +122,18 @@ class SpeechTokens:
             return
         if task not in TASKS:
             raise ValueError(f"Received task={task!r}; expected one of {', '.join(TASKS)}.")
+        self._refuse_forced(f"task={task!r}")
         if task != "transcribe" and task not in self.tasks:
             raise ValueError(f"Received task={task!r}, but this model can only transcribe. Use a multilingual one.")
+
+    def _refuse_forced(self, asked: str) -> None:
+        """Raise for what is asked for of a checkpoint that forces a language and does not say which others it has."""
+        if self.fixed:
+            raise ValueError(
+                f"Received {asked}, but the checkpoint's generation_config.json has no lang_to_id and task_to_id: "
+                f"all that is known is that transcripts begin with the tokens {list(self.fixed)}. Leave it out, or "
+                "pass generation_config=... with both, as in openai/whisper-tiny."
+            )
 
     @property
     def any_language(self) -> str | None:
@@ -127,6 +147,18 @@ class SpeechTokens:
             code: Any = language  # not None, as there are several
             ids += [self.languages[code]] + ([] if task is None or task not in self.tasks else [self.tasks[task]])
         return ids if timestamps else [*ids, self.no_timestamps]
+
+
+def _forced(ids: Sequence[Sequence[int | None]]) -> list[int | None]:
+    """The tokens of `(position, token)` pairs; as in Hugging Face's, a list that does not begin with 1 says nothing."""
+    return [token for _, token in ids] if ids and ids[0][0] == 1 else []
+
+
+def _is_language_and_task(forced: list, languages: Mapping[str, int], tasks: Mapping[str, int]) -> bool:
+    """Whether forced tokens are what `SpeechTokens.prompt` can make."""
+    language, *rest = forced or [None]
+    known = language is None or language in languages.values()
+    return known and (not rest or (len(rest) == 1 and rest[0] in tasks.values()))
 
 
 def _bare(name: str) -> str:

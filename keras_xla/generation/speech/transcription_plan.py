@@ -142,9 +142,12 @@ def languages_of(speech: SpeechOptions, tokens: SpeechTokens, clips: int) -> tup
 
 
 def attempts_of(speech: SpeechOptions, options: GenerationOptions) -> tuple[GenerationOptions, ...]:
-    """How to decode, one after the other; those that draw do so with the sampling options that are given."""
+    """How to decode, one after the other; those that draw do so with the sampling options that are given.
+
+    As in Hugging Face's, who draws has no beams.
+    """
     if not speech.temperatures:
-        return (options,)
+        return (options.replace(num_beams=1) if options.do_sample else options,)
     greedy = dataclasses.replace(options, do_sample=False)
     return tuple(
         options.replace(do_sample=True, temperature=t, num_beams=1) if t > 0 else greedy for t in speech.temperatures

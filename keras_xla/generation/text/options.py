@@ -51,7 +51,7 @@ class TextOptions:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"Received {name}={getattr(self, name)!r}; expected True or False.")
         for name in ("add_generation_prompt", "enable_thinking"):
-            if getattr(self, name) not in (None, True, False):
+            if not isinstance(getattr(self, name), bool | None):
                 raise TypeError(f"Received {name}={getattr(self, name)!r}; expected True, False or None.")
         if not isinstance(self.chat_template_kwargs, Mapping):
             raise TypeError(f"Received chat_template_kwargs={self.chat_template_kwargs!r}; expected a dict.")

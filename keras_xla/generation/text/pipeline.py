@@ -14,6 +14,7 @@ from keras_xla.engine.padding import Rows
 from keras_xla.engine.scorer import Logprobs, Scorer
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.warmup import FirstCall
+from keras_xla.generation.columns import as_list
 from keras_xla.generation.text import datasets, prompts, tokenizing
 from keras_xla.generation.text.completion import Completion
 from keras_xla.generation.text.grammar import Grammars
@@ -97,8 +98,8 @@ class TextPipeline:
         Raises:
             TypeError, ValueError: for bad inputs or options; before anything compiles.
         """
-        inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else prompts.as_list(inputs)
-        negative_prompt = prompts.as_list(negative_prompt)
+        inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else as_list(inputs)
+        negative_prompt = as_list(negative_prompt)
         own, rest = split_text(overrides or {})
         options = options.replace(**_with_assistant(call.get("assistant"), rest))
         text = TextOptions(**{"return_prompt": self.return_prompt, **own})

@@ -99,7 +99,7 @@ class Sifted:
     def _read_negative(self) -> Rows | None:
         """The ids of the negative prompts, one for all or one for each; what is wrong with one costs its prompt."""
         singles = [] if self._asked.negative is None else prompts.one_by_one(self._asked.negative)
-        if len(singles) < 2 or len(singles) != self._count:
+        if not singles or len(singles) != self._count:
             rows = self._asked.negative_rows()  # raises
             if rows is not None and len(rows) not in (1, self._count):
                 negative_prompts(self._rows, self._asked.options, rows)  # raises

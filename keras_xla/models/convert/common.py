@@ -62,6 +62,7 @@ class Family:
         ignored: Names in checkpoints that are no weights (masks, tables that can be computed).
         transposed: Checkpoint modules stored `[in, out]`.
         optional: Tensors that checkpoints may leave out, and that are zero then.
+        as_stored: From its config and a checkpoint to the config of what is stored there, where weights say more.
     """
 
     keys: ConfigKeys
@@ -72,6 +73,7 @@ class Family:
     ignored: str = r"rotary_emb\.inv_freq$"
     transposed: str = r"(?!)"
     optional: str = r"(?!)"
+    as_stored: Callable[[ModelConfig, Any], ModelConfig] = lambda config, checkpoint: config
 
 
 class Filled(NamedTuple):

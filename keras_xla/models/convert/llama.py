@@ -19,7 +19,6 @@ _COMMON = {
     "tie_word_embeddings": flag(False),
     "sliding_window": whole(None, least=0),  # 0 is none
     "layer_types": list_of(text("")),
-    "is_causal": flag(None),
     **ROTARY_KEYS,
     **generation_keys(eos=2),
 }
@@ -61,8 +60,6 @@ def _spec(
     qk_norm: bool = False,
     mlp_bias: bool = False,
 ) -> DecoderSpec:
-    if config.is_causal is False:
-        raise ValueError("it has is_causal=False: each token sees those behind it, so that nothing can be generated")
     heads = config.num_attention_heads
     head_dim = config.head_dim or config.hidden_size // heads
     return DecoderSpec(

@@ -1,10 +1,21 @@
 """Marian (the OPUS-MT translators): BART with sinusoidal positions and without a norm on the embeddings."""
 
+import re
 from typing import Any
+
+import numpy as np
 
 from keras_xla.models.convert.bart import SIZES, modules, stack, stack_keys
 from keras_xla.models.convert.common import Family
-from keras_xla.models.convert.config_keys import MOST_COMPUTED, flag, generation_keys, token_ids, whole
+from keras_xla.models.convert.config_keys import (
+    MOST_COMPUTED,
+    ModelConfig,
+    flag,
+    generation_keys,
+    token_ids,
+    whole,
+)
+from keras_xla.models.layers.positions import sinusoids
 from keras_xla.models.spec import (
     DecoderSpec,
     EncoderDecoderSpec,
@@ -15,6 +26,7 @@ from keras_xla.models.spec import (
     TextSource,
 )
 
+_ROUNDED = 0.005  # sinusoids in bfloat16 are as far from those that are computed
 _KEYS = {
     "vocab_size": whole(58101),
     "decoder_vocab_size": whole(None),
@@ -50,13 +62,28 @@ def _spec(config) -> EncoderDecoderSpec:
     )
 
 
-# The sinusoids are stored in some checkpoints; they are computed here.
+_POSITIONS = r"^(model\.)?(en|de)coder\.embed_positions\.weight$"
+
+
+def _as_stored(config: ModelConfig, checkpoint: Any) -> ModelConfig:
+    """Some checkpoints store the sinusoids, which are computed here; what others store there counts, as in PyTorch."""
+    if config.learned_positions:
+        return config
+    shape = config.max_position_embeddings, config.d_model
+    names = [name for name in checkpoint.names() if re.search(_POSITIONS, name)]
+    fits = all(tuple(checkpoint.shape(name)) == shape for name in names)
+    computed = sinusoids(*shape) if names and fits else None
+    usual = fits and all(np.allclose(checkpoint.read(x).astype("float32"), computed, atol=_ROUNDED) for x in names)
+    return ModelConfig(**{**vars(config), "learned_positions": not usual})
+
+
 MARIAN = Family(
     _KEYS,
     _spec,
     modules,
     (*SIZES, "max_position_embeddings"),
     "model.",
-    ignored=r"^(en|de)coder\.embed_positions\.weight$",
+    ignored=_POSITIONS,
     optional=r"^final_logits_bias$",
+    as_stored=_as_stored,
 )

@@ -23,6 +23,7 @@ ROTARY_KEYS: ConfigKeys = {
     "original_max_position_embeddings": number(None),
     "rope_freq_factors": list_of(number(1.0)),  # a key of ours, for GGUF files
 }
+_MOST = int(np.iinfo(np.int32).max)  # positions are of that dtype
 _NEEDED = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "yarn": ("factor",)}
 
 
@@ -45,8 +46,8 @@ def rotary(config, head_dim: int) -> RotaryPositions:
     if kind == "yarn":  # a config may name the positions of the training alone, and how many times as many there are
         most = max(most, int(rope["original_max_position_embeddings"] * rope["factor"]))
     elif kind == "linear":  # the config has the positions of the training, which were moved closer together
-        most = max(most, int(min(most * rope["factor"], np.iinfo(np.int32).max)))
-    return RotaryPositions(most, frequencies, factor)
+        most = max(most, int(min(most * rope["factor"], _MOST)))
+    return RotaryPositions(min(most, _MOST), frequencies, factor)
 
 
 def _of_all_layers(given: Mapping[str, Any]) -> Mapping[str, Any]:

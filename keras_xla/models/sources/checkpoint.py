@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,14 +40,16 @@ class Checkpoint(Protocol):
     Attributes:
         path: Where it is, for messages.
         config: As Hugging Face's `config.json`; has `model_type`.
-        generation_config: As `generation_config.json`; empty if there is none.
+        generation_config: As `generation_config.json`; None if there is none.
         read_tokenizer: Reads the transformers tokenizer; None if none is stored.
     """
 
     path: str
     config: dict[str, Any]
-    generation_config: dict[str, Any]
     read_tokenizer: Callable[[], Any] | None
+
+    @property
+    def generation_config(self) -> dict[str, Any] | None: ...
 
     def names(self) -> set[str]:
         """The names of all tensors, as Hugging Face writes them."""
@@ -115,24 +117,22 @@ def _looks_like_path(text: str) -> bool:
 
 def _download(name: str) -> Path:
     """The local snapshot of a hub model; only files that can be read without running anything."""
-    from keras_xla.models.sources.safetensors_folder import INDEX, missing_parts
+    from keras_xla.models.sources.safetensors_folder import has_weights, missing_parts
 
-    folder = _snapshot(name, *_HUB_FILES)
+    folder = _snapshot(name, *_HUB_FILES, ignored=_HUB_IGNORED)
     if missing := missing_parts(folder):
         return _snapshot(name, *missing)
-    if not (folder / INDEX).exists() and not any(
-        any(folder.glob(pattern)) for pattern in _HUB_WEIGHTS
-    ):  # most have both, and one is enough
+    if not has_weights(folder):  # most have both, and one is enough
         return _snapshot(name, "tf_model.h5")
     return folder
 
 
-def _snapshot(name: str, *files: str) -> Path:
-    """The folder with these files of a hub model, and those that were downloaded before."""
+def _snapshot(name: str, *files: str, ignored: Sequence[str] = ()) -> Path:
+    """The folder with these files of a hub model, but for those that are `ignored`, and those downloaded before."""
     import huggingface_hub
 
     try:
-        folder = huggingface_hub.snapshot_download(name, allow_patterns=files, ignore_patterns=list(_HUB_IGNORED))
+        folder = huggingface_hub.snapshot_download(name, allow_patterns=files, ignore_patterns=list(ignored))
     # The hub client and the HTTP library below it share no base class but this one.
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -20,7 +20,7 @@ from keras_xla.private.triton import refuse_triton
 from keras_xla.troubleshooting import warn
 
 _WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+_INDEX = "model.safetensors.index.json"
 _DEEPEST = 100  # lists and objects inside of each other; a real config has a few
 _LONGEST_HEADER = 100_000_000  # bytes, as in safetensors
 _OTHER_WEIGHTS = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -61,10 +61,10 @@ class SafetensorsFolder:
             # By then the script may be in another folder.
             self.read_tokenizer = functools.partial(open_tokenizer, os.path.abspath(folder))
         generation = folder / "generation_config.json"
-        self.generation_config: dict[str, Any] = _json(generation) if generation.exists() else {}
+        self.generation_config = read_json(generation) if generation.exists() else None
         self._file_of = {}
         self._from_tensorflow: dict[str, tensorflow_folder.Tensor] = {}
-        for file in _weight_files(folder):
+        for file in _weight_files(folder, self.config):
             if file.name == tensorflow_folder.H5:
                 self._from_tensorflow |= dict(tensorflow_folder.h5(file))
                 continue
@@ -111,7 +111,7 @@ class SafetensorsFolder:
 def _is_of_bytes(file: Path) -> bool:
     """Whether a tokenizer's config is all that there is of it."""
     try:
-        return file.exists() and _json(file).get("tokenizer_class") == _OF_BYTES
+        return file.exists() and read_json(file).get("tokenizer_class") == _OF_BYTES
     except (ValueError, OSError):  # who needs the tokenizer is told
         return False
 
@@ -154,7 +154,7 @@ def _is_damaged(file: Path) -> bool:
 
     try:
         if file.suffix == ".json":
-            _json(file)
+            read_json(file)
         elif file.suffix in (".txt", ".jinja"):
             file.read_text(encoding="utf-8")
         if file.name == "tokenizer.json":
@@ -171,7 +171,12 @@ def _is_of_reading(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file.
+
+    Raises:
+        ValueError: for a file with anything else in it.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         _check_depth(content)
@@ -201,7 +206,7 @@ def _config(folder: Path) -> dict[str, Any]:
         elif (folder / "adapter_config.json").exists():
             hint = "It is an adapter (LoRA): merge it into its base model first (peft's `merge_and_unload`)"
         raise ValueError(f"The folder {folder} has no config.json. {hint}.")
-    config = _json(path)
+    config = read_json(path)
     if "model_type" not in config:
         raise ValueError(
             f"{path} has no 'model_type'; expected the config.json of a transformers model. Download or save it again."
@@ -225,28 +230,48 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _names(folder: Path, config: dict[str, Any]) -> tuple[str | None, str | None]:
+    """The file that has all weights, and the index of several; a config may name one of them, and then that counts."""
+    named = config.get("transformers_weights")
+    if named is None:
+        return _WEIGHTS, _INDEX
+    whole = isinstance(named, str) and named.endswith(".safetensors")
+    if not (whole or (isinstance(named, str) and named.endswith(".safetensors.index.json"))) or _is_outside(named):
+        raise ValueError(
+            f"{folder / 'config.json'} has transformers_weights={reprlib.repr(named)}; expected the name of a "
+            ".safetensors file, or of an index (.safetensors.index.json), in the same folder."
+        )
+    return (named, None) if whole else (None, named)
+
+
+def _weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
     """The files to read; all of them exist."""
-    if (folder / _WEIGHTS).exists():
-        return [folder / _WEIGHTS]
-    if (folder / INDEX).exists():
-        names = _parts(folder)
+    whole, index = _names(folder, config)
+    if whole is not None and (folder / whole).exists():
+        return [folder / whole]
+    if index is not None and (folder / index).exists():
+        names = _parts(folder / index)
         if missing := _absent(folder, names):
             raise FileNotFoundError(
-                f"{folder}: {len(missing)} of the {len(names)} files named in {INDEX} are missing: "
+                f"{folder}: {len(missing)} of the {len(names)} files named in {index} are missing: "
                 f"{', '.join(missing)}. Download them too."
             )
         return [folder / name for name in names]
+    if named := config.get("transformers_weights"):
+        raise FileNotFoundError(
+            f"{folder}: its config.json names {named} as the file of its weights (transformers_weights), which is not "
+            "there. Download it too."
+        )
     if (folder / tensorflow_folder.H5).exists():
         return [folder / tensorflow_folder.H5]
     if parts := sorted(file.name for file in folder.glob("*.safetensors")):
         raise FileNotFoundError(
-            f"The folder {folder} has {', '.join(parts)}, but neither {_WEIGHTS} nor {INDEX}. If these files are the "
-            f"parts of a model, download {INDEX} too; a file that holds all weights has to be called {_WEIGHTS}."
+            f"The folder {folder} has {', '.join(parts)}, but neither {_WEIGHTS} nor {_INDEX}. If these files are the "
+            f"parts of a model, download {_INDEX} too; a file that holds all weights has to be called {_WEIGHTS}."
         )
     found = sorted({file.name for pattern in _OTHER_WEIGHTS for file in folder.glob(pattern)})
     raise FileNotFoundError(
-        f"The folder {folder} has neither {_WEIGHTS} nor {INDEX} nor {tensorflow_folder.H5}"
+        f"The folder {folder} has neither {_WEIGHTS} nor {_INDEX} nor {tensorflow_folder.H5}"
         + (f"; it has {', '.join(found)}" if found else "")
         + ". Pickled weights (.bin, .pt) and other formats are never opened: convert them with "
         f"`AutoModel.from_pretrained({str(folder)!r}).save_pretrained('converted')`, the Auto class being "
@@ -254,37 +279,50 @@ def _weight_files(folder: Path) -> list[Path]:
     )
 
 
+def has_weights(folder: Path) -> bool:
+    """Whether a folder has safetensors with weights, as far as the names of the files tell."""
+    config = folder / "config.json"
+    names = _names(folder, read_json(config) if config.exists() else {})
+    return any(folder.glob("model-*.safetensors")) or any(name and (folder / name).exists() for name in names)
+
+
 def missing_parts(folder: Path) -> list[str]:
-    """The files with weights that a folder's index names, and that are not there; none without an index.
+    """The files with weights that a folder's config or index names, and that are not there; none without either.
 
     Raises:
-        ValueError: for an index that is damaged, or that names files outside of the folder.
+        ValueError: for an index that is damaged, or for names of files outside of the folder.
     """
-    if (folder / _WEIGHTS).exists() or not (folder / INDEX).exists():
+    config = folder / "config.json"
+    whole, index = _names(folder, read_json(config) if config.exists() else {})
+    if whole is not None and whole != _WEIGHTS:
+        return _absent(folder, [whole])
+    if (whole is not None and (folder / whole).exists()) or not (folder / str(index)).exists():
         return []
-    return _absent(folder, _parts(folder))
+    return _absent(folder, _parts(folder / str(index)))
 
 
 def _absent(folder: Path, names: list[str]) -> list[str]:
     return [name for name in names if not os.path.isfile(folder / name)]
 
 
-def _parts(folder: Path) -> list[str]:
-    """The files that a folder's index names."""
-    shards = _json(folder / INDEX).get("weight_map")
+def _parts(index: Path) -> list[str]:
+    """The files that an index names."""
+    shards = read_json(index).get("weight_map")
     if not isinstance(shards, dict):
-        raise ValueError(f"{folder / INDEX} has no 'weight_map'. Download or save it again.")
+        raise ValueError(f"{index} has no 'weight_map'. Download or save it again.")
     if strange := [name for name in shards.values() if not isinstance(name, str)]:
         raise ValueError(
-            f"{folder / INDEX} names {reprlib.repr(strange[0])} as a file; expected a string. Download or save it "
-            "again."
+            f"{index} names {reprlib.repr(strange[0])} as a file; expected a string. Download or save it again."
         )
     names = sorted(set(shards.values()))
-    if outside := [name for name in names if Path(name).name != name or name in ("", ".", "..")]:
-        raise ValueError(
-            f"{folder / INDEX} names files outside of its folder: {', '.join(outside)}. They are not opened."
-        )
+    if outside := [name for name in names if _is_outside(name)]:
+        raise ValueError(f"{index} names files outside of its folder: {', '.join(outside)}. They are not opened.")
     return names
+
+
+def _is_outside(name: str) -> bool:
+    """Whether that is no name of a file in the same folder."""
+    return Path(name).name != name or name in ("", ".", "..")
 
 
 def _open(file: Path) -> Any:

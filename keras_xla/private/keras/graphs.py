@@ -23,7 +23,11 @@ CALLS = Name(
     KERAS_SEEN,
 )
 NODES = Name(
-    "keras.Function", "_nodes_by_depth", "the calls of layers in a model", "move_to_pipeline does not work", KERAS_SEEN
+    "keras.Function",
+    "_nodes_by_depth",
+    "the calls of layers in a model",
+    "move_to_pipeline does not work, and a smaller last batch compiles again",
+    KERAS_SEEN,
 )
 
 
@@ -44,7 +48,16 @@ def nodes_of(inputs: Sequence[keras.KerasTensor], outputs: Sequence[keras.KerasT
     A node has `operation`, `input_tensors`, `outputs` and `arguments`, whose `fill_in({id(tensor): value})` gives
     `(args, kwargs)`.
     """
-    depths = NODES.of(keras.Function(inputs, outputs))
+    return _calls_in(keras.Function(inputs, outputs))
+
+
+def nodes_within(model: keras.Model) -> list:
+    """The calls of layers and operations in a model of which `is_graph` holds, see `nodes_of`."""
+    return _calls_in(model) if isinstance(model, keras.Function) else nodes_of(model.inputs, model.outputs)
+
+
+def _calls_in(function: keras.Function) -> list:
+    depths = NODES.of(function)
     return [node for depth in sorted(depths, reverse=True) for node in depths[depth] if not node.is_input]
 
 

@@ -129,7 +129,8 @@ class CompileReport(AnyKeras):
         self._write_json()  # so that a wrong path is known before anything runs
 
     def _end_period(self, stretch: Stretch, number: int) -> Period:
-        steps = (self.params or {}).get("steps")
+        # What ran; where keras_xla runs no steps itself, what Keras has announced.
+        steps = self._attachment.steps_done(self._call) or (self.params or {}).get("steps")
         period = stretch.end(self._call, number, None if steps is None else int(steps))  # JSON knows none of NumPy's
         self.periods.append(period)
         self._write_json()

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.steps import is_distributed
+from keras_xla.private.keras.graphs import is_graph
 from keras_xla.training.session import Session, capped, flat, has_own, watched
 from keras_xla.training.steps.array_rows import BATCH_SIZE_TYPES, array_rows
 from keras_xla.training.steps.last_batch import filled_up
@@ -37,6 +38,8 @@ def fill_last_batch(model: keras.Model, given: dict[str, Any]) -> int | None:
     rows = array_rows(given)
     if rows is None or rows.rows <= size or rows.rows % size == 0 or not rowwise_in_inference(model):
         return None
+    if not is_graph(model) and min(x.ndim for x in keras.tree.flatten(given["x"]) if x is not None) < 2:
+        return None  # of a model that is not built nobody knows which layers see that
     given["x"] = filled_up(given["x"], rows.rows + -rows.rows % size)
     return rows.rows
 

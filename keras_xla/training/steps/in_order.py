@@ -4,8 +4,10 @@ Keras' own methods make a pipeline for every call and come back to Python for ev
 of a small model, and tens of milliseconds of a call with one batch. So what they do around the steps is done here.
 """
 
+import contextlib
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +15,7 @@ import keras
 
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
+from keras_xla.backend.steps import DATA_ENDED
 from keras_xla.private.keras.trainer import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER, last_logs, logs_in_order
 from keras_xla.private.names import otherwise
 from keras_xla.training.reports.journal import Journal
@@ -23,7 +26,12 @@ from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction, ru
 
 
 class InOrder:
-    """The batches of rows of arrays, in groups that grow as far as the callbacks may wait."""
+    """The batches of rows of arrays, in groups that grow as far as the callbacks may wait.
+
+    Attributes:
+        steps: How many there are.
+        outputs: Of the last group; empty before the first.
+    """
 
     def __init__(
         self, kind: str, rows: ArrayRows, batch_size: int, model: keras.Model, session: Session, journal: Journal
@@ -32,23 +40,32 @@ class InOrder:
         self._model, self._session, self._journal = model, session, journal
         self._runner = self._function().runner
         self.steps = session.steps = math.ceil(rows.rows / batch_size)
+        self.outputs: Any = {}
 
     def gathered(self) -> Any:
         """What the outputs of all batches are put into."""
         return self._runner.gathered(self._rows.rows / self._size)
 
-    def run(self, shown: keras.callbacks.CallbackList, stopped: Callable[[], bool]) -> Iterator[tuple[Any, int]]:
+    def run(
+        self,
+        shown: keras.callbacks.CallbackList,
+        stopped: Callable[[], bool],
+        take: Callable[[Any, int], Any] = lambda outputs, batches: None,
+    ) -> None:
         """Run all batches, unless `stopped()`; callbacks see the first and the last of each group.
 
-        Yields outputs, and of how many batches they are.
+        `take` is given the outputs of each group, and of how many batches they are.
         """
+        with _data_may_end():
+            self._run(shown, stopped, take)
+
+    def _run(self, shown, stopped: Callable[[], bool], take: Callable[[Any, int], Any]) -> None:
         full, rest = divmod(self._rows.rows, self._size)
         done, count = 0, 1
         while done < self.steps and not (done and stopped()):  # Keras looks behind the first batch
             size, count = (self._size, min(count, full - done)) if done < full else (rest, 1)
-            made, seconds = self._group(shown, size, done, count, alike=not rest)
+            made, seconds = self._group(shown, size, done, count, take, alike=not rest)
             done += made.batches
-            yield made.outputs, made.batches
             if made.settled:
                 self._journal.ran(self._kind, made.way, made.batches, seconds)
                 ahead = self._session.ahead and not made.calls_python
@@ -58,7 +75,7 @@ class InOrder:
         """The model's, which Keras asks for at every step: a callback may compile the model again."""
         return getattr(self._model, f"{self._kind}_function")
 
-    def _group(self, shown, size: int, done: int, count: int, alike: bool):
+    def _group(self, shown, size: int, done: int, count: int, take: Callable[[Any, int], Any], alike: bool):
         predicts = self._kind == "predict"
         getattr(shown, f"on_{self._kind}_batch_begin")(done)
         start = time.perf_counter()
@@ -72,6 +89,8 @@ class InOrder:
             made = runner.run_rows(self._rows.batch, size, first, count, known=predicts or alike, every=predicts)
         seconds = time.perf_counter() - start
         self._session.done = done + made.batches
+        self.outputs = made.outputs
+        take(made.outputs, made.batches)
         told = {"outputs": made.outputs} if predicts else made.outputs
         getattr(shown, f"on_{self._kind}_batch_end")(self._session.done - 1, told)
         return made, seconds
@@ -127,8 +146,7 @@ def predict_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]
     model.stop_predicting = False
     shown.on_predict_begin()
     made = batches.gathered()
-    for outputs, ran in batches.run(shown, lambda: model.stop_predicting):
-        made.add(outputs, ran)
+    batches.run(shown, lambda: model.stop_predicting, made.add)
     shown.on_predict_end()
     return made.result()
 
@@ -142,12 +160,24 @@ def evaluate_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any
     model.stop_evaluating = False
     shown.on_test_begin()
     model.reset_metrics()
-    logs = {}
-    for outputs, _ in batches.run(shown, lambda: model.stop_evaluating):
-        logs = outputs
-    logs = last_logs(model, logs)
+    batches.run(shown, lambda: model.stop_evaluating)
+    logs = last_logs(model, batches.outputs)
     shown.on_test_end(logs)
     return logs if given["return_dict"] else logs_in_order(model, logs)
+
+
+@contextlib.contextmanager
+def _data_may_end() -> Iterator[None]:
+    """Where a step or a callback says that data have ended, the pass ends with Keras' warning."""
+    try:
+        yield
+    except DATA_ENDED:
+        warnings.warn(
+            "Your input ran out of data; interrupting training. Make sure that your dataset or generator can generate "
+            "at least `steps_per_epoch * epochs` batches. You may need to use the `.repeat()` function when building "
+            "your dataset.",
+            stacklevel=2,
+        )
 
 
 def _callbacks(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> keras.callbacks.CallbackList:

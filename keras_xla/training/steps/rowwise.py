@@ -4,6 +4,7 @@ from types import ModuleType
 
 import keras
 
+from keras_xla.private.keras.graphs import is_graph, nodes_within
 from keras_xla.private.keras.layers import flat_layers, is_of_keras
 from keras_xla.private.names import otherwise
 
@@ -13,6 +14,12 @@ _ELEMENTWISE = {  # operations without a layer that look at every number alone
     *("Log1p", "Maximum", "Minimum", "Multiply", "Negative", "Power", "Relu", "Relu6", "Selu", "Sigmoid", "Sign"),
     *("Silu", "Softplus", "Sqrt", "Square", "Subtract", "Swish", "Tanh", "TrueDivide"),
 }
+# Layers that do so, or that give each number an axis of its own: of tensors that have the axis of the rows alone, all
+# others may take it for the last one.
+_OF_NUMBERS = {
+    *("Average", "Discretization", "Dropout", "ELU", "Embedding", "Flatten", "Identity", "LeakyReLU", "ReLU"),
+    *("Rescaling", "Reshape", *_ELEMENTWISE),
+}
 
 
 @otherwise(False)
@@ -21,7 +28,8 @@ def rowwise_in_inference(model: keras.Model) -> bool:
 
     True for models of Keras' own layers and of operations on single numbers; what else there is might mix rows.
     """
-    return all(map(_known, flat_layers(model)))
+    layers = flat_layers(model)
+    return all(map(_known, layers)) and not any(map(_works_along_rows, layers))
 
 
 def is_keras_own(thing: object, module: ModuleType) -> bool:
@@ -34,8 +42,10 @@ def is_keras_own(thing: object, module: ModuleType) -> bool:
 
 def _axes(layer: keras.layers.Layer) -> list[int]:
     """The axes that a layer works along; 0 is that of the rows, and so may be what counts from behind."""
-    axis = getattr(layer, "axis", None)
-    return [] if axis is None else list(axis) if isinstance(axis, (list, tuple)) else [axis]
+    axis = getattr(layer, "axis", getattr(layer, "axes", None))
+    if axis is None:
+        return [0] if type(layer) is keras.layers.Softmax else []  # it works along all of them
+    return list(axis) if isinstance(axis, (list, tuple)) else [axis]
 
 
 def _known(layer: keras.layers.Layer) -> bool:
@@ -51,3 +61,10 @@ def _known(layer: keras.layers.Layer) -> bool:
         and (activation is None or is_of_keras(activation))
         and all(isinstance(op, keras.layers.Layer) or type(op).__name__ in _ELEMENTWISE for op in operations)
     )
+
+
+def _works_along_rows(layer: keras.layers.Layer) -> bool:
+    """Whether a model hands a tensor of one axis, which is that of the rows, to what may work along it."""
+    nodes = nodes_within(layer) if is_graph(layer) else ()
+    of_rows = [node.operation for node in nodes if any(len(x.shape) < 2 for x in node.input_tensors)]
+    return not all(is_graph(each) or type(each).__name__ in _OF_NUMBERS for each in of_rows)

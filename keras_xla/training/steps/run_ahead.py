@@ -129,11 +129,15 @@ class PredictFunction:
     def __call__(self, batches) -> Any:
         """The outputs for a list of batches, or for the next batch of an iterator (Keras 2)."""
         session = self._session()
-        if session is not None and session.group is not None and session.answers_loop():
+        of_loop = session if session is not None and session.answers_loop() else None
+        if of_loop is not None and of_loop.group is not None:
             numbers = [batches] if hasattr(batches, "__next__") else batches
-            return [session.group.run(self.runner) for _ in numbers][-1]
+            return [of_loop.group.run(self.runner) for _ in numbers][-1]
         batches = [next(batches)] if hasattr(batches, "__next__") else list(batches)
-        return self.runner.joined([self._run(batch) for batch in batches])
+        made = self.runner.joined([self._run(batch) for batch in batches])
+        if of_loop is not None:
+            of_loop.done += len(batches)
+        return made
 
     def _run(self, batch: Any) -> Any:
         start = time.perf_counter()

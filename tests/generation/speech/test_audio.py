@@ -3,6 +3,8 @@
 import sys
 import types
 import wave
+from array import array
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -114,6 +116,44 @@ def test_tensors_of_paths_and_ragged_tensors(folder):
     first, second = audio.clips(tf.ragged.constant([CLIP.tolist(), CLIP[:70].tolist()]), RATE)
     np.testing.assert_array_equal(first, CLIP)
     np.testing.assert_array_equal(second, CLIP[:70])
+
+
+class Column(Sequence):
+    """As `dataset["audio"]` of Hugging Face's datasets."""
+
+    def __init__(self, entries):
+        self._entries = entries
+
+    def __len__(self):
+        return len(self._entries)
+
+    def __getitem__(self, i):
+        return self._entries[i]
+
+
+@pytest.mark.parametrize("kind", ["dataset", "objects", "pandas", "polars", "pyarrow"])
+def test_columns_of_clips(kind):
+    entries = [CLIP, CLIP[:70]]
+    if kind == "dataset":
+        column = Column(entries)
+        one_rate = Column([{"array": each, "sampling_rate": RATE} for each in entries])
+        assert [len(clip) for clip in audio.clips(one_rate)] == [len(CLIP), 70]
+    elif kind == "objects":
+        column = np.empty(2, object)
+        column[:] = entries
+    elif kind == "pyarrow":
+        column = pytest.importorskip("pyarrow").array([each.tolist() for each in entries])
+    else:
+        column = pytest.importorskip(kind).Series(entries)
+    first, second = audio.clips(column, RATE)
+    np.testing.assert_array_equal(first, CLIP)
+    np.testing.assert_array_equal(second, CLIP[:70])
+
+
+def test_buffers_of_samples():
+    pcm = (CLIP * 2**15).astype("int16")
+    for buffer in (array("h", pcm.tolist()), memoryview(pcm)):
+        np.testing.assert_allclose(only(buffer, RATE), CLIP, atol=2**-14)
 
 
 def test_a_list_may_mix_files_arrays_and_dicts_of_different_rates(folder):

@@ -1,6 +1,10 @@
 """The layer with a speech model: files, arrays and features; in a Keras model; bad audio before anything compiles."""
 
+import json
+import shutil
+
 import keras
+import ml_dtypes
 import numpy as np
 import pytest
 import soundfile
@@ -8,7 +12,10 @@ import torch
 from transformers import WhisperFeatureExtractor
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.config import GenerationOptions
 from keras_xla.generation.defaults import resolve
+from keras_xla.generation.speech.options import SpeechOptions
+from keras_xla.generation.speech.transcription_plan import attempts_of
 from tests import speech_reference as reference
 from tests.speech_reference import EOS, RATE, sound
 
@@ -130,6 +137,41 @@ def test_features_have_as_many_tokens_as_the_checkpoint_says(folder):
     for length, most in ((7, 7), (reference.POSITIONS, reference.POSITIONS - 4), (9999, reference.POSITIONS - 4)):
         found = resolve({**reference.GENERATION, "max_length": length}, {}, True, reference.POSITIONS)
         assert found.options.max_new_tokens == most
+
+
+def test_features_may_be_bfloat16(layer):
+    inputs = features([sound(0.9)])
+    expected = layer.generate({"input_features": inputs.astype(ml_dtypes.bfloat16).astype("float32")})
+    made = layer.generate({"input_features": inputs.astype(ml_dtypes.bfloat16)})
+    np.testing.assert_array_equal(made["sequences"], expected["sequences"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("preprocessor_config.json", dict(n_fft=512, hop_length=160), "has n_fft=512; expected n_fft=400"),
+        ("processor_config.json", dict(feature_extractor=dict(sampling_rate=8000)), "has sampling_rate=8000; expected"),
+    ],
+)
+def test_features_that_are_not_whispers_are_refused(folder, tmp_path, name, content, told):
+    path = shutil.copytree(folder, tmp_path / "whisper")
+    (path / name).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f"{name} {told}"):
+        XLAGenerationLayer.from_pretrained(path, tokenizer=Numbers())
+
+
+def test_whispers_own_features_are_taken(folder, tmp_path):
+    path = shutil.copytree(folder, tmp_path / "whisper")
+    WhisperFeatureExtractor(chunk_length=1).save_pretrained(path)
+    assert XLAGenerationLayer.from_pretrained(path, tokenizer=Numbers(), language="en") is not None
+
+
+def test_who_draws_has_no_beams_as_in_transformers():
+    drawn = GenerationOptions(do_sample=True, num_beams=3)
+    assert [each.num_beams for each in attempts_of(SpeechOptions(), drawn)] == [1]
+    beams = GenerationOptions(num_beams=3)
+    assert [each.num_beams for each in attempts_of(SpeechOptions(), beams)] == [3]
+    assert [each.num_beams for each in attempts_of(SpeechOptions(temperature=(0.0, 0.4)), beams)] == [3, 1]
 
 
 def test_only_who_asks_for_draws_gets_them():

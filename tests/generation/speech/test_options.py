@@ -19,6 +19,7 @@ def test_what_may_be_written_in_several_ways_has_one():
     ("options", "error", "text"),
     [
         (dict(return_timestamps="word"), TypeError, "expected True, False or None"),
+        (dict(return_timestamps=0), TypeError, "expected True, False or None"),
         (dict(condition_on_prev_tokens=1), TypeError, "expected True or False"),
         (dict(prompt_condition_type="first"), ValueError, "first-segment, all-segments"),
         (dict(prompt_condition_type="all-segments"), ValueError, "pass condition_on_prev_tokens=True"),

@@ -1,6 +1,7 @@
 """The special tokens of real checkpoints, old and new, of one language and of many."""
 
 import types
+import warnings
 
 import pytest
 
@@ -58,6 +59,39 @@ def test_an_old_checkpoint_without_tables_says_what_it_is_forced_to():
     assert tokens.previous == 50361
     assert tokens.prompt(None, "transcribe", False) == [50258, 50261, 50359, 50363]
     assert tokens.prompt(None, "transcribe", True) == [50258, 50261, 50359]
+
+
+@pytest.mark.parametrize(
+    ("forced", "language", "task"),
+    [
+        ([[1, 50261], [2, 50358]], "de", "translate"),
+        ([[1, None], [2, 50358], [3, 50363]], None, "translate"),
+        ([[1, 50261], [2, None], [3, 50363]], "de", None),
+        ([[1, 50261]], "de", None),
+        ([[2, 50358]], None, None),  # in transformers, what does not begin with position 1 does not count
+    ],
+)
+def test_a_language_and_a_task_that_are_forced(forced, language, task):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tokens = SpeechTokens.from_checkpoint({**MULTILINGUAL, "forced_decoder_ids": forced})
+    assert (tokens.language, tokens.task) == (language, task)
+
+
+@pytest.mark.parametrize(
+    "forced", [[[1, 50270], [2, 50359]], [[1, 50359], [2, 50363]], [[1, 50261], [2, 9], [3, 8]], [[1, 50363]]]
+)
+def test_other_tokens_that_are_forced_are_told(forced):
+    with pytest.warns(UserWarning, match="completions will differ from Hugging Face's. Pass language=... and task="):
+        SpeechTokens.from_checkpoint({**MULTILINGUAL, "forced_decoder_ids": forced})
+
+
+def test_what_is_asked_for_of_a_checkpoint_that_only_forces_is_refused():
+    old = dict(decoder_start_token_id=50258, eos_token_id=50257, no_timestamps_token_id=50363)
+    tokens = SpeechTokens.from_checkpoint({**old, "forced_decoder_ids": [[1, 50261], [2, 50358], [3, 50363]]})
+    for ask in (lambda: tokens.language_code("en"), lambda: tokens.check_task("transcribe")):
+        with pytest.raises(ValueError, match=r"has no lang_to_id and task_to_id.*with the tokens \[50261, 50358\]"):
+            ask()
 
 
 def test_what_is_missing_is_named():

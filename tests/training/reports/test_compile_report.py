@@ -62,7 +62,36 @@ def test_a_number_of_steps_may_be_numpy_s(model, tmp_path):
         verbose=0,
         callbacks=[CompileReport(console=False, json_path=tmp_path / "report.json")],
     )
+    ran = [period["steps"] for period in json.loads((tmp_path / "report.json").read_text())["periods"]]
+    assert ran == [1]  # then the data end
+
+
+def test_steps_that_keras_runs_itself_are_those_that_it_announces(tmp_path):
+    class Own(keras.Sequential):
+        def make_train_function(self, force=False):
+            super().make_train_function(force)
+
+    model = keras_xla.compile(Own(normalized().layers), **OPTIONS)
+    report = CompileReport(console=False, json_path=tmp_path / "report.json")
+    model.fit(X, Y, batch_size=8, steps_per_epoch=np.int64(2), verbose=0, callbacks=[report])
     assert [period["steps"] for period in json.loads((tmp_path / "report.json").read_text())["periods"]] == [2]
+
+
+class StopsEarly(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = batch == 1
+
+    def on_predict_batch_end(self, batch, logs=None):
+        self.model.stop_predicting = batch == 2
+
+
+def test_the_steps_of_a_period_are_those_that_ran(model):
+    report = CompileReport(console=False)
+    fit(model, report, StopsEarly(), batch_size=8)
+    model.predict(X, batch_size=8, callbacks=[report, StopsEarly()], verbose=0)
+    model.evaluate(X, Y, batch_size=8, callbacks=[report], verbose=0)
+    done = [2, 3, 9] if keras.backend.backend() == "tensorflow" else [2, 9, 9]  # `predict` is Keras' own on JAX
+    assert [period.steps for period in report.periods] == done
 
 
 def test_who_reads_the_json_file_sees_a_whole_one(model, tmp_path):

@@ -17,6 +17,11 @@ def test_layers_of_keras_and_operations_on_single_numbers():
     assert rowwise_in_inference(functional(lambda x: keras.ops.tanh(x) * 2 + x))
     assert rowwise_in_inference(keras.Sequential([keras.Input((4,)), keras.layers.BatchNormalization()]))
     assert rowwise_in_inference(keras.Sequential([keras.Input((4,)), functional(keras.ops.relu)]))
+    ids = keras.Input((), dtype="int32")
+    embedded = keras.layers.Dense(2)(keras.layers.Embedding(9, 4)(ids))
+    assert rowwise_in_inference(keras.Model(ids, embedded))
+    tower = keras.Sequential([keras.Input((), dtype="int32"), keras.layers.Embedding(9, 4), keras.layers.Dense(2)])
+    assert rowwise_in_inference(keras.Model(ids, tower(ids)))
 
 
 def centered(x):
@@ -57,6 +62,12 @@ MIXED = {
     "last axis that is of the rows": lambda: keras.Sequential(
         [keras.Input((4,)), keras.layers.Dense(1), keras.layers.Reshape(()), keras.layers.Softmax()]
     ),
+    "axis of the rows alone": lambda: keras.Sequential([keras.Input(()), keras.layers.Softmax()]),
+    "axis of the rows alone, by name": lambda: keras.Sequential([keras.Input(()), keras.layers.Activation("softmax")]),
+    "axis of the rows alone, inside": lambda: keras.Sequential(
+        [keras.Input(()), keras.Sequential([keras.Input(()), keras.layers.Softmax()])]
+    ),
+    "all axes": lambda: functional(keras.layers.Softmax(axis=None)),
     "activation": lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(4, activation=centered)]),
 }
 
@@ -65,6 +76,7 @@ MIXED = {
 def test_others_may_mix_rows_and_predict_gives_what_plain_keras_gives(name):
     """Rows added to the last batch would change the mean over it."""
     model, x = MIXED[name](), np.random.default_rng(0).normal(size=(11, 4)).astype("float32")
+    x = x[:, 0] if "alone" in name else x
     assert not rowwise_in_inference(model)
     expected = model.predict(x, batch_size=8, verbose=0)
     compile(model, "sgd", "mse", jit_compile=True)

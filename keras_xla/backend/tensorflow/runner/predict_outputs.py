@@ -5,7 +5,9 @@ one is copied to where it belongs and is free again, so that the next batch's ou
 """
 
 import contextlib
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -75,6 +77,17 @@ class _Column:
 
 def _dense(part: Any) -> bool:
     return isinstance(part, tf.Tensor) and part.shape.rank > 0
+
+
+def concatenated(parts: Sequence[Any]) -> Any:
+    """Tensors along the first axis, two by two: as Keras does with those of `steps_per_execution` batches."""
+
+    def both(one: Any, other: Any) -> Any:
+        if one is None or isinstance(one, tf.SparseTensor):
+            return one if one is None else tf.sparse.concat(0, [one, other])
+        return tf.concat([one, other], 0) if one.shape.rank else tf.stack([one, other])
+
+    return functools.reduce(both, parts)
 
 
 def joined(parts: list) -> Any:

@@ -18,7 +18,7 @@ from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.runner.executable import STEPS_AT_ONCE, Executable
 from keras_xla.backend.tensorflow.runner.loops import collectable
-from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, joined
+from keras_xla.backend.tensorflow.runner.predict_outputs import Gathered, concatenated
 from keras_xla.backend.tensorflow.runner.sources import Batches, gathered, shapes_of, source_of
 from keras_xla.backend.tensorflow.runner.specs import leaves_with_names, opened, spec_of
 from keras_xla.backend.tensorflow.runner.trace import Trace, tensors_of
@@ -202,8 +202,8 @@ class Runner:
 
     @staticmethod
     def joined(outputs: list) -> Any:
-        """The outputs of several batches, along the first axis."""
-        return keras.tree.map_structure(lambda *parts: joined(parts), *outputs)
+        """The outputs of several batches, along the first axis; raises where Keras does, as other axes differ."""
+        return keras.tree.map_structure(lambda *parts: concatenated(parts), *outputs)
 
     def _run_batches(self, batches: Iterable, count: int) -> Execution:
         made = None

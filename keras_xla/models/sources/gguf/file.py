@@ -35,7 +35,7 @@ class GGUFFile:
         self._header = GGUFHeader(path)
         self.path = self._header.path
         self.config = gguf_config(self._header)
-        self.generation_config = gguf_generation_config(self._header.fields)
+        self.generation_config = gguf_generation_config(self._header.fields) or None
         self.read_tokenizer: Callable[[], Any] | None = None
         if "tokenizer.ggml.tokens" in self._header.metadata:
             self.read_tokenizer = functools.partial(gguf_tokenizer, self._header.metadata, self.path)
