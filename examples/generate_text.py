@@ -7,7 +7,6 @@ import argparse
 import time
 
 import keras
-import smollm2
 import tensorflow as tf
 
 import keras_xla
@@ -77,4 +76,8 @@ if __name__ == "__main__":
     parser.add_argument("model", nargs="?")
     parser.add_argument("--new-tokens", type=int, default=48, help="length of the longest answers")
     args = parser.parse_args()
-    main(args.model or smollm2.fetch(), args.new_tokens)
+    if args.model is None:
+        import smollm2  # the file beside this one, which fetches the model
+
+        args.model = smollm2.fetch()
+    main(args.model, args.new_tokens)

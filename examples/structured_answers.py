@@ -8,8 +8,6 @@ import argparse
 import json
 import time
 
-import smollm2
-
 import keras_xla
 
 REVIEWS = [
@@ -80,4 +78,9 @@ def main(source):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?")
-    main(parser.parse_args().model or smollm2.fetch())
+    model = parser.parse_args().model
+    if model is None:
+        import smollm2  # the file beside this one, which fetches the model
+
+        model = smollm2.fetch()
+    main(model)

@@ -1,13 +1,17 @@
 """The folder in which keras_xla keeps things from run to run."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import re
+import stat
 import tempfile
 import time
 import uuid
 from collections.abc import Callable
+
+from keras_xla.troubleshooting import warn
 
 try:
     _BEGUN_IN = pathlib.Path.cwd()  # the process may go to another folder
@@ -21,7 +25,8 @@ _SECONDS_A_WRITER_LIVES = 3600  # at most; a file that is not in place by then n
 def cache_folder() -> pathlib.Path:
     """Where keras_xla keeps things between runs: `$KERAS_XLA_CACHE`, or `keras_xla` in the user's cache folder.
 
-    A relative path is one from the folder that the process was in when it imported this.
+    A relative path is one from the folder that the process was in when it imported this. A user without a home, as in
+    some containers, has a folder of their own where the system keeps temporary files.
     """
     chosen = os.environ.get("KERAS_XLA_CACHE")
     if chosen:
@@ -30,8 +35,29 @@ def cache_folder() -> pathlib.Path:
         return pathlib.Path(cache) / "keras_xla"
     try:
         return pathlib.Path.home() / ".cache" / "keras_xla"
-    except RuntimeError:  # a container's user without a home
-        return pathlib.Path(tempfile.gettempdir()) / f"keras_xla_{os.getuid()}"
+    except RuntimeError:
+        return _own_folder(pathlib.Path(tempfile.gettempdir()) / f"keras_xla_{os.getuid()}")
+
+
+@functools.cache
+def _own_folder(folder: pathlib.Path) -> pathlib.Path:
+    """That folder, where all users may make one, if nobody else can write into it; else one for this process.
+
+    What is kept there is run: of another user's folder nothing is read.
+    """
+    with contextlib.suppress(OSError):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+            return folder
+        other = pathlib.Path(tempfile.mkdtemp(prefix="keras_xla_"))
+        warn(
+            f"{folder} belongs to another user, or others may write into it: nothing is kept from run to run. Remove "
+            "it, or set the environment variable KERAS_XLA_CACHE to a folder of your own."
+        )
+        return other
+    return folder  # which cannot be made, and so has nothing to read
 
 
 def write_whole(path: pathlib.Path, content: str | bytes) -> None:
@@ -62,10 +88,10 @@ def let_go_of_the_oldest(
     kept = []
     for path in folder.iterdir():
         with contextlib.suppress(OSError):  # another process has removed it
-            stat = path.stat()
+            found = path.stat()
             if path.suffix == suffix:
-                kept.append((stat.st_mtime, size_of(stat), path))
-            elif _UNFINISHED.fullmatch(path.name) and time.time() - stat.st_mtime > _SECONDS_A_WRITER_LIVES:
+                kept.append((found.st_mtime, size_of(found), path))
+            elif _UNFINISHED.fullmatch(path.name) and time.time() - found.st_mtime > _SECONDS_A_WRITER_LIVES:
                 path.unlink()
     spare = most - sum(size for _, size, _ in kept)
     for _, size, path in sorted(kept):

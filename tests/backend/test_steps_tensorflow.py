@@ -432,6 +432,32 @@ def test_what_a_model_draws_does_not_depend_on_the_way_that_was_faster(draw, way
         assert decision.way in ("xla", "partial")
 
 
+def by_seeds_of_a_seed(x, seed):
+    seeds = tf.random.experimental.stateless_split(keras.ops.cast(seed.next(), "int32"))
+    return tf.random.stateless_normal((32, 4), seeds[1])
+
+
+def shuffled(x, seed):
+    return tf.random.shuffle(tf.reshape(tf.range(128.0), (32, 4)), seed=3)
+
+
+def chosen(x, seed):
+    return tf.random.categorical(keras.ops.zeros((32, 4)), 4, seed=3)
+
+
+@pytest.mark.parametrize("draw", [categorical, by_seeds_of_a_seed, shuffled, chosen])
+def test_xla_draws_what_the_plain_graph_draws(draw):
+    """Each of them has a kernel in XLA, which draws other numbers."""
+    x, y, shown = np.random.default_rng(0).normal(size=(32, 4)), np.ones((32, 1), "float32"), []
+    for made in (keras.Model.compile, compile):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((4,)), Draws(draw), keras.layers.Dense(1)])
+        made(model, keras.optimizers.SGD(1e-6), "mse", jit_compile=made is compile)
+        shown.append(model.fit(x, y, epochs=4, shuffle=False, verbose=0).history["loss"])
+    np.testing.assert_allclose(*shown, rtol=1e-4)
+    assert len(set(shown[0])) == 4  # each epoch draws anew
+
+
 class Counts(keras.layers.Layer):
     """Adds how often it was called so far."""
 

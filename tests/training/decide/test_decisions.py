@@ -4,10 +4,11 @@ import dataclasses
 import json
 import multiprocessing
 import os
-import re
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import warnings
@@ -198,12 +199,41 @@ def test_the_folder_is_where_the_environment_says(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / "own"
 
 
-def test_a_user_without_a_home(monkeypatch):
+@pytest.fixture
+def homeless(monkeypatch, tmp_path):
+    """A user without a home, and where the system keeps temporary files."""
     for name in ("KERAS_XLA_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
 
-    def homeless():
+    def home():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(store.pathlib.Path, "home", homeless)
-    assert re.search(r"keras_xla_\d+$", str(cache_folder()))
+    monkeypatch.setattr(store.pathlib.Path, "home", home)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_user_without_a_home(homeless):
+    assert cache_folder() == homeless / f"keras_xla_{os.getuid()}"
+    assert stat.S_IMODE(cache_folder().stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("kind", ["open to others", "link", "file", "another user's"])
+def test_a_folder_that_others_may_write_into_is_not_read(homeless, monkeypatch, kind):
+    folder, elsewhere = homeless / f"keras_xla_{os.getuid()}", homeless / "elsewhere"
+    elsewhere.mkdir()
+    if kind == "link":
+        folder.symlink_to(elsewhere)
+    elif kind == "file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        folder.chmod(0o777 if kind == "open to others" else 0o700)
+    if kind == "another user's":
+        there = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: there + 1)
+        folder.rename(homeless / f"keras_xla_{there + 1}")
+    with pytest.warns(UserWarning, match="belongs to another user, or others may write into it"):
+        made = cache_folder()
+    assert made.parent == homeless and made not in (folder, elsewhere) and made.is_dir()
+    assert cache_folder() == made  # for as long as the process lives

@@ -20,10 +20,12 @@ from keras_xla.backend.tensorflow.graphs.operations import compilable_ops, opera
 from keras_xla.backend.tensorflow.partial.cut import cut
 from keras_xla.backend.tensorflow.stored_calls import StoredCalls, xla_function
 
-_DRAWN_FROM_VALUES = frozenset({"StatelessMultinomial"})  # whose first operand is the weights of the numbers
+# Their first operand is what they choose from.
+_DRAWN_FROM_VALUES = frozenset({"StatelessMultinomial", "Multinomial", "RandomShuffle"})
 RANDOM = _DRAWN_FROM_VALUES | frozenset(  # whose first operand is the shape
     {
-        *(f"StatelessRandom{kind}{version}" for kind in ("Uniform", "UniformInt", "Normal") for version in ("", "V2")),
+        *(f"StatelessRandom{kind}" for kind in ("Uniform", "UniformInt", "UniformFullInt", "Normal")),
+        *(f"StatelessRandom{kind}V2" for kind in ("Uniform", "UniformInt", "UniformFullInt", "Normal")),
         "StatelessTruncatedNormal",
         "StatelessTruncatedNormalV2",
         "StatelessParameterizedTruncatedNormal",
@@ -34,6 +36,7 @@ RANDOM = _DRAWN_FROM_VALUES | frozenset(  # whose first operand is the shape
         "RandomUniformInt",
         "RandomStandardNormal",
         "TruncatedNormal",
+        "ParameterizedTruncatedNormal",
     }
 )
 CONVOLUTIONS = ("Conv", "DepthwiseConv", "_FusedConv")
