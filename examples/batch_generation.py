@@ -11,6 +11,7 @@ there is left out. docs/batch_generation.md says why each part is as it is.
 
 import argparse
 import concurrent.futures
+import json
 import os
 import pathlib
 import socket
@@ -104,12 +105,26 @@ def prompts_of(ray, path: str | None):
     if path is None:
         return ray.data.from_items([{"id": str(i), "prompt": prompt} for i, prompt in enumerate(QUESTIONS)])
     if path.endswith(".txt"):
-        lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+        lines = text.removesuffix("\n").split("\n") if text else []
         return ray.data.from_items([{"id": str(i), "prompt": line} for i, line in enumerate(lines, 1)])
-    dataset = ray.data.read_json(path, lines=True) if path.endswith(".jsonl") else ray.data.read_parquet(path)
-    if missing := {"id", "prompt"} - set(dataset.schema().names):
-        raise SystemExit(f"{path}: received the columns {dataset.schema().names}; expected {sorted(missing)} as well.")
+    if path.endswith(".jsonl"):  # line by line: a table of all would make the number 7 of the id "007"
+        lines = ray.data.read_text(path)
+        names = {name for line in lines.take(100) for name in json.loads(line["text"])}
+        dataset = lines.map_batches(parsed, batch_format="pyarrow")
+    else:
+        dataset = ray.data.read_parquet(path)
+        names = dataset.schema().names
+    if missing := {"id", "prompt"} - set(names):
+        raise SystemExit(f"{path}: received the columns {sorted(names)}; expected {sorted(missing)} as well.")
     return dataset
+
+
+def parsed(table: pa.Table) -> pa.Table:
+    """The columns `id` and `prompt` of lines of JSON."""
+    rows = [json.loads(line) for line in table["text"].to_pylist()]
+    columns = {"id": [str(row["id"]) for row in rows], "prompt": [row.get("prompt") for row in rows]}
+    return pa.table(columns, pa.schema([("id", pa.string()), ("prompt", pa.string())]))
 
 
 def written(folder: str, *columns: str) -> pa.Table:

@@ -1,10 +1,12 @@
 """The folder in which keras_xla keeps things from run to run."""
 
+import atexit
 import contextlib
 import functools
 import os
 import pathlib
 import re
+import shutil
 import stat
 import tempfile
 import time
@@ -46,18 +48,27 @@ def _own_folder(folder: pathlib.Path) -> pathlib.Path:
     What is kept there is run: of another user's folder nothing is read.
     """
     with contextlib.suppress(OSError):
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700)
+    if not _others_may_write(folder):
+        return folder
+    warn(
+        f"{folder} belongs to another user, or others may write into it: nothing is kept from run to run. Remove it, "
+        "or set the environment variable KERAS_XLA_CACHE to a folder of your own."
+    )
+    other = tempfile.mkdtemp(prefix="keras_xla_")
+    atexit.register(shutil.rmtree, other, ignore_errors=True)
+    return pathlib.Path(other)
+
+
+def _others_may_write(folder: pathlib.Path) -> bool:
+    """Whether what is there may be another user's; no for what cannot be made, and so has nothing to read."""
+    try:
         found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
-            return folder
-        other = pathlib.Path(tempfile.mkdtemp(prefix="keras_xla_"))
-        warn(
-            f"{folder} belongs to another user, or others may write into it: nothing is kept from run to run. Remove "
-            "it, or set the environment variable KERAS_XLA_CACHE to a folder of your own."
-        )
-        return other
-    return folder  # which cannot be made, and so has nothing to read
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or bool(found.st_mode & 0o022)
 
 
 def write_whole(path: pathlib.Path, content: str | bytes) -> None:

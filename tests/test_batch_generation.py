@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import types
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -46,6 +47,28 @@ def rows(answers: pa.Table) -> dict[str, dict]:
     found = {row["id"]: row for row in answers.to_pylist()}
     assert len(found) == len(answers)
     return found
+
+
+def test_ids_stay_as_they_are_written(recipe):
+    lines = [
+        '{"id": "007", "prompt": "a"}',
+        '{"id": "1.10", "prompt": "b", "more": 1}',
+        '{"prompt": null, "id": 7}',
+        '{"id": ""}',
+    ]
+    assert recipe.parsed(pa.table({"text": lines})).to_pylist() == [
+        {"id": "007", "prompt": "a"},
+        {"id": "1.10", "prompt": "b"},
+        {"id": "7", "prompt": None},
+        {"id": "", "prompt": None},
+    ]
+
+
+def test_only_a_new_line_ends_a_prompt_of_a_text_file(recipe, tmp_path):
+    (tmp_path / "prompts.txt").write_text("one\u2028still one\n\ntwo\x0c\n", encoding="utf-8")
+    ray = types.SimpleNamespace(data=types.SimpleNamespace(from_items=list))
+    made = recipe.prompts_of(ray, str(tmp_path / "prompts.txt"))
+    assert [(row["id"], row["prompt"]) for row in made] == [("1", "one\u2028still one"), ("2", ""), ("3", "two\x0c")]
 
 
 @pytest.mark.slow

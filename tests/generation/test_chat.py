@@ -138,6 +138,14 @@ def test_the_token_that_ends_an_answer_is_shown_but_is_no_part_of_the_message(co
     assert compiled.chat(**{**options, "eos_token_id": None}).send("Hi").endswith("</s>")
 
 
+@pytest.mark.slow
+def test_a_special_token_that_has_no_name_ends_an_answer_too(layer):
+    """As `<|eom_id|>` of Llama 3."""
+    options = dict(skip_special_tokens=False, eos_token_id=[3], forced_eos_token_id=3, max_new_tokens=4)
+    chat = layer.chat(**options)
+    assert chat.send("Hi").endswith("<user>") and not chat.messages[-1]["content"].endswith("<user>")
+
+
 def test_a_failed_turn_leaves_the_messages_as_they_were(layer):
     chat = layer.chat()
     with pytest.raises(ValueError, match="token"):

@@ -1,5 +1,6 @@
 """A `tf.data.Dataset` of prompts is one list of them, whatever its elements look like."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -95,6 +96,29 @@ def test_what_is_no_list_of_prompts_is_refused(layer):
         layer.generate(slices({"en": TEXTS, "de": TEXTS}))
     with pytest.raises(ValueError, match="Prompt 1 is empty"):
         layer.generate(slices(["a", ""]))
+    with pytest.raises(ValueError, match=r"Received ids of shape \(\)"):
+        layer.generate(slices([5, 6]))
+
+
+def test_a_dataset_that_can_be_read_once_is_scored_with_answers(layer):
+    read = iter(["a", "b"])
+    dataset = tf.data.Dataset.from_generator(lambda: read, output_signature=tf.TensorSpec((), tf.string))
+    made = layer.score(dataset, [" c", "d"])
+    assert [each.tokens.tolist() for each in made] == [
+        each.tokens.tolist() for each in layer.score(["a", "b"], [" c", "d"])
+    ]
+
+
+def test_an_empty_prompt_of_ids_costs_no_other_its_answer(layer):
+    rows = [[5, 6], [], [7]]
+    dataset = tf.data.Dataset.from_generator(lambda: rows, output_signature=tf.TensorSpec((None,), tf.int64))
+    with pytest.raises(ValueError, match="Prompt 1 is empty"):
+        layer.generate(dataset)
+    made = []
+    for inputs in (rows, dataset):
+        with pytest.warns(UserWarning, match="1 of 3 prompts have no answer. Prompt 1 is empty"):
+            made.append(layer.generate(inputs, on_error="skip"))
+    np.testing.assert_array_equal(made[0]["sequences"], made[1]["sequences"])
 
 
 def test_only_datasets_are(layer):

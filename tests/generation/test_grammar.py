@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from keras import ops
 from llguidance import hf
-from tokenizers import decoders
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.generation.text.grammar import GrammarGuide, Grammars
@@ -112,6 +113,60 @@ def follows(text, schema):
 def test_whole_answers_match_a_regular_expression(layer, regex):
     texts = layer.generate(["a", "b c"], regex=regex, do_sample=True, seed=3, num_return_sequences=3, temperature=2.0)
     assert all(re.fullmatch(regex, text) for text in texts)
+
+
+@pytest.mark.parametrize("options", [dict(regex="<user>[a-c]{3}"), dict(json_schema={"const": "</s><s>"})], ids=str)
+def test_answers_may_have_to_spell_what_looks_like_a_special_token(layer, options):
+    """As HTML does, or a tool call: the tokens are those of the letters, of which none is left out of the text."""
+    (answer,) = layer.generate(["ab"], **options)
+    assert answer == json.dumps("</s><s>") if "json_schema" in options else re.fullmatch("<user>[a-c]{3}", answer)
+
+
+def may_follow(tokenizer, eos, regex, *tokens):
+    """The tokens that may come behind others."""
+    guide = Grammars(tokenizer, 97, eos).guide("regex", regex)
+    guide.follow(np.array(tokens, int))
+    allowed = np.flatnonzero(np.unpackbits(guide.allowed().view(np.uint8), bitorder="little"))
+    return tokenizer.convert_ids_to_tokens(allowed)
+
+
+def test_added_tokens_that_are_text_may_be_made():
+    tokenizer = copy.deepcopy(letters(vocab_size=90))
+    tokenizer.add_tokens(["<think>", "</think>", "<a b>"])
+    assert not tokenizer.added_tokens_decoder[91].special
+    assert may_follow(tokenizer, (2,), "[ab]*</think>[ab]") == ["<", "a", "b", "</think>"]
+    assert may_follow(tokenizer, (2,), "[ab]*</think>[ab]", 91) == ["a", "b"]
+    assert may_follow(tokenizer, (2,), "</s>") == ["<"]
+
+
+def test_added_tokens_that_end_answers_are_no_text():
+    tokenizer = copy.deepcopy(letters(vocab_size=90))
+    tokenizer.add_tokens(["<end>"])
+    assert "<end>" in may_follow(tokenizer, (90,), "a[^b]?", tokenizer.convert_tokens_to_ids("a"))
+    assert "<end>" not in may_follow(tokenizer, (90,), "[^b]{3}")
+
+
+def test_special_tokens_that_others_are_made_of_keep_their_names():
+    """As `pad_token="!"` does, or a token that merges lead to."""
+    names = ["!", *"ab<s>", "<s", "<s>", "ab"]
+    merges = [("<", "s"), ("<s", ">"), ("a", "b")]
+    made = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, merges))
+    made.decoder = decoders.ByteLevel()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.add_special_tokens(["!", "<s>"])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, pad_token="!", eos_token="<s>")
+    assert may_follow(tokenizer, (7,), "(ab|a<)") == ["a", "ab"]
+
+
+def test_a_token_of_text_that_ends_answers_follows_the_expression_too():
+    tokenizer = letters()
+    dot = tokenizer.convert_tokens_to_ids(".")
+    a = tokenizer.convert_tokens_to_ids("a")
+    assert may_follow(tokenizer, (dot,), "a[b]?", a) == ["</s>", "b"]
+    first = copy.deepcopy(tokenizer)
+    first.eos_token = "<pad>"  # whose id is 0
+    assert may_follow(first, (dot,), "a[b]?", a) == ["<pad>", "b"]
+    assert may_follow(tokenizer, (dot,), "a[.]", a) == ["."]
 
 
 def test_a_grammar_in_larks_language(layer):
@@ -214,6 +269,8 @@ def test_what_is_cut_off_is_said(layer):
         (dict(json_schema={"enum": {"a"}}), TypeError, "json_schema={'enum': {'a'}}, which JSON cannot hold: .* set"),
         (dict(json_schema=HOLDS_ITSELF), ValueError, "which JSON cannot hold: Circular"),
         (dict(regex="("), ValueError, "regex="),
+        (dict(regex="(?x)[0-9]{3} # area\n-[0-9]{4}"), ValueError, "whose flag x .verbose."),
+        (dict(regex="(?ix: a b)"), ValueError, "whose flag x .verbose."),
         (dict(regex=[["x"]]), TypeError, "regex=.'x'.; expected a string"),
         (dict(grammar="start: nothing"), ValueError, "grammar="),
         (dict(regex="a", grammar="start: /a/"), ValueError, "at most one"),

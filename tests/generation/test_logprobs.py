@@ -14,6 +14,7 @@ from keras_xla.generation.text.logprobs import ScoredText, perplexity, windows
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests import reference
+from tests.generation.test_stream import with_byte_tokens
 from tests.tokenizers import tiny
 
 ROWS = [[5, 6, 7, 8], [9, 10], list(range(20, 60))]
@@ -83,6 +84,19 @@ def test_texts_are_scored_as_their_tokens_are(layer):
     behind = layer.score("a b", " c d")[0]
     assert behind.tokens.tolist() == ids[0][3:]
     np.testing.assert_allclose(behind.logprobs, layer.score("a b c d")[0].logprobs[2:], atol=1e-5)
+
+
+def test_an_answer_has_the_tokens_that_it_has_behind_its_prompt(checkpoint):
+    """A tokenizer of SentencePiece puts a space in front of a text, and so of an answer alone."""
+    tokenizer = with_byte_tokens()
+    layer = XLAGenerationLayer.from_pretrained(checkpoint("llama-tied-gqa"), tokenizer=tokenizer)
+    whole = tokenizer("a b")["input_ids"]
+    assert tokenizer(" b")["input_ids"] != whole[1:]
+    for prompt, answer in (("a", " b"), ("a ", "b")):
+        n = len(tokenizer(prompt)["input_ids"])
+        assert layer.score(prompt, answer)[0].tokens.tolist() == whole[n:]
+    alone = layer.score([[2, 3]], " b")[0]  # ids are no text that goes on
+    assert alone.tokens.tolist() == tokenizer(" b")["input_ids"]
 
 
 @pytest.mark.parametrize("length", [2, 3, 8, 9, 11, 12, 13, 40])

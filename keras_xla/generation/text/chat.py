@@ -4,6 +4,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from keras_xla.troubleshooting import explained
 
 if TYPE_CHECKING:
@@ -148,9 +150,10 @@ class Chat:
         text, tokenizer = "".join(answer), self._layer.tokenizer
         if options.get("skip_special_tokens", True):
             return text
-        return next(
-            (text.removesuffix(end) for end in getattr(tokenizer, "all_special_tokens", ()) if text.endswith(end)), text
-        )
+        ends = options.get("eos_token_id", self._layer.options.eos_token_id) or ()
+        known: Any = getattr(tokenizer, "added_tokens_decoder", {})
+        special = [known[end] for end in np.ravel(ends).tolist() if end in known and known[end].special]
+        return next((text.removesuffix(str(end)) for end in special if text.endswith(str(end))), text)
 
     def _add(self, asked: Sequence[Message], text: str, goes_on: bool) -> None:
         if goes_on:

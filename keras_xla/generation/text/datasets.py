@@ -34,10 +34,17 @@ def listed(dataset: Any) -> list | dict[str, np.ndarray]:
             made += prompts.strings(part)
         elif isinstance(part, Mapping):
             masked = masked or part.get("attention_mask") is not None
-            made += prompts.rows(part)
+            made += _rows(part, part["input_ids"])
         else:
-            made += prompts.rows(part[None] if len(part.shape) == 1 else part)
+            part = part[None] if len(part.shape) == 1 else part
+            made += _rows(part, part)
     return _with_mask(made) if masked else made
+
+
+def _rows(part: Any, ids: Any) -> list[np.ndarray]:
+    """The rows of a batch; one without any id is told with the others, or left out alone."""
+    empty = len(ids.shape) == 2 and ids.shape[1] == 0
+    return [np.zeros((0,), np.int32)] * int(ids.shape[0]) if empty else prompts.rows(part)
 
 
 def _with_mask(rows: list[np.ndarray]) -> dict[str, np.ndarray]:

@@ -1,9 +1,11 @@
 """Answers that follow a JSON schema, a regular expression or a grammar: llguidance says which tokens may come next."""
 
+import copy
+import functools
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,10 @@ MOST_KEPT = 64  # grammars that have been read
 # Between two parts of JSON: nothing, a space, or a new line and its indentation. JSON may have any number of spaces
 # there, but small models make them without end. The schema's own "x-guidance" goes before this.
 _WHITESPACE = dict(whitespace_pattern=r"\x20|\x0A\x20{0,32}")
+_NO_TEXT = "\ue000"  # for private use: no text has it
+_TAG = re.compile(r"<.*>", re.DOTALL)  # what llguidance takes for a special token
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_VERBOSE = re.compile(r"(?<!\\)\(\?[a-zA-Z]*x[a-zA-Z]*(-[a-zA-Z]+)?[:)]")
 _STATE = re.compile(r"\s*<state>.*", re.DOTALL)  # pages of llguidance's own, in its errors
 
 
@@ -42,13 +48,18 @@ class Grammars:
                 f"Received a {type(tokenizer).__name__} for json_schema, regex or grammar; expected a fast tokenizer "
                 "of Hugging Face's, such as AutoTokenizer.from_pretrained makes."
             )
-        from llguidance import hf
-
         self._llguidance, self._words = llguidance, -(-vocab_size // 32)
         # A tokenizer may have tokens that the model has not: they are cut off from what may follow.
         size = max(vocab_size, 1 + max(tokenizer.get_vocab().values(), default=0))
+        known: Any = getattr(tokenizer, "added_tokens_decoder", {})
+        # Other ends are text, which has to follow.
+        hidden = [end for end in eos if end in known and (known[end].special or _TAG.fullmatch(str(known[end])))]
+        own = getattr(tokenizer, "eos_token_id", None)
+        ends: Any = hidden or ([own] if own is not None else list(eos)) or None
+        self._backend = tokenizer.backend_tokenizer
+        self._read = functools.partial(llguidance.LLTokenizer, n_vocab=size, eos_token=ends)
         try:
-            self._tokenizer = hf.from_tokenizer(tokenizer, n_vocab=size, eos_token=list(eos) or None)
+            self._tokenizer = self._read(_written(self._backend) if ends is None else as_text(self._backend, hidden))
         except ValueError as error:
             raise ValueError(
                 f"Received a {type(tokenizer).__name__} for json_schema, regex or grammar, whose tokens llguidance "
@@ -81,8 +92,14 @@ class Grammars:
             "regex": self._llguidance.LLMatcher.grammar_from_regex,
             "grammar": self._llguidance.LLMatcher.grammar_from_lark,
         }[kind]
+        if kind == "regex" and _VERBOSE.search(text):
+            raise ValueError(
+                f"Received regex={text!r}, whose flag x (verbose) llguidance reads otherwise than Python. Write the "
+                "expression on one line, without the flag, spaces and comments."
+            )
         try:
-            matcher = self._llguidance.LLMatcher(self._tokenizer, from_text(text), log_level=0)
+            tokenizer = self._of_lark if kind == "grammar" else self._tokenizer
+            matcher = self._llguidance.LLMatcher(tokenizer, from_text(text), log_level=0)
         except json.JSONDecodeError as error:
             raise ValueError(f"Received json_schema={text!r}; expected a schema written in JSON: {error}") from error
         except ValueError as error:
@@ -91,6 +108,11 @@ class Grammars:
             raise ValueError(f"Received {kind}={text!r}, which llguidance cannot read: {matcher.get_error()}")
         return matcher
 
+    @functools.cached_property
+    def _of_lark(self) -> Any:
+        """The tokenizer for grammars in Lark's language, which may name special tokens."""
+        return self._read(_written(self._backend))
+
     def _from_json_schema(self, text: str) -> str:
         schema, defaults = json.loads(text), None
         if isinstance(schema, dict):  # True and False take no options
@@ -98,6 +120,43 @@ class Grammars:
             asks = isinstance(own, dict) and own.keys() & {"whitespace_flexible", "whitespace_pattern"}
             defaults = None if asks else _WHITESPACE
         return self._llguidance.LLMatcher.grammar_from_json_schema(text, defaults=defaults)
+
+
+def as_text(tokenizer: Any, ends: Sequence[int] = ()) -> str:
+    """A tokenizer, written as JSON, for which no text is one of its special tokens, nor one of the `ends`.
+
+    llguidance tokenizes what has to follow. It takes all added tokens of the form `<...>` for special ones, which
+    stand for no text, and then refuses them there. Here special tokens get names that no text has. Other added tokens
+    become ordinary ones, whose text may follow; what has to follow is spelled without them.
+    """
+    content = json.loads(_written(tokenizer))
+    model, added, names = content["model"], [], {}
+    if not isinstance(model.get("vocab"), dict):
+        return json.dumps(content)  # nothing can be done for Unigram
+    # What tokens are made of keeps its name.
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges") or ()]
+    parts = {part for pair in pairs for part in (*pair, "".join(pair))}
+    for token in content.get("added_tokens") or ():
+        text, number = token["content"], token["id"]
+        if (token["special"] or number in ends) and len(text) > 1 and text not in parts and not _BYTE.fullmatch(text):
+            names[text] = f"<{_NO_TEXT}{number}>"
+            added.append({**token, "content": names[text]})
+        # Other characters are written otherwise in a vocabulary.
+        elif token["special"] or not re.fullmatch(r"<[!-~]*>", text):
+            added.append(token)
+        model["vocab"].setdefault(text, number)  # ids are counted on otherwise
+    model["vocab"] = {names.get(text, text): number for text, number in model["vocab"].items()}
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    return json.dumps({**content, "added_tokens": added}, ensure_ascii=False)
+
+
+def _written(tokenizer: Any) -> str:
+    """A tokenizer of the `tokenizers` package as JSON, which neither pads nor cuts."""
+    tokenizer = copy.copy(tokenizer)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer.to_str()
 
 
 class GrammarGuide:

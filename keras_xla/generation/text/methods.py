@@ -177,7 +177,8 @@ class TextMethods:
         Args:
             inputs: Texts, chats or ids, as for `generate`. With `answers` they are the prompts; an encoder-decoder
                 reads them, and needs answers.
-            answers: Texts or ids, one for each input. Their ids follow those of the prompts. None, the default, scores
+            answers: Texts or ids, one for each input. Their ids follow those of the prompts. A text behind a text has
+                the tokens that it has there, where those of the prompt stay what they are. None, the default, scores
                 the inputs themselves.
             top_logprobs: How many of the likeliest tokens are told beside each token (int, 0 to 20); 0 by default.
             window: Texts that are longer than this are scored in parts of so many tokens (int, 2 or more). By default

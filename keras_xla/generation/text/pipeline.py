@@ -199,6 +199,7 @@ class TextPipeline:
         check_top(top, self.generator.model.vocab_size)
         scorer = Scorer(self.generator)
         scorer.check()
+        inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else as_list(inputs)
         asked = self.completion(inputs, tokenizer, options, overrides)
         rows = asked.rows
         if answers is None:
@@ -209,9 +210,9 @@ class TextPipeline:
             raise ValueError("Received window or stride with answers; expected that with whole texts only.")
         given = TextOptions(**{**own, "add_special_tokens": self.generator.has_encoder})
         if prompts.is_text(answers):
-            after = tokenizing.encode(
-                tokenizer, prompts.texts(answers, "Answer"), given, target=self.generator.has_encoder
-            )
+            texts = prompts.texts(answers, "Answer")
+            after = tokenizing.encode(tokenizer, texts, given, target=self.generator.has_encoder)
+            after = self._behind(inputs, tokenizer, rows, texts, after, TextOptions(**own))
         else:
             after = prompts.rows(answers, _padding(options))
         if len(after) != len(rows):
@@ -221,6 +222,16 @@ class TextPipeline:
         whole = [np.concatenate(pair) for pair in zip(begun, after, strict=True)]
         reads = rows if self.generator.has_encoder else None
         return scorer(whole, [len(row) for row in begun], reads, top)
+
+    def _behind(
+        self, inputs: Any, tokenizer: Any, rows: Rows, texts: list, alone: list[np.ndarray], given: TextOptions
+    ) -> list[np.ndarray]:
+        """The ids of answers behind their prompts; those that they have `alone`, where both are not one text."""
+        chats = not all(isinstance(text, str) for text in texts)
+        if self.generator.has_encoder or chats or not prompts.is_text(inputs) or len(rows) != len(texts):
+            return alone
+        found = tokenizing.behind(tokenizer, prompts.texts(inputs), rows, texts, given)
+        return [one if ids is None else ids for ids, one in zip(found, alone, strict=True)]
 
     def _windows(self, scorer: Scorer, rows: Rows, top: int, window: int | None, stride: int | None) -> list[Logprobs]:
         """Scores of texts, those of long ones in parts."""

@@ -31,6 +31,23 @@ def encode(
         return [np.asarray(_ids(read, i, prompt, text, target), np.int32) for i, prompt in enumerate(prompts)]
 
 
+def behind(
+    tokenizer: LazyTokenizer, prompts: Sequence[str | list], rows: Sequence[np.ndarray], answers: Sequence[str], text
+) -> list[np.ndarray | None]:
+    """Ids of each answer as they stand behind the ids of its prompt (`rows`), if both are one text.
+
+    Alone, an answer may have other ones: tokenizers of SentencePiece put a space in front. None where the tokens of the
+    whole do not begin with those of the prompt, as a word may go over its end.
+    """
+    read, made = tokenizer.get(), []
+    with tokenizer.encoding:
+        for i, (prompt, row, answer) in enumerate(zip(prompts, rows, answers, strict=True)):
+            whole = np.asarray(_ids(read, i, prompt, text, target=False, answer=answer), np.int32)
+            begins = len(whole) > len(row) and np.array_equal(whole[: len(row)], row)
+            made.append(whole[len(row) :] if begins else None)
+    return made
+
+
 def decoder(tokenizer: Any, prompt: np.ndarray, text: TextOptions = DEFAULTS) -> Callable[[np.ndarray], str]:
     """From the ids of a completion to its text, or to that of prompt and completion.
 
@@ -65,11 +82,12 @@ def plain(tokenizer: Any, ids: np.ndarray, skip_special_tokens: bool) -> str:
     return tokenizer.decode(ids.tolist(), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
 
 
-def _ids(tokenizer, i: int, prompt, text: TextOptions, target: bool):
+def _ids(tokenizer, i: int, prompt, text: TextOptions, target: bool, answer: str = ""):
     if not isinstance(prompt, str):
         prompt, special = _chat(tokenizer, i, prompt, text), False  # its template has written them
     else:
         special = text.add_special_tokens
+    prompt += answer
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
