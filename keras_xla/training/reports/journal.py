@@ -2,14 +2,13 @@
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from keras_xla.backend.compile_log import CompileEvent
 from keras_xla.training.reports.table import milliseconds
 
 STEP_KINDS = ("train", "test", "predict")
 MOST_LISTED = 12  # different batches that are told one by one
-MOST_REMEMBERED = 1024  # which are not counted twice: ragged data have no end of them
+MOST_COUNTED = 2**16  # of which there may be more: ragged data have no end of them
 ADVICE = "keras_xla.bucket_lengths(data) pads batches to a few lengths."
 
 
@@ -143,17 +142,15 @@ class Journal:
         self.tallies: dict[tuple[str, str], Tally] = {}
         self.shapes: dict[str, int] = {}
         self._decided: dict[str, int] = {}  # how often
-        self._remembered: dict[Any, None] = {}
+        self._counted: set[int] = set()  # their hashes
         self._since_compiled: dict[str, Tally] = {}
 
     def decided(self, decision: Decision) -> None:
         """Take note of a decision; where hardly two batches are alike, only of the first that run plainly."""
-        name, kind = (decision.kind, decision.shapes), decision.kind
-        if name not in self._remembered:
+        name, kind = hash((decision.kind, decision.shapes)), decision.kind
+        if name not in self._counted and len(self._counted) < MOST_COUNTED:
+            self._counted.add(name)
             self.shapes[kind] = self.shapes.get(kind, 0) + 1
-        self._remembered[name] = None
-        if len(self._remembered) > MOST_REMEMBERED:
-            self._remembered.pop(next(iter(self._remembered), None), None)
         self._decided[kind] = self._decided.get(kind, 0) + 1
         if self._decided[kind] <= MOST_LISTED or decision.way != "graph":
             self.decisions.append(decision)

@@ -160,6 +160,14 @@ def test_a_trial_is_counted_once_and_says_what_came_of_it():
     assert "for a trial" not in printed(journal)
 
 
+def test_batches_that_come_again_are_no_other_batches_however_many_there_are():
+    journal = Journal()
+    for _ in range(3):
+        for length in range(1500):
+            journal.decided(Decision("train", f"x: (1, {length}) float32", "graph", "too few"))
+    assert journal.shapes == {"train": 1500}
+
+
 @pytest.mark.parametrize("columns", [60, 80, 140])
 def test_tables_are_aligned_and_fit_the_terminal(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
