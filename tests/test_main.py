@@ -389,7 +389,7 @@ KERAS_AT_LAST = {
 
 
 @pytest.mark.parametrize("name", KERAS_AT_LAST)
-@pytest.mark.quick("finder of the", "asked whether", "lazily", "in a thread", "failed once")
+@pytest.mark.quick("finder of the", "asked whether", "in a thread")
 def test_keras_may_be_imported_in_any_way(name, python, tmp_path):
     last = "keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)], name='line').compile('sgd', 'mse')"
     script = textwrap.dedent(KERAS_AT_LAST[name])

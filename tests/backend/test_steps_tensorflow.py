@@ -618,6 +618,7 @@ class Recurrent(keras.Model):
         return self.out(self.rnn(x)) * self.scale
 
 
+@pytest.mark.slow
 def test_a_step_with_loops_keeps_the_values_of_python_that_it_was_traced_with(monkeypatch):
     """XLA has it traced again. What it would be then is not what plain Keras runs: so the plain graph runs."""
     x = np.random.default_rng(0).normal(size=(48, 5, 4)).astype("float32")

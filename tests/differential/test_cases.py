@@ -134,6 +134,7 @@ class TestCompiledAgainInACall:
         ids=str,
     )
     @pytest.mark.parametrize("form", ["arrays", "dataset"])
+    @pytest.mark.quick("arrays")
     def test_by_functions_of_keras_own(self, how, form):
         """The first callback compiles in another way, and calls the model; the call that goes on has to go on so."""
 

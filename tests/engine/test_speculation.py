@@ -200,6 +200,7 @@ def test_a_text_that_repeats_takes_a_fraction_of_the_runs(always):
     assert runs[1] > 0 and runs.sum() < 200 / 3
 
 
+@pytest.mark.slow
 def test_rows_come_on_at_their_own_speed(always):
     """Four rows need hardly more runs than the slowest of them alone."""
     texts = ["abcabc", "hgfedcba", "bbbb", "cdcd"]

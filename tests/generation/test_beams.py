@@ -148,7 +148,7 @@ def test_a_search_whose_last_beams_may_make_no_token_returns_those_that_have_end
 
 
 @pytest.mark.parametrize("renormalize", [False, True])
-@pytest.mark.quick_on_jax("True")
+@pytest.mark.quick("True")
 def test_no_beam_makes_what_all_options_forbid(renormalize, checkpoint):
     """A beam that has made 7 may make nothing; the other one, which has made 9, may not either."""
     allowed = [token for token in range(reference.VOCAB) if token not in (7, 9)]

@@ -79,6 +79,7 @@ def test_a_compilation_need_not_be_waited_for_and_counts_once(found):
     assert found["compilations"] == found["logged"] == 2  # prefill and advance
 
 
+@pytest.mark.slow
 def test_a_warmup_goes_on_where_it_was_interrupted(found):
     assert found["warm-up"] is not None and found["compilations of the warm-up"] == 2
 

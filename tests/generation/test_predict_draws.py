@@ -2,12 +2,14 @@
 
 import keras
 import numpy as np
+import pytest
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 
 
+@pytest.mark.quick_on_jax
 def test_batches_of_a_predict_draw_each_for_itself(checkpoint):
     model = load_model(open_checkpoint(checkpoint("llama-tied-gqa")))
     layer = XLAGenerationLayer(model, max_new_tokens=8, do_sample=True, temperature=3.0, seed=1)

@@ -142,6 +142,7 @@ def test_a_negative_prompt_that_cannot_be_run_costs_its_prompt_alone(layer):
 
 
 @pytest.mark.parametrize("bad", [[], [5, BROKEN]], ids=["before it runs", "NaN"])
+@pytest.mark.quick("NaN")
 def test_what_is_left_of_a_batch_needs_no_executable_of_its_own(model, bad):
     layer = made_layer(model, (32, 64), on_recompile="raise")
     layer.warmup(4, 2, output_logprobs=True, verbose=0)

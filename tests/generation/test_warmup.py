@@ -65,7 +65,7 @@ MIXED = [[5 + i % 40 for i in range(50)]] * 2 + [[5, 6, 7]] * 2
     [{"num_beams": 2}, {"prompt_lookup_num_tokens": 4}, {"eos_token_id": 2, "output_logprobs": True}],
     ids=["beams", "guesses", "log-probabilities"],
 )
-@pytest.mark.quick("beams")
+@pytest.mark.slow
 def test_of_a_list_in_several_batches_some_have_shorter_prompts(model, options):
     """Which take a smaller cache than those of the longest prompt."""
     layer = XLAGenerationLayer(

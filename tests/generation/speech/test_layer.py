@@ -139,6 +139,7 @@ def test_features_have_as_many_tokens_as_the_checkpoint_says(folder):
         assert found.options.max_new_tokens == most
 
 
+@pytest.mark.slow
 def test_features_may_be_bfloat16(layer):
     inputs = features([sound(0.9)])
     expected = layer.generate({"input_features": inputs.astype(ml_dtypes.bfloat16).astype("float32")})
@@ -285,6 +286,7 @@ def test_a_model_from_features_to_tokens_survives_saving(layer, tmp_path):
     np.testing.assert_array_equal(again.predict({"input_features": inputs}, verbose=0)["sequences"], out["sequences"])
 
 
+@pytest.mark.quick_on_jax
 def test_a_layer_of_another_layers_model_has_the_special_tokens_of_the_checkpoint(layer):
     other = XLAGenerationLayer(layer.model, layer.tokenizer, 8, language="en", sampling_rate=RATE)
     assert other.generate(sound(0.9)) == layer.generate(sound(0.9), sampling_rate=RATE)

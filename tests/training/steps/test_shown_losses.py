@@ -29,6 +29,7 @@ def no_cost(monkeypatch):
     monkeypatch.setattr("keras_xla.training.decide.policy.estimated_cost", lambda facts, graph: 0.0)
 
 
+@pytest.mark.quick("not filled-True", "not filled-auto")
 @pytest.mark.quick_on_jax("not filled-True")
 @pytest.mark.usefixtures("no_cost")
 @pytest.mark.parametrize("jit_compile", [True, "auto"])
@@ -64,7 +65,7 @@ def test_a_number_of_rows_counts_as_no_weight_and_trackers_are_themselves_again(
     assert float(tracker.result()) == 1.75 and "update_state" not in vars(tracker)
 
 
-@pytest.mark.quick_on_jax("None")
+@pytest.mark.quick("None")
 @pytest.mark.parametrize("length", [5, None])
 def test_steps_of_usual_recurrent_models_are_compiled(length, new_events):
     kinds = keras.layers
