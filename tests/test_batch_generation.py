@@ -157,7 +157,7 @@ def test_the_whole_script_on_the_local_runner_and_again(model, tmp_path):
     assert re.search(r"^22 rows, 1 failed, \d+ tokens in \d+\.\d s: \d+\.\d tokens/s$", printed, re.MULTILINE)
     workers = re.findall(r"^  \S+:\d+: (\d+) rows, \d+\.\d tokens/s, (\d) compilations$", printed, re.MULTILINE)
     assert sum(int(count) for count, _ in workers) == 22
-    assert all(1 <= int(compiled) <= 2 for _, compiled in workers)  # one for each prompt bucket, at most
+    assert {int(compiled) for _, compiled in workers} <= {2, 4}  # two for each prompt bucket that it has met
     assert re.search(r"^  failed: long: .*the largest of cache_buckets", printed, re.MULTILINE)
     written = pyarrow.parquet.read_table(out).to_pylist()
     assert sorted(row["id"] for row in written) == sorted(row["id"] for row in asked)
