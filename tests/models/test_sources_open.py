@@ -101,47 +101,47 @@ def test_hub_names(tmp_path, monkeypatch, name):
     assert asked == {name: expected}
 
 
-def test_files_that_an_index_names_are_downloaded_whatever_they_are_called(tmp_path, monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """What the hub is asked for, call by call; what is in the temporary folder is what it has given."""
+    calls = []
 
     def snapshot_download(repo, allow_patterns, ignore_patterns):
-        asked.append(list(allow_patterns))
-        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "b.safetensors"}}))
+        calls.append(list(allow_patterns))
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return calls
+
+
+def test_files_that_an_index_names_are_downloaded_whatever_they_are_called(tmp_path, asked):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "b.safetensors"}}))
     with pytest.raises(ValueError, match=r"no config\.json"):
         open_checkpoint("org/name")
     assert asked[1:] == [["b.safetensors"]]
 
 
 @pytest.mark.parametrize("named", ["other.safetensors", "other.safetensors.index.json"])
-def test_weights_that_a_config_names_are_downloaded(tmp_path, monkeypatch, named):
-    asked = []
+def test_weights_that_a_config_names_are_downloaded(tmp_path, asked, named):
     save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "transformers_weights": named}))
     if named.endswith(".json"):
         (tmp_path / named).write_text(json.dumps({"weight_map": {"a": "part.safetensors"}}))
-
-    def snapshot_download(repo, allow_patterns, ignore_patterns):
-        asked.append(list(allow_patterns))
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     with pytest.raises(FileNotFoundError, match=r"other\.safetensors"):
         open_checkpoint("org/name")
     assert asked[1:] == [["part.safetensors" if named.endswith(".json") else named]]
 
 
-def test_a_hub_repository_without_safetensors_gives_what_tensorflow_saved(tmp_path, monkeypatch):
-    asked = []
+def test_weights_that_a_config_names_are_asked_for_once(tmp_path, asked):
+    state = save(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "transformers_weights": "other.safetensors"}))
+    assert open_checkpoint("org/name").names() == set(state) and len(asked) == 1
 
-    def snapshot_download(repo, allow_patterns, ignore_patterns):
-        asked.append(list(allow_patterns))
-        return str(tmp_path)
 
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+def test_a_hub_repository_without_safetensors_gives_what_tensorflow_saved(asked):
     with pytest.raises(ValueError, match=r"no config\.json"):
         open_checkpoint("org/name")
     assert asked[1:] == [["tf_model.h5"]]
