@@ -43,8 +43,8 @@ def measure(args: argparse.Namespace) -> list[dict]:
     text = (args.checkpoints / "wikitext-2" / "test.txt").read_text(encoding="utf-8")
     ids = np.array(layer.tokenizer(text)["input_ids"][: args.tokens], np.int32)
     parts = [ids[first : first + args.window] for first in range(0, len(ids) - 1, args.window)]
-    for group in (parts[:GROUP], parts[len(parts) - len(parts) % GROUP :]):  # compiles what the others need
-        layer.score(group) if group else None
+    for group in filter(None, (parts[:GROUP], parts[len(parts) - len(parts) % GROUP :])):
+        layer.score(group)  # compiles what the others need
     reference(model, parts[0])  # makes threads
     when, lines = measured("keras", "tensorflow", "torch", "transformers"), []
     for first in range(0, len(parts), GROUP):

@@ -107,9 +107,9 @@ class Attachment:
         """Let this tell how many steps are to come in a `fit` that was Keras' own when it began; None to stop."""
         self._sessions.followed = session
 
-    def steps_done(self, name: str) -> int:
-        """How many steps of the epoch that goes on, or was the last one, have run here, by the name of the method."""
-        session = next((self._sessions.current.get(kind) for kind in METHODS if METHODS[kind] == name), None)
+    def steps_done(self, kind: str) -> int:
+        """How many steps of the epoch that goes on, or was the last one, have run here."""
+        session = self._sessions.current.get(kind)
         return 0 if session is None else session.done
 
     @property

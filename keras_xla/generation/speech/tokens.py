@@ -62,9 +62,7 @@ class SpeechTokens:
         previous = generation.get("prev_sot_token_id")
         if previous is None and len(suppressed) > 1:  # older checkpoints end the list with it and <|nospeech|>
             previous = suppressed[-2]
-        usual = forced[:1] + [token for token in forced[1:] if token is not None]
-        usual = usual[:-1] if len(usual) > 1 and usual[-1] == no_timestamps else usual
-        if languages and not _is_language_and_task(usual, languages, tasks):
+        if languages and not _is_language_and_task(forced, languages, tasks, no_timestamps):
             warn(
                 f"The checkpoint's forced_decoder_ids begin a transcript with the tokens {forced}, which are not one "
                 "of its languages, or that and a task. keras_xla begins with a language and a task: completions will "
@@ -154,11 +152,15 @@ def _forced(ids: Sequence[Sequence[int | None]]) -> list[int | None]:
     return [token for _, token in ids] if ids and ids[0][0] == 1 else []
 
 
-def _is_language_and_task(forced: list, languages: Mapping[str, int], tasks: Mapping[str, int]) -> bool:
+def _is_language_and_task(
+    forced: list, languages: Mapping[str, int], tasks: Mapping[str, int], no_timestamps: int
+) -> bool:
     """Whether forced tokens are what `SpeechTokens.prompt` can make."""
     language, *rest = forced or [None]
+    rest = [token for token in rest if token is not None]
+    task = rest[:-1] if rest[-1:] == [no_timestamps] else rest
     known = language is None or language in languages.values()
-    return known and (not rest or (len(rest) == 1 and rest[0] in tasks.values()))
+    return known and (not task or (len(task) == 1 and task[0] in tasks.values()))
 
 
 def _bare(name: str) -> str:

@@ -20,6 +20,7 @@ from keras_xla.models.convert.config_keys import (
     ConfigKeys,
     ModelConfig,
 )
+from keras_xla.models.convert.shared_keys import FULL_ATTENTION
 from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.layers.matrices import Matrix
 from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec
@@ -94,7 +95,7 @@ def activation(name: str) -> str:
 
 
 def sliding(
-    config, window: int | None, first: int = 0, full: tuple[str, ...] = ("full_attention", "attention")
+    config, window: int | None, first: int = 0, full: tuple[str, ...] = FULL_ATTENTION
 ) -> tuple[int | None, ...]:
     """Each layer's window: that of the layers which `layer_types` names, or of those from the `first` on.
 

@@ -3,6 +3,7 @@
 from keras_xla.models.convert.common import Family, activation, embedding_of, sliding
 from keras_xla.models.convert.config_keys import flag, generation_keys, list_of, number, or_null, text, whole
 from keras_xla.models.convert.rotary import ROTARY_KEYS, rotary
+from keras_xla.models.convert.shared_keys import CACHE_WINDOWS, FULL_ATTENTION
 from keras_xla.models.spec import AttentionSpec, DecoderSpec, MLPSpec, NormSpec
 
 _COMMON = {
@@ -46,8 +47,7 @@ _QWEN2 = {
     "max_window_layers": whole(28, least=0),
     **generation_keys(eos=None),
 }
-_FULL = "full_attention", "attention", "chunked_attention"  # transformers' Llama has no other
-_CACHE_WINDOWS = {"sliding_window": "sliding_attention", "attention_chunk_size": "chunked_attention"}
+_FULL = *FULL_ATTENTION, "chunked_attention"  # transformers' Llama has no other
 _QWEN3 = {**_QWEN2, "head_dim": whole(128), "attention_bias": flag(False)}
 
 
@@ -90,7 +90,7 @@ def _llama(config) -> DecoderSpec:
     spec = _spec(
         config, qkv_bias=bias, out_bias=bias, windows=sliding(config, None, full=_FULL), mlp_bias=config.mlp_bias
     )
-    for name, kind in _CACHE_WINDOWS.items():
+    for name, kind in CACHE_WINDOWS.items():
         window = getattr(config, name)
         heeded = config.layer_types is None or kind in config.layer_types
         if window and heeded and window < spec.position.max_positions:

@@ -5,8 +5,8 @@ from typing import Any
 
 from keras_xla.models.convert.config_keys import ConfigKeys
 
-_CACHE_WINDOWS = "sliding_window", "attention_chunk_size"
-_FULL = "full_attention", "attention"
+CACHE_WINDOWS = {"sliding_window": "sliding_attention", "attention_chunk_size": "chunked_attention"}  # kinds of layers
+FULL_ATTENTION = "full_attention", "attention"
 
 
 def check_shared_keys(values: Mapping[str, Any], keys: ConfigKeys) -> None:
@@ -25,12 +25,14 @@ def check_shared_keys(values: Mapping[str, Any], keys: ConfigKeys) -> None:
         )
     if values.get("per_layer_config"):
         raise ValueError("it has a per_layer_config: its layers differ from one another, which is not supported")
-    for name in _CACHE_WINDOWS:
+    for name in CACHE_WINDOWS:
         if name not in keys and values.get(name):
             raise ValueError(
                 f"it has {name}={values[name]}, which transformers heeds in the cache of any model, and here only "
                 "models have that are trained with it. Remove the key"
             )
     kinds = values.get("layer_types") if "layer_types" not in keys else None
-    if others := sorted({*map(str, kinds or ())} - {*_FULL}):
-        raise ValueError(f"layer_types has {', '.join(others)}, not supported here; expected {', '.join(_FULL)}")
+    if others := sorted({*map(str, kinds or ())} - {*FULL_ATTENTION}):
+        raise ValueError(
+            f"layer_types has {', '.join(others)}, not supported here; expected {', '.join(FULL_ATTENTION)}"
+        )

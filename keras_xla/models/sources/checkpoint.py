@@ -117,14 +117,11 @@ def _looks_like_path(text: str) -> bool:
 
 def _download(name: str) -> Path:
     """The local snapshot of a hub model; only files that can be read without running anything."""
-    from keras_xla.models.sources.safetensors_folder import has_weights, missing_parts
+    from keras_xla.models.sources.safetensors_folder import missing_weights
 
     folder = _snapshot(name, *_HUB_FILES, ignored=_HUB_IGNORED)
-    if missing := missing_parts(folder):
-        return _snapshot(name, *missing)
-    if not has_weights(folder):  # most have both, and one is enough
-        return _snapshot(name, "tf_model.h5")
-    return folder
+    missing = missing_weights(folder)  # of most it is all: those that TensorFlow saved beside are not needed
+    return _snapshot(name, *missing) if missing else folder
 
 
 def _snapshot(name: str, *files: str, ignored: Sequence[str] = ()) -> Path:

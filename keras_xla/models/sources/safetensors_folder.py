@@ -279,26 +279,22 @@ def _weight_files(folder: Path, config: dict[str, Any]) -> list[Path]:
     )
 
 
-def has_weights(folder: Path) -> bool:
-    """Whether a folder has safetensors with weights, as far as the names of the files tell."""
-    config = folder / "config.json"
-    names = _names(folder, read_json(config) if config.exists() else {})
-    return any(folder.glob("model-*.safetensors")) or any(name and (folder / name).exists() for name in names)
-
-
-def missing_parts(folder: Path) -> list[str]:
-    """The files with weights that a folder's config or index names, and that are not there; none without either.
+def missing_weights(folder: Path) -> list[str]:
+    """The files with weights that a download still needs: those that its config or index names, or TensorFlow's.
 
     Raises:
         ValueError: for an index that is damaged, or for names of files outside of the folder.
     """
-    config = folder / "config.json"
-    whole, index = _names(folder, read_json(config) if config.exists() else {})
-    if whole is not None and whole != _WEIGHTS:
-        return _absent(folder, [whole])
-    if (whole is not None and (folder / whole).exists()) or not (folder / str(index)).exists():
+    file = folder / "config.json"
+    config = read_json(file) if file.exists() else {}
+    whole, index = _names(folder, config)
+    if whole is not None and (folder / whole).exists():
         return []
-    return _absent(folder, _parts(folder / str(index)))
+    if index is not None and (folder / index).exists():
+        return _absent(folder, _parts(folder / index))
+    if named := config.get("transformers_weights"):
+        return [named]
+    return [] if any(folder.glob("model-*.safetensors")) else [tensorflow_folder.H5]
 
 
 def _absent(folder: Path, names: list[str]) -> list[str]:

@@ -18,6 +18,7 @@ from keras_xla.training.reports.period import Period, Stretch, peak_memory
 from keras_xla.troubleshooting import explained
 
 FORMAT = 1
+_KINDS = {"fit": "train", "evaluate": "test", "predict": "predict"}  # of the steps of each call
 _CODE = " " * 4  # before lines that Markdown leaves as they are
 
 
@@ -75,7 +76,7 @@ class CompileReport(AnyKeras):
         self._json_path = pathlib.Path(json_path) if json_path is not None else None
         self._reported: keras.Model | None = None
         self._attachment: Any = None  # an `Attachment`, since a call has begun
-        self._call, self._calls = "", dict.fromkeys(("fit", "evaluate", "predict"), 0)
+        self._call, self._calls = "", dict.fromkeys(_KINDS, 0)
         self._whole: Any = None  # a `Stretch`: the call
         self._part: Any = None  # and its epoch
         self._unprinted: list[str] = []
@@ -130,7 +131,7 @@ class CompileReport(AnyKeras):
 
     def _end_period(self, stretch: Stretch, number: int) -> Period:
         # What ran; where keras_xla runs no steps itself, what Keras has announced.
-        steps = self._attachment.steps_done(self._call) or (self.params or {}).get("steps")
+        steps = self._attachment.steps_done(_KINDS[self._call]) or (self.params or {}).get("steps")
         period = stretch.end(self._call, number, None if steps is None else int(steps))  # JSON knows none of NumPy's
         self.periods.append(period)
         self._write_json()

@@ -25,6 +25,20 @@ from keras_xla.training.steps.predict_groups import next_count
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction, run_batch
 
 
+@contextlib.contextmanager
+def _data_may_end() -> Iterator[None]:
+    """Where a step or a callback says that data have ended, the pass ends with Keras' warning."""
+    try:
+        yield
+    except DATA_ENDED:
+        warnings.warn(
+            "Your input ran out of data; interrupting training. Make sure that your dataset or generator can generate "
+            "at least `steps_per_epoch * epochs` batches. You may need to use the `.repeat()` function when building "
+            "your dataset.",
+            stacklevel=2,
+        )
+
+
 class InOrder:
     """The batches of rows of arrays, in groups that grow as far as the callbacks may wait.
 
@@ -46,6 +60,7 @@ class InOrder:
         """What the outputs of all batches are put into."""
         return self._runner.gathered(self._rows.rows / self._size)
 
+    @_data_may_end()
     def run(
         self,
         shown: keras.callbacks.CallbackList,
@@ -56,10 +71,6 @@ class InOrder:
 
         `take` is given the outputs of each group, and of how many batches they are.
         """
-        with _data_may_end():
-            self._run(shown, stopped, take)
-
-    def _run(self, shown, stopped: Callable[[], bool], take: Callable[[Any, int], Any]) -> None:
         full, rest = divmod(self._rows.rows, self._size)
         done, count = 0, 1
         while done < self.steps and not (done and stopped()):  # Keras looks behind the first batch
@@ -164,20 +175,6 @@ def evaluate_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any
     logs = last_logs(model, batches.outputs)
     shown.on_test_end(logs)
     return logs if given["return_dict"] else logs_in_order(model, logs)
-
-
-@contextlib.contextmanager
-def _data_may_end() -> Iterator[None]:
-    """Where a step or a callback says that data have ended, the pass ends with Keras' warning."""
-    try:
-        yield
-    except DATA_ENDED:
-        warnings.warn(
-            "Your input ran out of data; interrupting training. Make sure that your dataset or generator can generate "
-            "at least `steps_per_epoch * epochs` batches. You may need to use the `.repeat()` function when building "
-            "your dataset.",
-            stacklevel=2,
-        )
 
 
 def _callbacks(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> keras.callbacks.CallbackList:

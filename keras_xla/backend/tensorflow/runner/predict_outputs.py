@@ -83,8 +83,10 @@ def concatenated(parts: Sequence[Any]) -> Any:
     """Tensors along the first axis, two by two: as Keras does with those of `steps_per_execution` batches."""
 
     def both(one: Any, other: Any) -> Any:
-        if one is None or isinstance(one, tf.SparseTensor):
-            return one if one is None else tf.sparse.concat(0, [one, other])
+        if one is None:
+            return None
+        if isinstance(one, tf.SparseTensor):
+            return tf.sparse.concat(0, [one, other])
         return tf.concat([one, other], 0) if one.shape.rank else tf.stack([one, other])
 
     return functools.reduce(both, parts)
