@@ -28,6 +28,7 @@ from keras_xla.functions.cut_back import Followed, cut_back, followed
 from keras_xla.functions.executable import executable_of
 from keras_xla.functions.methods import OfInstances
 from keras_xla.functions.parameters import Parameters
+from keras_xla.functions.saving import from_config, to_config
 from keras_xla.functions.static_values import Static, parts, structure_of
 from keras_xla.private.keras.call_context import call_context
 from keras_xla.private.keras.layers import layers_if_known
@@ -183,18 +184,13 @@ class CompiledFunction:
     def get_config(self) -> dict[str, Any]:
         """What Keras saves of it in a layer or a model: the function, as Keras does, and the options of `jit`."""
         buckets, pad_value, name, on_recompile = self._options
-        named = {argument: dict(map(_as_json, axes.items())) for argument, axes in (buckets or {}).items()}
-        config = dict(buckets=named or None, pad_value=pad_value, name=name, on_recompile=on_recompile)
-        return {"fn": keras.saving.serialize_keras_object(self._fn), **config}
+        return to_config(self, self._fn, buckets, pad_value=pad_value, name=name, on_recompile=on_recompile)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "CompiledFunction":
-        """That of `get_config`. Where Keras finds the function by its name, it may find what decorates it."""
-        fn, buckets = keras.saving.deserialize_keras_object(config["fn"]), config["buckets"] or {}
-        if isinstance(fn, cls):
-            return fn
-        axes = {argument: {int(axis): each for axis, each in named.items()} for argument, named in buckets.items()}
-        return cls(fn, axes or None, config["pad_value"], config["name"], config["on_recompile"])
+        """That of `get_config`, or the function itself where Keras finds it by its name."""
+        made = from_config(config)
+        return made["fn"] if isinstance(made["fn"], cls) else cls(**made)
 
     @property
     def _layer(self) -> Any:
@@ -393,8 +389,3 @@ class CompiledFunction:
 def _trainable(layer: keras.layers.Layer) -> tuple[bool, ...]:
     """Whether the layer, and each one inside of it, may be trained."""
     return tuple(each.trainable for each in layers_if_known(layer))
-
-
-def _as_json(entry: tuple[int, Sequence[int] | str]) -> tuple[str, list[int] | str]:
-    axis, sizes = entry
-    return str(axis), sizes if isinstance(sizes, str) else list(sizes)

@@ -43,6 +43,12 @@ def test_models_are_saved_loaded_and_cloned(where, registered, tmp_path):
         assert keras.models.clone_model(model)(ONES).shape == model(ONES).shape
 
 
+def test_a_registered_lambda_is_found_by_the_name_it_was_registered_with():
+    halved = keras.saving.register_keras_serializable("tests", "halved")(jit(lambda x: x / 2))
+    saved = json.loads(json.dumps(keras.saving.serialize_keras_object(halved)))
+    assert keras.saving.deserialize_keras_object(saved) is halved
+
+
 def test_its_config_has_all_options():
     options = dict(buckets={"x": {0: range(4, 9, 4), 1: "pow2"}}, pad_value=1.5, name="mine", on_recompile="raise")
     config = json.loads(json.dumps(jit(keras.activations.relu, **options).get_config()))
