@@ -21,7 +21,8 @@ from guesses import KINDS, answers, rows_of, total_of
 from guesses import smollm2 as checkpoint
 
 import keras_xla
-from keras_xla.models.build import build, parameters
+from keras_xla.models.build import build
+from keras_xla.models.parameters import parameters
 
 HERE = pathlib.Path(__file__).resolve().parent
 KIND, BATCHES, TIMES = "does not repeat", (1, 4), 4

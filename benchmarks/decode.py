@@ -1,12 +1,13 @@
-"""Steady greedy decode: us, our peers and the memory-bandwidth limit, for GPT-2 124M and SmolLM2-135M.
+"""Steady greedy decode: us, our peers and the memory-bandwidth limit, for GPT-2 124M, SmolLM2-135M and a Llama of 1B.
 
     make bench
     python benchmarks/decode.py --peer .venv-peer/bin/python --models gpt2 --batches 1
     python benchmarks/decode.py --before OLDER_CHECKOUT
 
-Every contender runs in a process of its own; rounds alternate between them. Milliseconds a step are the difference of
-a 64-token and a 2-token run, divided by 62, so prompt, call and compile costs drop out. GPT-2 has random weights,
-SmolLM2 real ones. The raw lines of a model are replaced when it is measured, and the table is made of all of them.
+Every contender runs in a process of its own; rounds alternate between them. Of the Llama, only those with weights of
+the same kind alternate, as memory does not hold all of them. Milliseconds a step are the difference of a 64-token and a
+2-token run, divided by 62, so prompt, call and compile costs drop out. SmolLM2 has real weights, the others random
+ones. The raw lines of a model are replaced when it is measured, and the table is made of all of them.
 
 With `--before` the contenders are keras_xla of now, the same with caches of just the size that is needed, and an older
 checkout, with beams, too; the raw lines and the table are others then.
@@ -38,69 +39,94 @@ PAUSE = 0.5  # seconds: the threads of whoever ran before spin for a while
 MODELS = {
     "gpt2": ("GPT-2 124M", 4 * (12 * (12 * 768**2 + 13 * 768) + 2 * 768 + 50257 * 768)),
     "smollm2": ("SmolLM2-135M", 4 * (30 * (2 * 576**2 + 2 * 576 * 192 + 3 * 576 * 1536 + 2 * 576) + 576 + 49152 * 576)),
+    "llama-1b": (
+        "Llama 1B",
+        4 * (16 * (2 * 2048**2 + 2 * 2048 * 512 + 3 * 2048 * 8192 + 2 * 2048) + 2048 + 128256 * 2048),
+    ),
 }
-# name: (label, kind of weights, worker, backend of Keras, only for this model, in the peers' environment)
+LARGE = ("llama-1b",)  # memory holds only contenders with weights of one kind at a time
+TURNS = (
+    " Only contenders with weights of the same kind ran side by side and took turns, as memory does not hold all of "
+    "them; others were left out for that reason."
+)
+LEFT_OUT = {"llama-1b": ("jax", "hf-torch", "hf-torch-compiled", "hub-tf", "hub-jax")}  # for lack of memory
+# name: (label, kind of weights, worker, backend of Keras, only for these models, in the peers' environment)
 CONTENDERS = {
     "tf": ("keras_xla, TensorFlow", "float32", "ours", "tensorflow", None, False),
     "jax": ("keras_xla, JAX", "float32", "ours", "jax", None, False),
     "hf-torch": ("HF transformers 5, PyTorch", "float32", "hf-torch", None, None, False),
     "hf-torch-compiled": ("HF transformers 5, torch.compile", "float32", "hf-torch-compiled", None, None, False),
-    "hf-tf-xla": ("HF transformers 4.57, TF XLA", "float32", "hf-tf-xla", None, "gpt2", True),
+    "hf-tf-xla": ("HF transformers 4.57, TF XLA", "float32", "hf-tf-xla", None, ("gpt2",), True),
     "hub-tf": ("KerasHub, TensorFlow", "float32", "keras-hub", "tensorflow", None, False),
     "hub-jax": ("KerasHub, JAX", "float32", "keras-hub", "jax", None, False),
     "ctranslate2": ("CTranslate2", "float32", "ctranslate2", None, None, True),
-    "llama.cpp": ("llama.cpp", "float32", "llama.cpp", None, "smollm2", True),
+    "llama.cpp": ("llama.cpp", "float32", "llama.cpp", None, ("smollm2", "llama-1b"), True),
     "tf-int8": ("keras_xla int8, TensorFlow", "int8", "ours-int8", "tensorflow", None, False),
     "jax-int8": ("keras_xla int8, JAX", "int8", "ours-int8", "jax", None, False),
     "ctranslate2-int8": ("CTranslate2 int8", "int8", "ctranslate2-int8", None, None, True),
-    "llama.cpp-q8": ("llama.cpp Q8_0", "int8", "llama.cpp-q8", None, "smollm2", True),
+    "llama.cpp-q8": ("llama.cpp Q8_0", "int8", "llama.cpp-q8", None, ("smollm2", "llama-1b"), True),
     "tf-int4": ("keras_xla int4, TensorFlow", "int4", "ours-int4", "tensorflow", None, False),
     "jax-int4": ("keras_xla int4, JAX", "int4", "ours-int4", "jax", None, False),
-    "llama.cpp-q4": ("llama.cpp Q4_1", "int4", "llama.cpp-q4", None, "smollm2", True),
+    "llama.cpp-q4": ("llama.cpp Q4_1", "int4", "llama.cpp-q4", None, ("smollm2", "llama-1b"), True),
 }
 OURS = {"float32": "tf", "int8": "tf-int8", "int4": "tf-int4"}  # what the others are compared with
 
 
 def measure(model, args):
     """A line for each contender, size and round."""
-    bytes_a_step, lines = MODELS[model][1], []
     with tempfile.TemporaryDirectory() as folder:
         if args.before and model == "smollm2":
-            contenders = with_older(smollm2_file(), args.before)
-        else:
-            make_checkpoint(folder, model, args.peer)
-            contenders = with_older(folder, args.before) if args.before else with_peers(folder, model, args)
-        sizes = [dict(batch=batch) for batch in args.batches]
-        sizes += [dict(batch=1, num_beams=BEAMS)] if args.before else []
-        first = []
-        for size in sizes:
-            first.append({name: c.ask(**size, new_tokens=NEW)["seconds"] for name, c in contenders.items()})
-            for c in contenders.values():
-                c.ask(**size, new_tokens=SHORT)
-        for number in range(args.rounds):
-            for size, at_first in zip(sizes, first, strict=True):
-                reference = None
-                order = -1 if args.before and number % 2 else 1  # peers are compared with the first one's tokens
-                for name, c in list(contenders.items())[::order]:
-                    time.sleep(PAUSE)
-                    limit = bytes_a_step / read_bandwidth() * 1e3
-                    short, long = (c.ask(**size, new_tokens=new) for new in (SHORT, NEW))
-                    reference = reference or long["tokens"]
-                    line = dict(model=model, contender=name, label=c.label, **size, round=number, limit=limit)
-                    line |= dict(ms=(long["seconds"] - short["seconds"]) / (NEW - SHORT) * 1e3)
-                    lines.append({**line, "first": at_first[name], "same": long["tokens"] == reference})
+            return take_turns(model, with_older(smollm2_file(), args.before), args)
+        make_checkpoint(folder, model, args.peer)
+        if args.before:
+            return take_turns(model, with_older(folder, args.before), args)
+        names = [name for name in CONTENDERS if runs(name, model, args)]
+        kinds = dict.fromkeys(CONTENDERS[name][1] for name in names) if model in LARGE else [None]
+        groups = ([name for name in names if kind in (None, CONTENDERS[name][1])] for kind in kinds)
+        return [line for group in groups for line in take_turns(model, with_peers(folder, group, args.peer), args)]
+
+
+def take_turns(model, contenders, args):
+    """A line for each of some contenders, which run side by side, and for each size and round."""
+    bytes_a_step, lines = MODELS[model][1], []
+    sizes = [dict(batch=batch) for batch in args.batches]
+    sizes += [dict(batch=1, num_beams=BEAMS)] if args.before else []
+    first = []
+    for size in sizes:
+        first.append({name: c.ask(**size, new_tokens=NEW)["seconds"] for name, c in contenders.items()})
         for c in contenders.values():
-            c.close()
+            c.ask(**size, new_tokens=SHORT)
+    for number in range(args.rounds):
+        for size, at_first in zip(sizes, first, strict=True):
+            reference = None
+            order = -1 if args.before and number % 2 else 1  # peers are compared with the first one's tokens
+            for name, c in list(contenders.items())[::order]:
+                time.sleep(PAUSE)
+                limit = bytes_a_step / read_bandwidth() * 1e3
+                short, long = (c.ask(**size, new_tokens=new) for new in (SHORT, NEW))
+                reference = reference or long["tokens"]
+                line = dict(model=model, contender=name, label=c.label, **size, round=number, limit=limit)
+                line |= dict(ms=(long["seconds"] - short["seconds"]) / (NEW - SHORT) * 1e3)
+                lines.append({**line, "first": at_first[name], "same": long["tokens"] == reference})
+    for c in contenders.values():
+        c.close()
     return lines
 
 
-def with_peers(folder, model, args):
+def runs(name, model, args):
+    """Whether a contender can run the model, and was asked for."""
+    only, peer = CONTENDERS[name][-2:]
+    possible = (only is None or model in only) and name not in LEFT_OUT.get(model, ())
+    return possible and (args.peer or not peer) and (not args.only or name in args.only)
+
+
+def with_peers(folder, names, peers_python):
     """Ours and others, started."""
     contenders = {}
-    for name, (label, _, worker, backend, only, peer) in CONTENDERS.items():
-        if only in (None, model) and (args.peer or not peer) and (not args.only or name in args.only):
-            python = args.peer if peer else sys.executable
-            contenders[name] = Contender(label, python, "workers.py", worker, folder, str(PROMPT), backend=backend)
+    for name in names:
+        label, _, worker, backend, _, peer = CONTENDERS[name]
+        python = peers_python if peer else sys.executable
+        contenders[name] = Contender(label, python, "workers.py", worker, folder, str(PROMPT), backend=backend)
     return contenders
 
 
@@ -142,7 +168,7 @@ def section(model, lines):
         f"{lines[0]['date']}, commit {lines[0]['commit']}, {rounds} alternating rounds. Limit: "
         f"{bytes_a_step / 1e6:.0f} MB of float32 weights a step at {bytes_a_step / limit / 1e6:.1f} GB/s, measured "
         f"before every run: {limit:.1f} ms. In float32, {alike} make the same tokens. In brackets: times keras_xla on "
-        "TensorFlow with weights of the same kind.",
+        f"TensorFlow with weights of the same kind.{TURNS if model in LARGE else ''}",
         "",
         f"| ms a step | {' | '.join(f'batch {batch}' for batch in batches)} |",
         f"|---|{'---|' * len(batches)}",
@@ -225,9 +251,12 @@ def smollm2_file():
 
 
 def make_checkpoint(folder, model="gpt2", peer=None):
-    """A checkpoint as PyTorch transformers saves it; GPT-2 has random weights."""
+    """A checkpoint as PyTorch transformers saves it, with a file of llama.cpp for those that it knows."""
     if model == "smollm2":  # PyTorch transformers needs two more packages for it
         subprocess.run([peer, HERE / "smollm2_checkpoint.py", folder], check=True)
+        return
+    if model == "llama-1b":
+        subprocess.run([sys.executable, HERE / "llama_checkpoint.py", folder], check=True)
         return
     import torch
     from smollm2_checkpoint import save_vocabulary
@@ -242,13 +271,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", help="a Python with benchmarks/peer-requirements.txt installed")
     parser.add_argument("--before", type=pathlib.Path, help="an older checkout of this repository, to compare with")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="default: all; with --before the small ones")
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, help="contenders; default: all")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--raw", type=pathlib.Path, help="the raw lines; the table stands beside them")
     args = parser.parse_args()
     args.raw = args.raw or (RAW_BEFORE if args.before else RAW)
+    args.models = args.models or [model for model in MODELS if not args.before or model not in LARGE]
     if args.peer is None and not args.before and "smollm2" in args.models:
         raise SystemExit("SmolLM2's checkpoint is made by the peers' environment: give --peer, or --models gpt2.")
     lines = raw_lines.read(args.raw)

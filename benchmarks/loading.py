@@ -65,25 +65,6 @@ print(json.dumps(dict(seconds=seconds, weights=size, peak=max(seen) - seen[0] if
 WAYS = {"read": (READ, "tensorflow"), "tensorflow": (LOAD, "tensorflow"), "jax": (LOAD, "jax")}
 
 
-def make_1b(folder: str) -> None:
-    """A checkpoint of a model with 1.2e9 weights, in several files."""
-    import torch
-    import transformers
-
-    config = transformers.LlamaConfig(
-        vocab_size=128256,
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        tie_word_embeddings=True,
-    )
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.bfloat16)
-    transformers.LlamaForCausalLM(config).save_pretrained(folder, max_shard_size="530MB")
-
-
 def process(way: str, path: str, dtype: str, watched: str) -> dict:
     """What a process says."""
     script, backend = WAYS[way]
@@ -131,7 +112,9 @@ def main():
     when, lines = measured("keras", "tensorflow", "jax"), []
     with tempfile.TemporaryDirectory() as gpt2, tempfile.TemporaryDirectory() as large:
         make_checkpoint(gpt2)
-        subprocess.run([sys.executable, "-c", f"import loading; loading.make_1b({large!r})"], cwd=HERE, check=True)
+        subprocess.run(
+            [sys.executable, "-c", f"import llama_checkpoint; llama_checkpoint.save({large!r})"], cwd=HERE, check=True
+        )
         smollm2 = args.checkpoints / "smollm2-135m-instruct"
         models = {
             "GPT-2 124M, float32": (gpt2, "float32"),

@@ -5,6 +5,7 @@ Ours also reads options of `generate`, and may run with the keras_xla of an olde
 python benchmarks/workers.py NAME FOLDER PROMPT_LENGTH
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -16,7 +17,13 @@ import time
 import numpy as np
 
 THREADS = 2
+FOLDERS = contextlib.ExitStack()
 IDS = np.random.default_rng(0).integers(100, 30_000, (64, 64)).astype("int32")
+
+
+def kept_folder():
+    """The path of a folder that is there until the process ends."""
+    return FOLDERS.enter_context(tempfile.TemporaryDirectory())
 
 
 def ours(folder, prompt, **options):
@@ -96,7 +103,7 @@ def ctranslate2(folder, prompt, kind):
     """Ids are given as words: the checkpoint's vocabulary is "0", "1", "2" ..., see `decode.save_vocabulary`."""
     import ctranslate2 as c
 
-    converted = tempfile.mkdtemp()
+    converted = kept_folder()
     c.converters.TransformersConverter(folder).convert(converted, quantization=kind, force=True)
     generator = c.Generator(converted, compute_type=kind, inter_threads=1, intra_threads=THREADS)
 
@@ -114,10 +121,11 @@ def llama_cpp(folder, prompt, kind):
     import llama_cpp as c
 
     source = next(pathlib.Path(folder).glob("*.gguf"))
-    if kind != "Q4_1":
-        made = pathlib.Path(tempfile.mkdtemp()) / f"{kind}.gguf"
+    if kind not in source.name:
+        made = pathlib.Path(kept_folder()) / f"{kind}.gguf"
         how = c.llama_model_quantize_default_params()
-        how.ftype = {"F32": c.LLAMA_FTYPE_ALL_F32, "Q8_0": c.LLAMA_FTYPE_MOSTLY_Q8_0}[kind]
+        kinds = dict(F32=c.LLAMA_FTYPE_ALL_F32, Q8_0=c.LLAMA_FTYPE_MOSTLY_Q8_0, Q4_1=c.LLAMA_FTYPE_MOSTLY_Q4_1)
+        how.ftype = kinds[kind]
         how.allow_requantize = True
         if c.llama_model_quantize(str(source).encode(), str(made).encode(), how):
             raise SystemExit(f"llama.cpp could not write {made}")
@@ -186,6 +194,12 @@ CONTENDERS = {
 def main(name, folder, prompt):
     run = CONTENDERS[name](folder, int(prompt))
     print("ready", flush=True)
+    with FOLDERS:
+        answer(run)
+
+
+def answer(run):
+    """What `run` does for each line of standard input."""
     for line in sys.stdin:
         job = json.loads(line)
         batch, new = job.pop("batch"), job.pop("new_tokens")
