@@ -8,12 +8,14 @@ import argparse
 import builtins
 import contextlib
 import importlib.machinery
+import importlib.metadata
 import io
 import itertools
 import json
 import os
 import pathlib
 import pkgutil
+import platform
 import runpy
 import sys
 import threading
@@ -72,6 +74,21 @@ def main() -> None:
             _tell(switch, command, time.perf_counter() - begun, report, options.quiet)
 
 
+class _Version(argparse.Action):
+    """Prints the versions of the package and of those that it works with."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        found = importlib.metadata.packages_distributions()  # tensorflow may come as tensorflow-cpu, say
+        modules = "keras", "tensorflow", "jax", "transformers", "keras_hub"
+        names = dict.fromkeys(name for module in modules for name in found.get(module, []))
+        with_version = []
+        for name in ("keras-xla", *names):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # it was never installed
+                with_version.append(f"{name} {importlib.metadata.version(name)}")
+        print(", ".join([*with_version, f"Python {platform.python_version()}, {platform.platform()}"]))
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m keras_xla",
@@ -96,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="what",
         help="explain an error or a warning of keras_xla, by its text, some words of it, or the name that it ends with",
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the versions that a report of a bug needs")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("script", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

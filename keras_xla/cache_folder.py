@@ -32,9 +32,11 @@ def cache_folder() -> pathlib.Path:
     """
     chosen = os.environ.get("KERAS_XLA_CACHE")
     if chosen:
-        return _BEGUN_IN / pathlib.Path(chosen).expanduser()  # no shell does that for what a container's file sets
+        with contextlib.suppress(RuntimeError):  # there is no such home: then the folder is called so
+            return _BEGUN_IN / pathlib.Path(chosen).expanduser()  # no shell does that for what a container's file sets
+        return _BEGUN_IN / chosen
     if cache := os.environ.get("XDG_CACHE_HOME"):
-        return pathlib.Path(cache) / "keras_xla"
+        return _BEGUN_IN / cache / "keras_xla"
     try:
         return pathlib.Path.home() / ".cache" / "keras_xla"
     except RuntimeError:

@@ -106,6 +106,8 @@ def answer(question: str) -> str | None:
     named = known.get(words[-1].lstrip("#")) or known.get(_anchor(question))  # the command, say, as an error shows it
     exact = named or section_of(question)
     found = [exact] if exact else [each for each in sections() if all(word in each.text.lower() for word in words)]
+    asked = " ".join(words)
+    found.sort(key=lambda each: (asked not in each.title.lower(), asked not in " ".join(each.text.lower().split())))
     return "\n\n".join(section.text.strip() for section in found) or None
 
 

@@ -41,6 +41,10 @@ BAD = [
     (dict(stop=["."]), TypeError, "Use stop_strings"),
     (dict(stop_token_ids=[2]), TypeError, "Use eos_token_id"),
     (dict(revision="main"), TypeError, "huggingface_hub.snapshot_download"),
+    (dict(load_in_8bit=True), TypeError, 'Use quantization="int8" of from_pretrained'),
+    (dict(use_cache=True), TypeError, "Leave it out: there always is a cache"),
+    (dict(attention_mask=[[1]]), TypeError, "layer.generate(inputs), with the mask in it"),
+    (dict(chunk_length_s=30), TypeError, "Leave it out: long sound"),
 ]
 
 
@@ -124,3 +128,15 @@ def test_options_of_modes_that_are_off_are_left_out():
     tuned = {"temperature": 0.6, "length_penalty": 2.0, "max_new_tokens": 8}
     assert without_idle(tuned) == {"max_new_tokens": 8}
     assert without_idle({**tuned, "do_sample": True, "num_beams": 4}) == {**tuned, "do_sample": True, "num_beams": 4}
+
+
+def test_a_class_of_pydantic_is_its_schema():
+    class Person:
+        @classmethod
+        def model_json_schema(cls):
+            return {"type": "object", "properties": {"name": {"type": "string"}}}
+
+    assert GenerationOptions(json_schema=Person).json_schema == Person.model_json_schema()
+    assert GenerationOptions(json_schema=[Person, None]).json_schema == (Person.model_json_schema(), None)
+    with pytest.raises(TypeError, match=r"expected a dict, a string of JSON or a class of Pydantic's"):
+        GenerationOptions(json_schema=int)

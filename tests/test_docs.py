@@ -51,7 +51,8 @@ OF_CALLS = {
     each.name
     for method in (XLAGenerationLayer.generate, SpeechPipeline.transcribe)
     for each in inspect.signature(method).parameters.values()
-    if each.default is not inspect.Parameter.empty and each.name != "goes_on"  # which the layer passes in graphs
+    if each.default is not inspect.Parameter.empty
+    and each.name not in ("inputs", "goes_on")  # the layer passes that in graphs
 }
 
 

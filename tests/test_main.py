@@ -187,7 +187,7 @@ def test_the_script_chooses_the_backend(backend, python, tmp_path):
     if backend == "jax":
         assert report["backend"] == "jax" and report["models"][0]["model"] == "line"
         assert [event["name"] for event in report["compilations"]] == ["line.predict_step"]
-        assert "Keras' own function runs these steps" in done.stderr
+        assert "Keras' own function ran these steps" in done.stderr
     else:
         assert "received the Keras backend 'numpy'" in report["problem"]
         assert "it stayed off: " in done.stderr

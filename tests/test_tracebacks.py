@@ -65,7 +65,7 @@ def test_an_error_of_ours_shows_where_it_was_raised():
 
 
 def test_arguments_that_do_not_fit_end_in_the_users_line():
-    shown = frames(lambda: a_layer().generate())
+    shown = frames(lambda: a_layer().generate([[1]], 2))
     assert [frame.filename for frame in shown] == [__file__] * 2
 
 

@@ -22,6 +22,7 @@ read_weights = _module.read_weights
 same_weights = _module.same_weights
 run_eagerly = _module.run_eagerly
 trace_once = _module.trace_once
+outside_of_traces = _module.outside_of_traces
 float_bits = _module.float_bits
 matmul_transposed = _module.matmul_transposed
 matmul_int8 = _module.matmul_int8

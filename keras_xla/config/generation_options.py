@@ -1,12 +1,12 @@
 """Generation options: frozen, checked once, before anything compiles. Standard library only."""
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, SupportsIndex
 
 from keras_xla.config.limits import INTEGERS, NUMBERS, OFF, TOKEN, TOKENS
+from keras_xla.config.other_names import hint
 from keras_xla.config.values import (
     all_values,
     as_biases,
@@ -294,7 +294,7 @@ class GenerationOptions:
         known = [f.name for f in dataclasses.fields(self)]
         for name in overrides:
             if name not in known:
-                raise TypeError(f"Received the unknown generation option {name!r}.{_hint(name, known)}")
+                raise TypeError(f"Received the unknown generation option {name!r}.{hint(name, known)}")
         if overrides.get("max_new_tokens", 0) is None:
             del overrides["max_new_tokens"]
         alone = overrides.get("num_beams") not in (None, 1)
@@ -356,29 +356,3 @@ def checkpoint_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict
         if name not in known | harmless and not name.startswith("_") and value not in (None, 0, False, off.get(name))
     }
     return options, unknown
-
-
-# What other packages call it, and what to pass here.
-_ELSEWHERE = {
-    "assistant_model": "assistant, an XLAGenerationLayer",
-    "batch_size": "batch_buckets of the layer: its largest size is how many prompts run at once",
-    "beam_size": "num_beams",
-    "device_map": "the device that the Keras backend uses by default",
-    "logits_processor": "logits_processors of the layer",
-    "logprobs": "output_logprobs=True, with top_logprobs=5 for the likeliest tokens of each place",
-    "max_length": "max_new_tokens: it does not count the prompt",
-    "max_tokens": "max_new_tokens",
-    "n": "num_return_sequences",
-    "stop": "stop_strings",
-    "stop_token_ids": "eos_token_id, which takes a list, too",
-    "stopping_criteria": "stop_strings, max_time or cancel",
-    "torch_dtype": "dtype of from_pretrained",
-    **dict.fromkeys(("cache_dir", "revision", "token"), "the folder that huggingface_hub.snapshot_download returns"),
-}
-
-
-def _hint(name: str, known: list[str]) -> str:
-    if name in _ELSEWHERE:
-        return f" Use {_ELSEWHERE[name]}."
-    near = difflib.get_close_matches(name, known, 1)
-    return f" Did you mean {near[0]!r}?" if near else f" The known ones: {', '.join(known)}."

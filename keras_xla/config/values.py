@@ -73,9 +73,11 @@ def as_constraint(name: str, value: Any) -> Any:
 
 
 def _one_constraint(name: str, value: Any) -> Any:
+    if name == "json_schema" and callable(schema := getattr(value, "model_json_schema", None)):  # a class of Pydantic's
+        value = schema()
     wanted = (str, Mapping) if name == "json_schema" else str
     if value is not None and not isinstance(value, wanted):
-        kind = "a dict or a string of JSON" if name == "json_schema" else "a string"
+        kind = "a dict, a string of JSON or a class of Pydantic's" if name == "json_schema" else "a string"
         raise TypeError(f"Received {name}={value!r}; expected {kind}.")
     if isinstance(value, Mapping):
         try:

@@ -29,7 +29,6 @@ _SAYS_NO = "its class says supports_jit=False"
 # Keras' layers of image transformations say that on every backend. Only on TensorFlow it is known why.
 _IMAGE = ("its image transformation has no XLA kernel" if backend.name == "tensorflow" else _SAYS_NO, _PIPELINE)
 _UNKNOWN = (_SAYS_NO, 'compile with jit_compile="auto", or split the model before this layer')
-_WRITE_IN_OPS = 'write it with keras.ops, move it into the tf.data pipeline, or compile with jit_compile="auto"'
 
 
 def _known(layer: keras.layers.Layer) -> tuple[str, str]:
@@ -52,19 +51,33 @@ def fix_for_layer(layer: keras.layers.Layer) -> str:
 
 
 def fix_for_op(op: str, layer: keras.layers.Layer | None = None) -> str:
-    """What to do about an operation, given its type and the layer that it is in."""
+    """What to do about an operation of a model, given its type and the layer that it is in."""
     if layer is not None and not getattr(layer, "supports_jit", True):
         return fix_for_layer(layer)
+    return _fix(op, "map this over the tf.data pipeline before the model", 'compile with jit_compile="auto"')
+
+
+def fix_in_function(op: str, layer: keras.layers.Layer | None = None) -> str:
+    """What to do about an operation of a function that is compiled by itself, or of a `layer` in it."""
+    return _fix(op, "do this before the call", "leave this function out of keras_xla.jit")
+
+
+def _fix(op: str, before: str, without: str) -> str:
     if "PyFunc" in op:
-        return "Python code cannot be compiled: " + _WRITE_IN_OPS
+        return f"Python code cannot be compiled: write it with keras.ops, {before}, or {without}"
     if op.startswith("Print"):
-        return "remove tf.print, or debug with jit_compile=False"
+        return f"remove tf.print, or {without}"
     if op.startswith(("String", "string", "AsString", "Substr", "RegexReplace", "StaticRegex", "UnicodeDecode")):
-        return "XLA has no strings: map this over the tf.data pipeline before the model"
+        return f"XLA has no strings: {before}"
     if op.startswith("TensorList"):
         return "give the tf.TensorArray the size that it needs, and leave dynamic_size=True out"
+    if op.startswith(("Where", "Unique", "DynamicPartition", "NonMaxSuppression")):
+        return (
+            "keep all rows, and give those that do not count a weight of 0, as keras.ops.where(mask, x, 0.0) does; or "
+            + without
+        )
     if "Lookup" in op or "HashTable" in op:
-        return "XLA has no hash tables: map this over the tf.data pipeline before the model"
+        return f"XLA has no hash tables: {before}"
     if op in ("ImageProjectiveTransformV3", "ImageProjectiveTransformV2", "CropAndResize", "DecodeImage"):
-        return "move the image transformation into the tf.data pipeline"
-    return 'write it with keras.ops if they have it, compile with jit_compile="auto", or split the model before it'
+        return f"{before}, as far as it transforms images"
+    return f"write it with keras.ops if they have it, or {without}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,12 @@ import keras
 from keras_xla.backend.keras2 import inputs_of, is_keras2, require_model
 from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.steps import forward_blockers
-from keras_xla.diagnosis.advice import fix_for_layer, fix_for_op, reason_for_layer
+from keras_xla.diagnosis.advice import fix_for_layer, fix_for_op, fix_in_function, reason_for_layer
 from keras_xla.diagnosis.errors import XLAUnsupportedError
 from keras_xla.private.keras.layers import layers_if_known
 from keras_xla.troubleshooting import explained
+
+_OUTSIDE = "outside of any layer (loss, metric or custom step)"
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,7 @@ class Blocker:
     fix: str
 
     def __str__(self):
-        owner = (
-            f"{self.layer} ({self.layer_class})" if self.layer else "outside of any layer (loss, metric or custom step)"
-        )
+        owner = f"{self.layer} ({self.layer_class})" if self.layer else _OUTSIDE
         place = f" at {self.where}" if self.where else ""
         return f"{owner}: {self.reason}{place}. Fix: {self.fix}."
 
@@ -92,7 +93,7 @@ def explain(model: keras.Model, sample_batch: Any = None) -> Explanation:
         An `Explanation`: `print` it, test its truth, or read its `blockers`.
 
     Raises:
-        TypeError: `model` is not a Keras model.
+        TypeError: `model` is not a Keras model, or `sample_batch` has ragged or sparse tensors.
         ValueError: `model` is one of `tf_keras`, and Keras does not run on TensorFlow.
 
     Example:
@@ -104,9 +105,8 @@ def explain(model: keras.Model, sample_batch: Any = None) -> Explanation:
     require_model("keras_xla.explain", model)
     ops = _forward_ops(model, sample_batch)
     blockers = layer_blockers(model)  # the trace may have built some
-    named = {blocker.layer for blocker in blockers}
-    found = dict.fromkeys(_from_op(model, op) for op in ops or ())
-    blockers += [blocker for blocker in found if blocker.layer not in named]
+    others = [op for op in ops or () if getattr(layer_of(model, op.name), "supports_jit", True)]
+    blockers += dict.fromkeys(_from_op(model, op) for op in others)
     return Explanation(model.name, tuple(blockers), ops is not None)
 
 
@@ -144,18 +144,24 @@ def refuse_layers(model: keras.Model) -> None:
     _refuse(model.name, layer_blockers(model))
 
 
-def refuse_ops(model: keras.Model | None, ops: list[BlockingOp], name: str = "") -> None:
-    """Raise `XLAUnsupportedError` naming the operations that a trace found, with their layers if `model` is given."""
-    _refuse(name or getattr(model, "name", ""), list(dict.fromkeys(_from_op(model, op) for op in ops)))
+def refuse_ops(model: keras.Model, ops: list[BlockingOp]) -> None:
+    """Raise `XLAUnsupportedError` naming the operations that a trace of a model's step found, and their layers."""
+    _refuse(model.name, list(dict.fromkeys(_from_op(model, op) for op in ops)))
 
 
-def _refuse(name: str, blockers: list[Blocker]) -> None:
+def refuse_ops_in_function(name: str, layer: keras.layers.Layer | None, ops: list[BlockingOp]) -> None:
+    """The same of a function that somebody has compiled, or a layer or one of its methods."""
+    blockers = dict.fromkeys(_from_op(layer, op, fix_in_function) for op in ops)
+    _refuse(name, [str(blocker).removeprefix(f"{_OUTSIDE}: ") for blocker in blockers])
+
+
+def _refuse(name: str, blockers: Sequence[Blocker | str]) -> None:
     if blockers:
         lines = "\n".join(f"  {blocker}" for blocker in blockers)
         raise XLAUnsupportedError(f"XLA cannot compile {name!r}, and nothing of it has run:\n{lines}")
 
 
-def _from_op(model: keras.Model | None, op: BlockingOp) -> Blocker:
+def _from_op(model: keras.layers.Layer | None, op: BlockingOp, fix: Callable = fix_for_op) -> Blocker:
     layer = layer_of(model, op.name) if model is not None else None
     name, kind = (layer.name, type(layer).__name__) if layer is not None else ("", "")
     if op.op.startswith("string"):
@@ -164,17 +170,22 @@ def _from_op(model: keras.Model | None, op: BlockingOp) -> Blocker:
         reason = f"XLA cannot do the operation {op.op}"
     else:
         reason = f"the operation {op.op} has no XLA kernel"
-    return Blocker(name, kind, reason, op.where, fix_for_op(op.op, layer))
+    return Blocker(name, kind, reason, op.where, fix(op.op, layer))
 
 
-def layer_of(model: keras.Model, op_name: str) -> keras.layers.Layer | None:
+def layer_of(model: keras.layers.Layer, op_name: str) -> keras.layers.Layer | None:
     """The innermost layer in the name scopes of an operation: `gradient_tape/sequential_1/lambda_1/StringUpper`."""
-    layers = {layer.name: layer for layer in layers_if_known(model)}
-    for scope in reversed(op_name.split("/")[:-1]):
-        for name in (scope, re.sub(r"_\d+$", "", scope)):  # TensorFlow numbers a scope that is entered again
-            if name in layers:
-                return layers[name]
-    return None
+    everywhere = layers_if_known(model)
+    found, inside = None, everywhere
+    for scope in op_name.split("/")[:-1]:
+        names = scope, re.sub(r"_\d+$", "", scope)  # TensorFlow numbers a scope that is entered again
+        # Two models inside of this one may each have a layer of that name.
+        hits = [
+            x for among in (inside, everywhere) for name in names for x in among if x.name == name and x is not found
+        ]
+        if hits:
+            found, inside = hits[0], layers_if_known(hits[0])
+    return found
 
 
 def place_of(model: keras.Model, op_name: str) -> str:
@@ -205,6 +216,11 @@ def _guessed_input(model: keras.Model):
 
 
 def _as_tensor(x):
+    if type(x).__name__ in ("RaggedTensor", "SparseTensor", "BCOO"):
+        raise TypeError(
+            f"keras_xla.explain received a {type(x).__name__} in sample_batch; it expects dense arrays or tensors, as "
+            "XLA knows no others. Pass what the model makes of it."
+        )
     dtype = getattr(x, "dtype", "float32")
     if getattr(dtype, "kind", "") in ("S", "U", "O"):  # NumPy's strings, for whose dtypes Keras has no name
         dtype = "string"

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_xla import backend
 from keras_xla.backend.signature import symbolic
+from keras_xla.engine.checked_decoder import CheckedDecoder
 from keras_xla.engine.kept import what_is_computed
 from keras_xla.engine.keys import (
     AdvanceKey,
@@ -68,6 +69,8 @@ class Programs:
         self.vocab_size, self.words = model.vocab_size, -(-model.vocab_size // 32)
         self.has_encoder = hasattr(model, "encode")
         self.chunked = self.has_encoder or is_chunked(model)
+        whole: Any = model
+        self._checked: Any = whole if self.chunked else CheckedDecoder(whole)
         self._memory_specs: dict[tuple[int, int], Any] = {}
         self._specs: dict[StateKey, dict[str, Any]] = {}
         self._assistants: list[ChunkDecoder] = []
@@ -145,7 +148,7 @@ class Programs:
         else:
             ids = keras.KerasTensor((key.batch, 1), "int32")
             specs["cache"] = backend.output_spec(
-                lambda ids, starts: _once_a_beam(model.prefill(ids, starts, key.cache)[1], key), ids, row
+                lambda ids, starts: _once_a_beam(self._checked.prefill(ids, starts, key.cache)[1], key), ids, row
             )
         table = kind_of_cache(self.chunked, key.beams)
         sizes, beams = (key.batch, key.cache, key.beams), keras.KerasTensor((key.batch, key.beams), "int32")
@@ -205,7 +208,7 @@ class Programs:
 
     def _prefill_whole(self, key: AdvanceKey, values, request: Request, ids):
         request = request.unpacked()
-        scores, cache = self._model.prefill(ids, request.starts, key.cache)
+        scores, cache = self._checked.prefill(ids, request.starts, key.cache)
         search = self._search(key, request)
         begun = decode.begin(scores, values["tokens"], search)
         return {**values, **begun, "cache": _once_a_beam(cache, key)}, search.progress(begun["search"])
@@ -260,7 +263,7 @@ class Programs:
         return GuidedDecoder(decoder, request) if key.guided else decoder
 
     def _decoder(self, values) -> Any:
-        return self._model.with_memory(values["memory"]) if self.has_encoder else self._model
+        return self._model.with_memory(values["memory"]) if self.has_encoder else self._checked
 
 
 def _bytes_of(specs: Any) -> int:

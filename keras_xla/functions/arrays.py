@@ -1,5 +1,6 @@
 """What `jit` takes for a tensor."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,11 +15,19 @@ from keras_xla.private.keras.masks import mask_if_known, put_mask
 def is_array(x: Any) -> bool:
     """Whether an argument may change its values freely; a variable is read where the function reads it.
 
-    Arrays of other libraries are some, too, such as tensors of PyTorch.
+    Arrays of other libraries are some, too, such as tensors of PyTorch. NumPy's bool is a flag, as Python's is.
     """
-    if isinstance(x, str | bytes | type) or is_variable(x):
+    if isinstance(x, str | bytes | type | np.bool_) or is_variable(x):
         return False
     return is_tensor(x) or all(hasattr(x, name) for name in ("__array__", "shape", "dtype"))
+
+
+def holds_arrays(x: Any) -> bool:
+    """Whether it is a dataclass with arrays in its fields."""
+    if not dataclasses.is_dataclass(x) or isinstance(x, type):
+        return False
+    values = [getattr(x, field.name, None) for field in dataclasses.fields(x)]
+    return any(map(is_array, keras.tree.flatten(values)))
 
 
 def is_tensor(x: Any) -> bool:

@@ -1,7 +1,6 @@
 """`keras_xla.jit`: any function or bound method, compiled by XLA, with every compilation counted and explained."""
 
 import copy
-import dataclasses
 import functools
 import sys
 import threading
@@ -17,21 +16,21 @@ from keras_xla.backend import compile_log as events
 from keras_xla.backend import is_traced
 from keras_xla.backend.compile_log import RecompileError
 from keras_xla.backend.signature import Leaf, Signature, describe
-from keras_xla.backend.steps import has_other_values, without_autograph
-from keras_xla.diagnosis.explain import refuse_ops
+from keras_xla.backend.steps import is_in_trace, without_autograph
+from keras_xla.diagnosis.explain import refuse_ops_in_function
 from keras_xla.functions import hf_generate
 from keras_xla.functions.added_losses import AddedLosses
 from keras_xla.functions.argument_buckets import ArgumentBuckets, Padded
-from keras_xla.functions.arrays import as_dense, attached_to, is_array, is_variable, with_attached
+from keras_xla.functions.arrays import as_dense, attached_to, is_array, with_attached
 from keras_xla.functions.call_key import CallKey
 from keras_xla.functions.cut_back import Followed, cut_back, followed
 from keras_xla.functions.executable import executable_of
 from keras_xla.functions.methods import OfInstances
 from keras_xla.functions.parameters import Parameters
+from keras_xla.functions.refused import refuse_what_compiles_itself
 from keras_xla.functions.saving import from_config, to_config
-from keras_xla.functions.static_values import Static, parts, structure_of
+from keras_xla.functions.static_values import static_value, structure_of, trainable
 from keras_xla.private.keras.call_context import call_context
-from keras_xla.private.keras.layers import layers_if_known
 from keras_xla.troubleshooting import explained
 
 _ON_RECOMPILE = ("log", "raise")
@@ -92,7 +91,7 @@ def jit(
         `generate` of a TensorFlow model of transformers 4 it is a `CompiledGenerate`.
 
     Raises:
-        TypeError: `fn` is not callable.
+        TypeError: `fn` is not callable, or compiles by itself: an `XLAGenerationLayer`, or `fit` of a model.
         ValueError: `on_recompile`, `buckets` or `pad_value` are not as described. Or `fn` is the `generate` of a
             TensorFlow model, and Keras does not run on TensorFlow.
 
@@ -111,6 +110,7 @@ def jit(
         return functools.partial(jit, buckets=buckets, pad_value=pad_value, name=name, on_recompile=on_recompile)
     if not callable(fn):
         raise TypeError(f"keras_xla.jit received {type(fn).__name__}; it expects a function, bound method or layer.")
+    refuse_what_compiles_itself(fn)
     if isinstance(pad_value, str | None) or np.ndim(pad_value):
         raise ValueError(f"keras_xla.jit received pad_value={pad_value!r}; it expects a number.")
     if on_recompile not in _ON_RECOMPILE:
@@ -137,7 +137,7 @@ class CompiledFunction:
     other layers of it are trainable; so does a function with a layer among its arguments.
 
     Attributes:
-        __name__: The name in the compile log.
+        __name__: That of the function, or `name`: Keras shows a metric under it.
         __doc__: That of the function.
     """
 
@@ -158,7 +158,12 @@ class CompiledFunction:
         )
         self.__doc__ = getattr(fn, "__doc__", None)
         self.__module__ = getattr(fn, "__module__", None) or type(self).__module__
-        self.__name__ = self._name
+        self.__name__ = name or getattr(fn, "__name__", self._name)
+        self.__qualname__ = getattr(fn, "__qualname__", self.__name__)
+        if isinstance(fn, types.FunctionType):  # what has been put on it, as functools.wraps does
+            vars(self).update(
+                (key, value) for key, value in vars(fn).items() if key not in {"__wrapped__", *vars(self)}
+            )
         self.__signature__ = self._parameters.signature  # what inspect.signature and help tell
 
     @property
@@ -202,10 +207,17 @@ class CompiledFunction:
         return hasattr(self._fn, "__get__") and not isinstance(self._fn, (types.MethodType, staticmethod))
 
     def __set_name__(self, owner, name):
-        self._owners += (owner,) if self._binds else ()
+        if self._binds:
+            self._owners += (owner,)
+        if self._binds and getattr(self._fn, "__qualname__", "").startswith(f"{owner.__qualname__}."):
+            self.__name__ = name  # by which a method of an instance is pickled
 
     def __get__(self, instance, owner=None):
-        return types.MethodType(self, instance) if self._binds and instance is not None else self
+        if not self._binds or instance is None:
+            return self
+        if not isinstance(instance, self._owners):  # it was put on a class that was there
+            self._owners += (owner or type(instance),)
+        return types.MethodType(self, instance)
 
     @without_autograph
     def __call__(self, /, *args, **kwargs):
@@ -229,13 +241,14 @@ class CompiledFunction:
                 cannot be cut off.
         """
         flat = keras.tree.flatten((args, kwargs))
-        if has_other_values() or any(is_traced(x) or isinstance(x, keras.KerasTensor) for x in flat):
+        if is_in_trace() or any(is_traced(x) or isinstance(x, keras.KerasTensor) for x in flat):
             return self._fn(*args, **kwargs)  # also a part of another compiled function, or of a functional model
         if args and isinstance(args[0], self._owners) and (method := self._methods.of(args[0])) is not None:
             return method(*args[1:], **kwargs)
         arguments, form = self._parameters.bind(args, kwargs)
         arguments, padded = self._buckets.pad(arguments, self._pad_value)
-        leaves, tensors, owners = self._leaves(arguments)
+        own = args[0] if args and isinstance(args[0], self._owners) else None
+        leaves, tensors, owners = self._leaves(arguments, own)
         key = CallKey(leaves, tuple(map(structure_of, arguments.values())), form, self._layer_state(), call_context())
         compiled = self._executables.get(key)
         if compiled is None:
@@ -278,8 +291,11 @@ class CompiledFunction:
 
         return followed(outputs_alone, tensors, owners, self._buckets, padded, outputs)
 
-    def _leaves(self, arguments: dict[str, Any]) -> tuple[Signature, list, list[str]]:
-        """What the arguments are; the tensors in them, with their masks; and of which argument each is."""
+    def _leaves(self, arguments: dict[str, Any], own: Any) -> tuple[Signature, list, list[str]]:
+        """What the arguments are; the tensors in them, with their masks; and of which argument each is.
+
+        `own` is the instance whose method this is, where it is one of the arguments.
+        """
         leaves, tensors, owners = [], [], list[str]()
         for argument, value in arguments.items():
             for path, x in keras.tree.flatten_with_path(value):
@@ -293,30 +309,16 @@ class CompiledFunction:
                         leaves.append(Leaf(f"the {what} of {name}", tuple(attached.shape), attached.dtype.name))
                     owners += [argument] * (len(tensors) - len(owners))
                 else:
-                    leaves.append(Leaf(name, None, type(x).__name__, self._static(name, x)))
+                    value = static_value(self._name, name, x, checked=x is not own)
+                    leaves.append(Leaf(name, None, type(x).__name__, value))
         return tuple(leaves), tensors, owners
-
-    def _static(self, name, x):
-        if is_variable(x):  # variables compare by value, and their value is not part of the executable
-            return Static(("itself", id(x)), x)
-        try:
-            hash(x)
-        except TypeError:
-            unhashed = dataclasses.is_dataclass(x) and type(x).__hash__ is None
-            hint = " Give the dataclass frozen=True or eq=False." if unhashed else ""
-            raise TypeError(
-                f"{self._name} received {name} of type {type(x).__name__}, which is neither a tensor nor hashable; it "
-                f"expects tensors, numpy arrays, nested structures of them, or hashable static values.{hint}"
-            ) from None
-        if isinstance(x, keras.layers.Layer):
-            return Static((x, tuple(Static(("itself", id(each)), each) for each in x.weights), _trainable(x)), x)
-        known = parts(x)
-        return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
 
     def _as_built(self, key: CallKey) -> CallKey:
         """The key with the weights that layers have by now."""
         leaves = [
-            leaf._replace(value=self._static(leaf.name, leaf.value.value)) if leaf.shape is None else leaf
+            leaf._replace(value=static_value(self._name, leaf.name, leaf.value.value, checked=False))
+            if leaf.shape is None
+            else leaf
             for leaf in key.leaves
         ]
         return key._replace(leaves=tuple(leaves), layer=self._layer_state())
@@ -353,7 +355,12 @@ class CompiledFunction:
         flat = keras.tree.flatten(values)
         is_tensor = list(map(is_array, flat))
         attached = [list(attached_to(x)) if dynamic else [] for dynamic, x in zip(is_tensor, flat, strict=True)]
-        statics = [None if dynamic else x for x, dynamic in zip(flat, is_tensor, strict=True)]
+        paths = [(name, *path) for name, x in arguments.items() for path, _ in keras.tree.flatten_with_path(x)]
+        is_layer = isinstance(self._fn, keras.layers.Layer)  # which makes a tensor of a bool of NumPy's
+        statics = [
+            None if dynamic else bool(x) if isinstance(x, np.bool_) and (is_layer or "training" in path) else x
+            for path, x, dynamic in zip(paths, flat, is_tensor, strict=True)
+        ]
         structure = keras.tree.map_structure(lambda _: 0, values)
         names = list(arguments)
 
@@ -379,13 +386,8 @@ class CompiledFunction:
         layer = self._layer
         if not isinstance(layer, keras.layers.Layer):
             return ()
-        return tuple(map(id, layer.weights)), _trainable(layer)
+        return tuple(map(id, layer.weights)), trainable(layer)
 
     def _refuse(self, blockers):
         owner = self._layer
-        refuse_ops(owner if isinstance(owner, keras.Model) else None, blockers, self._name)
-
-
-def _trainable(layer: keras.layers.Layer) -> tuple[bool, ...]:
-    """Whether the layer, and each one inside of it, may be trained."""
-    return tuple(each.trainable for each in layers_if_known(layer))
+        refuse_ops_in_function(self._name, owner if isinstance(owner, keras.layers.Layer) else None, blockers)

@@ -1,7 +1,14 @@
 """Keys of arguments that are no tensors: they are part of an executable, and values that only seem equal are not."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
+
+import keras
+
+from keras_xla.functions.arrays import holds_arrays, is_variable
+from keras_xla.private.keras.layers import layers_if_known
+from keras_xla.private.keras.structures import spec_of
 
 _MANY = 1000  # of a set with more, types are told apart: it is asked at each call
 
@@ -33,8 +40,51 @@ def parts(x: Any) -> tuple:
     return (type(x),)
 
 
+def static_value(who: str, name: str, x: Any, checked: bool = True) -> Static:
+    """The argument `name` of the compiled function `who`, which is no tensor, as a part of its executable.
+
+    Raises:
+        TypeError: It has no hash; or, if it is `checked`, it holds tensors, or gives something else each time.
+    """
+    kind = type(x).__name__
+    if is_variable(x):  # variables compare by value, and their value is not part of the executable
+        return Static(("itself", id(x)), x)
+    if checked and isinstance(x, Iterator):
+        raise TypeError(
+            f"{who} received {name} of type {kind}, an iterator: what the first call takes from it would be a part of "
+            "the executable. Pass next(it), or a list."
+        )
+    if checked and holds_arrays(x):
+        raise TypeError(
+            f"{who} received {name} of type {kind}, a dataclass that holds tensors: their values would be a part of "
+            "the executable. Pass them in a tuple or a dict."
+        )
+    try:
+        hash(x)
+    except TypeError:
+        unhashed = dataclasses.is_dataclass(x) and type(x).__hash__ is None
+        hint = " Give the dataclass frozen=True or eq=False." if unhashed else ""
+        raise TypeError(
+            f"{who} received {name} of type {kind}, which is neither a tensor nor hashable; it expects tensors, numpy "
+            f"arrays, nested structures of them, or hashable static values.{hint}"
+        ) from None
+    if isinstance(x, keras.layers.Layer):
+        return Static((x, tuple(Static(("itself", id(each)), each) for each in x.weights), trainable(x)), x)
+    known = parts(x)
+    return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
+
+
+def trainable(layer: keras.layers.Layer) -> tuple[bool, ...]:
+    """Whether the layer, and each one inside of it, may be trained."""
+    return tuple(each.trainable for each in layers_if_known(layer))
+
+
 def structure_of(x: Any) -> tuple | None:
     """Types and order in structures, which leaves do not tell: of a tuple or a list, an empty dict, a dict's keys."""
     if isinstance(x, dict):
         return type(x), tuple(x), tuple(map(structure_of, x.values()))
-    return (type(x), tuple(map(structure_of, x))) if isinstance(x, (list, tuple)) else None
+    if isinstance(x, (list, tuple)):
+        return type(x), tuple(map(structure_of, x))
+    if keras.tree.is_nested(x):  # a deque, or a class that somebody has registered, with what it holds beside leaves
+        return type(x), spec_of(x)
+    return None

@@ -115,6 +115,8 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
     ```
     """
 
+    compiles_itself = True  # so that `keras_xla.jit` refuses it
+
     def __init__(
         self,
         model: Any,
@@ -181,7 +183,7 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
 
     def generate(
         self,
-        inputs: Any,
+        inputs: Any = None,
         *,
         streamer: Any = None,
         cancel: threading.Event | None = None,
@@ -236,6 +238,7 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
         layer.generate(["Once upon a time", "The sky"], do_sample=True, temperature=0.7, seed=1)
         ```
         """
+        prompts.refuse_none("generate", inputs, overrides)
         if self._speech is not None:
             given = dict(streamer=streamer, cancel=cancel, reuse_prompt=reuse_prompt or None)
             given |= dict(output_logprobs=output_logprobs or None, top_logprobs=top_logprobs or None)
@@ -285,6 +288,9 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
         layer.warmup(batch_sizes=[1, 4], prompt_lengths=24)
         ```
         """
+        for name in ("batch_size", "prompt_length"):
+            if name in overrides:
+                raise TypeError(f"warmup received {name}; expected {name}s, an int or several.")
         batches, lengths = as_integers("batch_sizes", batch_sizes, 1), as_integers("prompt_lengths", prompt_lengths, 1)
         pipeline: Any = self._text if self._speech is None else self._speech
         if self._speech is None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.layers.matrices import Matrix, stored_as
+from keras_xla.models.parameters import parameters
 from keras_xla.models.spec import EncoderDecoderSpec, ModelSpec
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import Unmade, unmade_weights
@@ -58,18 +59,3 @@ def make_from(read: Callable[[], Any], target: keras.Variable | Matrix, unmade: 
 
     for i, variable in enumerate(target.variables):
         unmade[id(variable)].read = functools.partial(part, i)
-
-
-def parameters(model: keras.layers.Layer) -> dict[str, keras.Variable | Matrix]:
-    """Every variable and matrix of a model by the attributes that lead to it, `blocks.0.attention.qkv.kernel`."""
-    found = {}
-    for name, part in vars(model).items():
-        if name.startswith("_"):
-            continue
-        parts = {f"{name}.{i}": x for i, x in enumerate(part)} if isinstance(part, list) else {name: part}
-        for path, x in parts.items():
-            if isinstance(x, (keras.Variable, Matrix)):
-                found[path] = x
-            elif isinstance(x, keras.layers.Layer):
-                found |= {f"{path}.{rest}": variable for rest, variable in parameters(x).items()}
-    return found

@@ -6,6 +6,7 @@ import keras
 
 from keras_xla.models.encoder import Encoder
 from keras_xla.models.interface import Cache, View
+from keras_xla.models.parameters import give_paths
 from keras_xla.models.saved_spec import SavedSpec
 from keras_xla.models.spec import EncoderDecoderSpec, TextSource
 from keras_xla.models.transformer import EncoderMemory, Transformer
@@ -44,6 +45,7 @@ class EncoderDecoderModel(SavedSpec, keras.layers.Layer):
         if isinstance(spec.encoder.source, TextSource):
             self.source_vocab_size = spec.encoder.source.vocab_size
         self.built = True
+        give_paths(self)
 
     @property
     def quantization(self) -> str | None:

@@ -13,6 +13,7 @@ from keras_xla.models.layers.blocks import Block
 from keras_xla.models.layers.embedding import PositionEmbedding
 from keras_xla.models.layers.matrices import make_matrix, quantization_here
 from keras_xla.models.layers.stack import run_blocks
+from keras_xla.models.parameters import give_paths
 from keras_xla.models.saved_spec import SavedSpec
 from keras_xla.models.spec import DecoderSpec
 from keras_xla.models.weights import WeightedLayer
@@ -74,6 +75,7 @@ class Transformer(SavedSpec, WeightedLayer):
         if spec.head_bias:
             self.head_bias = self.add_weight((1, spec.vocab_size), initializer="zeros", name="head_bias")
         self.built = True
+        give_paths(self)
 
     def call(self, ids, memory: EncoderMemory | None = None):
         length, most = ids.shape[1], self.max_positions

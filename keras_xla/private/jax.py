@@ -55,6 +55,13 @@ TRACE = Name(
     "a function of keras_xla.jit cannot call a layer that adds a loss in a loop or a branch",
     "JAX 0.7 to 0.10.2",
 )
+CLEAN = Name(
+    "jax._src.core",
+    "trace_state_clean",
+    "whether this thread traces nothing",
+    "a function of keras_xla.jit that takes no tensors, called while another is traced, keeps what is of that trace",
+    "JAX 0.7 to 0.10.2",
+)
 _THREAD = threading.local()  # jax compiles in the thread that calls
 _CACHES: dict[str, Any] = {}  # that JAX uses, by the folders that it opens
 
@@ -146,6 +153,12 @@ def executable_from_bytes(content: bytes, in_tree: Any, out_tree: Any, device: A
         if "RESOURCE_EXHAUSTED" in str(error):
             raise MemoryError from error
         raise ValueError(f"JAX cannot read this executable: {error}") from error
+
+
+@otherwise(False)
+def traces() -> bool:
+    """Whether this thread traces a function."""
+    return not CLEAN.of_module()()
 
 
 def _on_event(event: str, _seconds: float, **details) -> None:

@@ -23,7 +23,6 @@ from keras_xla.backend.steps import (
     state_maker,
     watched_step,
 )
-from keras_xla.private.keras.layers import layers_if_known
 from keras_xla.private.keras.trainer import CACHED_EVALUATION, require_step_functions, step_function
 from keras_xla.private.names import Gone, otherwise
 from keras_xla.training.decide.decisions import decisions
@@ -36,9 +35,14 @@ from keras_xla.training.steps.array_rows import ArrayRows, BatchesForOthers, arr
 from keras_xla.training.steps.early_functions import EarlyFunctions
 from keras_xla.training.steps.fill_predict import fill_last_batch
 from keras_xla.training.steps.handed_state import hands_over_state, state_runner
-from keras_xla.training.steps.in_order import InOrder, batches_in_order, evaluate_in_order, predict_in_order
+from keras_xla.training.steps.in_order import (
+    InOrder,
+    dataset_in_order,
+    evaluate_in_order,
+    predict_in_order,
+    rows_in_order,
+)
 from keras_xla.training.steps.last_batch import filled_step, stop_filling
-from keras_xla.training.steps.predict_groups import StopFlag, predict_groups
 from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
 from keras_xla.training.steps.shown_losses import counted_by_batches
 from keras_xla.troubleshooting import warn
@@ -64,7 +68,7 @@ class Attachment:
         self._sessions = Sessions()
         self._eager: dict[str, Callable | None] = {}  # Keras' own functions, made while tf.function was off
         self._arrays: dict[int, ArrayRows] = {}  # of the calls that go on, by the number that row numbers carry
-        self._predicting, self._early = StopFlag(), EarlyFunctions(model)
+        self._early = EarlyFunctions(model)
         self._said = False
         ours: dict[str, Callable] = {"compile": self.compile}
         for kind, name in METHODS.items():
@@ -74,11 +78,6 @@ class Attachment:
 
     def __deepcopy__(self, memo):
         return None  # what is a copy of a model has nothing attached
-
-    def call(self, kind: str, /, *args, **kwargs):
-        """In place of `Model.fit`, `evaluate` or `predict`."""
-        with self._predicting if kind == "predict" else contextlib.nullcontext():
-            return self._call(kind, args, kwargs)
 
     def compile(self, *args, **kwargs):
         """In place of `Model.compile`: what it says about XLA counts; if it says nothing, all stays as it was."""
@@ -117,7 +116,8 @@ class Attachment:
         """Whether a call goes on that has arrays in memory, or one in this thread."""
         return bool(self._arrays or self._sessions.current)
 
-    def _call(self, kind: str, args, kwargs):
+    def call(self, kind: str, /, *args, **kwargs):
+        """In place of `Model.fit`, `evaluate` or `predict`."""
         model, name = self._model, METHODS[kind]
         method, old = self.methods.behind(name), keras2.is_keras2(model)
         if kind == "train":
@@ -244,11 +244,11 @@ class Attachment:
         self._arrays[rows.owner] = rows
         return rows
 
-    def _in_order(self, session: Session, given: dict[str, Any], extra: dict[str, Any]) -> InOrder | None:
-        return batches_in_order(self._model, session, given, extra, self._arrays, self._function, self.journal)
+    def _rows(self, session: Session, given: dict[str, Any], extra: dict[str, Any]) -> InOrder | None:
+        return rows_in_order(self._model, session, given, extra, self._arrays, self._function, self.journal)
 
     def _evaluate(self, session: Session, given: dict[str, Any], extra: dict[str, Any]):
-        batches = self._in_order(session, given, extra)
+        batches = self._rows(session, given, extra)
         if batches is not None:
             return evaluate_in_order(self._model, batches, given)
         if are_numbers(given["x"]):
@@ -256,20 +256,15 @@ class Attachment:
         return type(self._model).evaluate(self._model, **given, **extra)
 
     def _predict(self, session: Session, given: dict[str, Any]):
-        model, method = self._model, type(self._model).predict
-        plain = is_list(given["callbacks"])  # a CallbackList, which knows other numbers of batches
-        batches = None if plain else self._in_order(session, given, {})
-        if batches is not None:
-            return predict_in_order(model, batches, given)
-        groups = predict_data is not None and session.ahead and not plain and predict_data.takes(given["x"])
-        groups = groups and keras2.steps_per_execution(model) == 1  # Keras would count each of its lists as a group
-        function = self._function("predict") if groups else None
-        # Groups are traced with open sizes, of which a layer that is built then may want to know more.
-        if isinstance(function, PredictFunction) and (function.has_run or all(x.built for x in layers_if_known(model))):
-            counter = predict_data.counter()
-            return predict_groups(model, function, session, self._predicting, counter, given, self.journal)
+        model = self._model
+        if not is_list(given["callbacks"]):  # a CallbackList, which knows other numbers of batches
+            batches = self._rows(session, given, {}) or dataset_in_order(
+                model, session, given, self._function, self.journal
+            )
+            if batches is not None:
+                return predict_in_order(model, batches, given)
         rows = None if self._is_plain() else fill_last_batch(model, given)
-        outputs = method(model, **given)
+        outputs = type(model).predict(model, **given)
         return outputs if rows is None else keras.tree.map_structure(lambda array: array[:rows], outputs)
 
     def make(self, kind: str, force: bool = False):

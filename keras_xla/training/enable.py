@@ -137,8 +137,10 @@ def _compile(self, *args, **kwargs):
         return _note(self, own, f"the script says {what}, and plain Keras does it")
     if wanted is True:
         refuse_layers(self)
-    given["jit_compile"] = wanted
+    given.pop("jit_compile", None)  # a file that the model is saved to has what plain Keras would write
     _COMPILE(*bound.args, **bound.kwargs)
+    if wanted != "auto":
+        self.jit_compile = wanted
     attachment = take_over(self, wanted)
     if attachment is None:
         return _note(self, False, "enabled with jit_compile=False, and plain Keras does it")

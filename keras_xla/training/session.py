@@ -81,7 +81,6 @@ class Session(AnyKeras):
         logs: What the last of those returned.
         iterator: That the loop takes batches from.
         must_be_freed: Whether that runs code of the user's, as it does for a generator, or locks a file.
-        group: What runs groups of batches of `predict` in place of single ones; None if nothing does.
         owners: Numbers of the arrays that are kept in memory for it.
         stopped: Whether a callback has told Keras' loop to end behind the next step.
         wrapped: Whether the loop calls another function than the one given, which may call that one.
@@ -109,7 +108,6 @@ class Session(AnyKeras):
         self.begin_epoch()
         self.iterator: Any = None
         self.must_be_freed = False
-        self.group: Any = None
         self.owners: list[int] = []
         self.stopped: Callable[[], bool] = lambda: False
         self.wrapped: Callable[[Any], bool] = lambda function: False

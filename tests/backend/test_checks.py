@@ -193,7 +193,7 @@ ALWAYS = {
     "random": lambda x: gathered(tf.random.stateless_uniform([3], (1, 2), 0, 5, tf.int32)) + tf.reduce_sum(x),
     "kept where it fits": lambda x: gathered(where_it_fits(tf.cast(x @ tf.ones((5, 1)), tf.int32))),
     "shapes": lambda x: [tf.debugging.assert_equal(tf.shape(x @ tf.ones((5, 3)))[0], 4), x][1],
-    "divided by a constant": lambda x: tf.cast(x, tf.int32) // 3,
+    "divided by a constant": lambda x: tf.cast(x @ tf.ones((5, 1)), tf.int32) // 3,
     "a loop over a list": lambda x: tf.while_loop(
         lambda i, _: i < 4,
         lambda i, a: (i + 1, a.write(i, tf.gather(x, i))),

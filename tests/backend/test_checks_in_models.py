@@ -289,6 +289,19 @@ def test_ids_that_are_computed_are_checked_in_the_middle_of_the_step():
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.parametrize("first", [1, 50])
+def test_ids_computed_from_a_constant_outside_of_the_step_are_checked(first):
+    """Their values are not at hand while the step is traced."""
+    book, ids = tf.random.normal((200, 3)), tf.range(180)
+    looked_up = layers.Lambda(lambda x: x + tf.reduce_mean(tf.gather(book, ids + first)))
+    model = keras.Sequential([keras.Input((12, 4)), layers.Flatten(), layers.Dense(3), looked_up])
+    step = Step(compiled(model), SERIES, CLASSES)
+    right = first == 1
+    with nullcontext() if right else pytest.raises(tf.errors.InvalidArgumentError, match=r"is not in \[0, 200\)"):
+        step.run(tuple(map(tf.convert_to_tensor, (SERIES, CLASSES))))
+    assert right or step.plain_error(SERIES, CLASSES)
+
+
 def test_ids_from_a_vocabulary_are_checked_where_they_are_looked_up():
     words = np.array([["a", "b"], ["c", "d"], ["a", "a"], ["b", "?"]] * 2)
     lookup = layers.StringLookup(vocabulary=["a", "b", "c", "d"])
@@ -347,3 +360,52 @@ def test_what_only_xla_has_a_kernel_for_or_a_shape_of_runs_through_it_as_in_plai
         images = np.random.default_rng(0).uniform(0, 255, (2, 4, 4, 3)).astype("float32")
         losses += model.fit(images, np.ones((2, 1)), batch_size=2, verbose=0).history["loss"]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+class Classes(keras.losses.Loss):
+    """Takes the numbers of classes as floats; a NaN has no class in plain TensorFlow."""
+
+    def call(self, y, p):
+        kept = keras.ops.one_hot(keras.ops.cast(keras.ops.reshape(y, (-1,)), "int32"), 3)
+        return -keras.ops.sum(kept * keras.ops.log_softmax(p), -1)
+
+
+class Shifted(layers.Layer):
+    def call(self, x):
+        whole = keras.ops.cast(x * 10, "int32")
+        return keras.ops.cast(tf.bitwise.left_shift(whole, whole), "float32") / 1e6
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e9, -3e9])
+def test_numbers_of_the_data_that_no_integer_holds(value):
+    model = keras.Sequential([keras.Input((12, 4)), layers.Flatten(), layers.Dense(3)])
+    labels = CLASSES.astype("float32")
+    step = Step(compiled(model, Classes()), SERIES, labels)
+    assert step.holds(SERIES, labels) and step.holds(SERIES, changed(labels, -0.5))
+    assert not step.holds(SERIES, changed(labels, value))
+
+
+@pytest.mark.parametrize("switch", [True, "auto"])
+@pytest.mark.parametrize("kind", ["cast", "shift"])
+def test_what_xla_makes_other_integers_of_runs_plainly(kind, switch):
+    y = np.where(np.arange(len(SERIES)) % 3, CLASSES, np.nan if kind == "cast" else 0).astype("float32")
+    losses = []
+    for call in (keras.Model.compile, keras_xla.compile):
+        keras.utils.set_random_seed(0)
+        first = [Shifted()] if kind == "shift" else []
+        model = keras.Sequential([keras.Input((12, 4)), *first, layers.Flatten(), layers.Dense(3)])
+        call(model, "sgd", Classes() if kind == "cast" else LOGITS, **({} if not losses else {"jit_compile": switch}))
+        losses.append(model.fit(SERIES, y, batch_size=4, epochs=3, verbose=0).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "Adadelta", "Adafactor", "RMSprop", "Adam", "SGD", "Lion", "Ftrl"])
+def test_gradients_of_ids_go_through_xla_with_any_optimizer(name):
+    """Those of Keras' sparse gradients have operations whose shape depends on values, which XLA computes rightly."""
+    losses = []
+    for call in (keras.Model.compile, keras_xla.compile):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.Input((12,)), layers.Embedding(100, 8), layers.Flatten(), layers.Dense(3)])
+        call(model, getattr(keras.optimizers, name)(0.01), LOGITS, **({} if not losses else {"jit_compile": True}))
+        losses.append(model.fit(IDS, CLASSES, batch_size=4, epochs=3, verbose=0).history["loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-4)

@@ -488,3 +488,27 @@ def test_a_loop_has_room_for_what_steps_per_execution_asks_for():
     model.fit(X, Y, batch_size=4, verbose=0)
     loops = [loop for loop in model.train_function.runner._loops.values() if loop is not None]
     assert [loop.capacity for loop in loops] == [2]
+
+
+@pytest.mark.parametrize("steps", [4, 100])
+def test_all_steps_but_those_that_compile_are_timed(steps):
+    model = compile(classifier(), "adam", LOSS, steps_per_execution=steps)
+    for _ in range(2):
+        model.fit(X, Y, batch_size=8, epochs=2, verbose=0)
+    ran, first = model_report(model).to_dict()["train"]["ran"]["xla"]["steps"], min(steps, 9)
+    assert ran == 4 * 9 - first
+
+
+def test_a_loop_of_the_users_own_gets_lists_whatever_steps_per_execution_asks_for():
+    states = []
+    for compile_ in (PLAIN, compile):
+        model = classifier()
+        compile_(model, "adam", LOSS, steps_per_execution=3)
+        model._symbolic_build(data_batch=(X[:8], Y[:8]))
+        model.make_train_function()
+        state = model._get_jax_state(
+            trainable_variables=True, non_trainable_variables=True, optimizer_variables=True, metrics_variables=True
+        )
+        _, state = model.train_function(state, iter([(X[i : i + 8], Y[i : i + 8]) for i in range(0, 72, 8)]))
+        states.append(state)
+    assert list(map(type, states[1])) == list(map(type, states[0]))

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_xla
 from keras_xla.diagnosis.explain import explain
 from tests.training.helpers import X, classifier
 
@@ -211,3 +212,92 @@ def test_a_model_that_needs_to_know_its_batch_size():
     inputs = keras.Input(batch_shape=(8, 4))
     assert explain(keras.Model(inputs, Backwards()(inputs)))
     assert explain(Reversing(), sample_batch=X[:8])
+
+
+def test_layers_of_the_same_name_in_two_models_are_told_apart():
+    def part(name, kind):
+        inner = kind(name="prep")
+        return keras.Sequential([keras.Input((4,)), inner], name=name)
+
+    class Never(keras.layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.supports_jit = False
+
+        def call(self, x):
+            return x
+
+    class Strings(keras.layers.Layer):
+        def call(self, x):
+            import tensorflow as tf
+
+            return tf.reshape(tf.strings.to_number(tf.strings.as_string(x)), tf.shape(x))
+
+    x = keras.Input((4,))
+    second = Strings if keras.backend.backend() == "tensorflow" else Never
+    model = keras.Model(x, part("b", second)(part("a", Never)(x)))
+    found = {(blocker.layer, blocker.layer_class) for blocker in explain(model).blockers}
+    assert found == {("prep", "Never"), ("prep", second.__name__)}
+    assert len({blocker.reason for blocker in explain(model).blockers}) >= (2 if second is Strings else 1)
+
+
+@tensorflow_only
+@pytest.mark.parametrize(
+    ("function", "operation"),
+    [
+        (lambda tf, x: tf.boolean_mask(x, x[:, 0] > 0), "Where, whose shape depends on values"),
+        (lambda tf, x: tf.unique(tf.reshape(x, [-1]))[0], "Unique, whose shape depends on values"),
+        (lambda tf, x: tf.dynamic_partition(x, tf.cast(x[:, 0] > 0, "int32"), 2)[0], "DynamicPartition, whose shape"),
+        (lambda tf, x: tf.linalg.tridiagonal_solve(tf.stack([x, x, x]), x), "TridiagonalSolve with partial_pivoting"),
+    ],
+    ids=["mask", "unique", "partition", "tridiagonal"],
+)
+def test_what_xla_would_compute_wrongly_is_in_the_way(function, operation):
+    import tensorflow as tf
+
+    class Layer(keras.layers.Layer):
+        def call(self, x):
+            return tf.reduce_sum(function(tf, x)) + x
+
+    model = keras.Sequential([keras.Input((4,)), Layer()])
+    (blocker,) = explain(model).blockers
+    assert f"XLA cannot do the operation {operation}" in blocker.reason and blocker.fix
+    model.compile("sgd", "mse")
+    keras_xla.compile(model, optimizer="sgd", loss="mse", jit_compile=True)
+    with pytest.raises(keras_xla.XLAUnsupportedError, match=operation):
+        model.fit(X[:8, :4], X[:8, :4], verbose=0)
+
+
+@tensorflow_only
+def test_what_is_printed_is_named_once():
+    import tensorflow as tf
+
+    class Prints(keras.layers.Layer):
+        def call(self, x):
+            tf.print("sum", tf.reduce_sum(x))
+            return x
+
+    (blocker,) = explain(keras.Sequential([keras.Input((4,)), Prints()])).blockers
+    assert "PrintV2" in blocker.reason and blocker.fix.startswith("remove tf.print, or compile")
+
+
+@tensorflow_only
+def test_a_function_is_told_what_a_function_can_do():
+    import tensorflow as tf
+
+    for function in (lambda x: tf.strings.as_string(x), lambda x: tf.boolean_mask(x, x > 0)):
+        with pytest.raises(keras_xla.XLAUnsupportedError) as caught:
+            keras_xla.jit(function)(X[:4])
+        assert "outside of any layer" not in str(caught.value) and "jit_compile" not in str(caught.value)
+
+
+@tensorflow_only
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_a_sample_that_is_not_dense_is_refused(kind):
+    import tensorflow as tf
+
+    sample = {"ragged": tf.ragged.constant([[1.0, 2.0], [3.0]]), "sparse": tf.sparse.from_dense(X[:2])}[kind]
+    model = keras.Sequential([keras.layers.Dense(1)])
+    with pytest.raises(TypeError, match=r"in sample_batch; it expects dense arrays"):
+        explain(model, sample_batch=sample)
+    assert not model.built

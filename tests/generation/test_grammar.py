@@ -265,7 +265,7 @@ def test_what_is_cut_off_is_said(layer):
     [
         (dict(json_schema="{"), ValueError, "json_schema=.{.; expected a schema written in JSON"),
         (dict(json_schema={"type": "nonsense"}), ValueError, "nonsense"),
-        (dict(json_schema=3), TypeError, "a dict or a string"),
+        (dict(json_schema=3), TypeError, "a dict, a string"),
         (dict(json_schema={"enum": {"a"}}), TypeError, "json_schema={'enum': {'a'}}, which JSON cannot hold: .* set"),
         (dict(json_schema=HOLDS_ITSELF), ValueError, "which JSON cannot hold: Circular"),
         (dict(regex="("), ValueError, "regex="),

@@ -540,7 +540,7 @@ def test_a_very_negative_length_penalty_is_no_nan(layer):
     ("make", "error", "text"),
     [
         (lambda layer: XLAGenerationLayer(layer.model, cache_buckets=64), TypeError, "expected a list of ints"),
-        (lambda layer: layer.generate(None), TypeError, "Received None; expected text"),
+        (lambda layer: layer.generate(None), TypeError, "received no inputs; expected text"),
         (lambda layer: layer.generate(5), TypeError, "Received 5; expected text"),
         (lambda layer: layer.generate({"abc"}), TypeError, r"Received a set; .* Pass a list of its elements"),
         (lambda layer: layer.generate(iter(["abc"])), TypeError, r"Received a list_iterator; expected text"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.models.build import parameters
+from keras_xla.models.parameters import parameters
 from tests import reference
 from tests.tokenizers import tiny
 

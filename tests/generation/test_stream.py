@@ -3,6 +3,7 @@
 import functools
 import gc
 import itertools
+import sys
 import threading
 import time
 
@@ -186,6 +187,28 @@ def test_a_stream_that_nobody_reads_any_further_hands_its_state_back(layer, end)
     del stream
     gc.collect()
     assert pool.nbytes == idle
+
+
+def test_a_stream_that_is_collected_while_something_is_traced_hands_its_state_back(model, monkeypatch):
+    collects, problems = [], []
+
+    def processor(tokens, logits, step):
+        if collects:
+            gc.collect()
+        return logits
+
+    monkeypatch.setattr(sys, "unraisablehook", problems.append)
+    layer = XLAGenerationLayer(model, max_new_tokens=20, logits_processors=[processor], cache_buckets=(32,))
+    layer.generate([[5, 6, 7]])
+    idle = layer._generator.pool.nbytes
+    with_stream = {"stream": layer.stream([[5, 6, 7]])}
+    with_stream["itself"] = with_stream
+    next(with_stream["stream"])
+    gc.collect()
+    del with_stream
+    collects.append(True)
+    assert len(layer.generate([[5, 6, 7], [7, 8, 9]], max_new_tokens=6)["sequences"]) == 2  # it compiles
+    assert not problems and layer._generator.pool.nbytes > idle
 
 
 def test_a_streamer_that_raises_in_the_middle_leaves_the_layer_as_good_as_new(layer):

@@ -16,9 +16,9 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.models.build import parameters
 from keras_xla.models.convert import common
 from keras_xla.models.layers.positions import distance_buckets, inverse_frequencies, sinusoids
+from keras_xla.models.parameters import parameters
 from keras_xla.models.registry import FAMILIES, load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from keras_xla.models.spec import DecoderSpec

@@ -337,3 +337,17 @@ def test_a_config_without_what_it_needs_is_refused(tmp_path, checkpoint, missing
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=missing):
         load_model(open_checkpoint(folder))
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_links_to_nothing_are_named(folder, file):
+    (folder / file).unlink(missing_ok=True)
+    (folder / file).symlink_to("../../blobs/gone")
+    with pytest.raises(FileNotFoundError, match=rf"these are links to files that are not there: {file}\."):
+        open_checkpoint(str(folder))
+
+
+def test_links_that_nobody_reads_may_lead_nowhere(folder):
+    (folder / ".#config.json").symlink_to("user@host.1:2")
+    (folder / "pytorch_model.bin").symlink_to("../../blobs/gone")
+    open_checkpoint(str(folder))

@@ -241,3 +241,13 @@ def largest_sum(model, source) -> float:
     """Of the residuals behind the encoder's last block."""
     with torch.no_grad():
         return float(model.encoder(torch.tensor(source), output_hidden_states=True).hidden_states[-2].abs().max())
+
+
+@pytest.mark.parametrize("variant", ["gpt2", "t5", "llama-tied-gqa"])
+@pytest.mark.parametrize("quantization", [None, "int8"])
+def test_each_variable_has_a_path_of_its_own(checkpoint, tmp_path, variant, quantization):
+    """By which Keras' state trees and its older HDF5 files keep them."""
+    model = load_model(open_checkpoint(checkpoint(variant)), quantization=quantization)
+    paths = [variable.path for variable in model.variables]
+    assert len(set(paths)) == len(paths) and all(path.startswith(f"{model.name}/") for path in paths)
+    assert any(re.search(r"blocks/1/attention/\w+/kernel/values$", path) for path in paths) or quantization

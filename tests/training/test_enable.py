@@ -236,3 +236,22 @@ def test_the_text_is_short_for_a_search_over_many_models():
         classifier("one_of_many").compile(**OPTIONS)
     assert "more models; --report has them all" in overview.overview_text()
     assert len(overview.overview()["models"]) == len(seen()[0])
+
+
+@pytest.mark.parametrize("switch", [False, True, "auto"])
+def test_a_saved_model_knows_nothing_of_the_switch(tmp_path, switch):
+    def saved():
+        model = classifier("same")
+        model.compile(**OPTIONS)
+        model.save(tmp_path / "model.keras")
+        return model, model.get_compile_config()["jit_compile"]
+
+    disable()
+    plain, expected = saved()
+    enable(switch)
+    model, config = saved()
+    assert config == expected
+    assert model.jit_compile == (plain.jit_compile if switch == "auto" else switch)
+    disable()
+    assert keras.saving.load_model(tmp_path / "model.keras").jit_compile == plain.jit_compile
+    enable()

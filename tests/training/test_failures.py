@@ -304,12 +304,12 @@ def boolean_mask(x, scale):
 
 @pytest.mark.parametrize("function", [where, unique, boolean_mask])
 @pytest.mark.quick("boolean_mask", "unique")
-def test_xla_can_do_some_shapes_that_depend_on_values(function):
-    def run(make, **options):
-        model = make(net(function), **options)
-        return model.fit(X, Y, batch_size=16, epochs=2, verbose=0).history["loss"]
-
-    np.testing.assert_allclose(run(auto, jit_compile=True), run(plain), rtol=2e-4, atol=1e-5)
+def test_shapes_that_depend_on_values_are_not_compiled(function, tried):
+    """XLA does some of it rightly, and counts what is no part of the result in other places."""
+    with pytest.raises(XLAUnsupportedError, match="whose shape depends on values"):
+        everything(auto(net(function), jit_compile=True))
+    for made, expected in zip(everything(auto(net(function))), everything(plain(net(function))), strict=True):
+        np.testing.assert_allclose(made, expected, rtol=2e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

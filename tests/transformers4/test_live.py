@@ -6,7 +6,7 @@ import pytest
 import transformers
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.models.build import parameters
+from keras_xla.models.parameters import parameters
 from keras_xla.models.registry import FAMILIES, load_model
 from keras_xla.models.sources.live import Follower, refresh
 from keras_xla.models.sources.live_models import as_decoder

@@ -94,6 +94,11 @@ def run_eagerly(fn: Callable, *args):
         return fn(*args)
 
 
+def outside_of_traces() -> contextlib.AbstractContextManager:
+    """As in `backend.tensorflow.core`."""
+    return jax.ensure_compile_time_eval()
+
+
 def trace_once(fn: Callable) -> Callable:
     """`fn(*tensors)`, which a jax transformation calls again and again: it is traced, and lowered, once.
 

@@ -66,7 +66,7 @@ class Runner:
                 break
             settled = made.settled and more.settled
             made = dataclasses.replace(more, batches=made.batches + more.batches, settled=settled)
-        if count > 1 or is_untracked(state):  # so it is Keras' loop that asks
+        if count > self._least or is_untracked(state):  # so it is Keras' loop that asks, and nobody else
             logs, state = made.outputs
             made = dataclasses.replace(made, outputs=(logs, untracked(state)))
         return made

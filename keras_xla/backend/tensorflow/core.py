@@ -15,6 +15,7 @@ from keras_xla.backend.tensorflow.machine import on_cpu as on_cpu
 from keras_xla.private.keras.variables import as_stored, stand_on
 from keras_xla.private.names import Gone, otherwise
 from keras_xla.private.tensorflow.graphs import call_through_xla
+from keras_xla.private.tensorflow.xla_flags import keep_nan
 
 _for_xla: ContextVar[bool] = ContextVar("for_xla", default=False)
 
@@ -30,6 +31,7 @@ def xla(fn: Callable) -> Any:
             _for_xla.reset(token)
 
     def run(*args):
+        keep_nan()
         try:
             return call_through_xla(traced, args)
         except Gone:
@@ -127,6 +129,11 @@ def wait_for(x: Any) -> None:
 def run_eagerly(fn: Callable, *args):
     """Call `fn` op by op."""
     return fn(*args)
+
+
+def outside_of_traces() -> contextlib.AbstractContextManager:
+    """Within it, values can be read, also where this thread traces something: garbage is collected anywhere."""
+    return tf.init_scope()
 
 
 def trace_once(fn: Callable) -> Callable:

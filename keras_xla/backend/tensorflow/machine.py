@@ -8,6 +8,8 @@ import platform
 import keras
 import tensorflow as tf
 
+from keras_xla.private.tensorflow.xla_flags import keep_nan
+
 _SETTINGS = (  # read by TensorFlow, XLA, oneDNN and CUDA
     *("XLA_FLAGS", "TF_XLA_FLAGS", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
     *("OMP_NUM_THREADS", "TF_DETERMINISTIC_OPS", "TF_CUDNN_DETERMINISTIC", "NVIDIA_TF32_OVERRIDE"),
@@ -38,7 +40,7 @@ def machine() -> dict[str, str]:
     )
     settings = [f"threads={threads}", f"tf32={tf.config.experimental.tensor_float_32_execution_enabled()}"]
     settings += [f"optimizer={sorted(tf.config.optimizer.get_experimental_options().items())}"]
-    settings += [f"jit={tf.config.optimizer.get_jit()}"]
+    settings += [f"jit={tf.config.optimizer.get_jit()}", f"nan={keep_nan()}"]
     settings += [f"{name}={os.environ[name]}" for name in _SETTINGS if name in os.environ]
     return {
         "device": ", ".join([*parts, f"{_cores()} of {_cpu_name()}"]),

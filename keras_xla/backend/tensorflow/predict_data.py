@@ -13,11 +13,3 @@ def takes(data: Any) -> bool:
         return False
     leaves = tf.nest.flatten(without_optionals(data.element_spec))
     return all(x is None or (isinstance(x, tf.TensorSpec) and x.shape.rank is not None) for x in leaves)
-
-
-def counter() -> tf.data.Dataset:
-    """Numbers without an end. No tuner watches over it: freeing it would wait for that."""
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    options.experimental_optimization.apply_default_optimizations = False
-    return tf.data.Dataset.counter().with_options(options)

@@ -25,7 +25,7 @@ from keras_xla.backend.tensorflow.graphs.graph import leaves_of, repack
 from keras_xla.backend.tensorflow.machine import cpu_features, machine, on_gpu
 from keras_xla.private.names import Gone
 from keras_xla.private.tensorflow.graphs import definition, flat_call, named_function
-from keras_xla.private.tensorflow.xla_folder import ask_for_it, folder_of_xla, move_folder
+from keras_xla.private.tensorflow.xla_folder import ask_for_it, folder_of_xla, is_of_the_user, move_folder
 from keras_xla.troubleshooting import warn
 
 _known: dict[str, "Stored"] = {}  # TensorFlow keeps their executables for as long as the process lives
@@ -47,6 +47,11 @@ def require_keeping() -> None:
     """Raise `RuntimeError` where the executables of this process are not kept, saying why."""
     if on_gpu():
         raise RuntimeError("TensorFlow keeps no executables for a GPU. On a GPU use the JAX backend.")
+    if folder_of_xla() is None and is_of_the_user():
+        raise RuntimeError(
+            "TensorFlow keeps executables in a folder of your own, which TF_XLA_FLAGS names, and keras_xla has none of "
+            "them. Take --tf_xla_persistent_cache_directory out of TF_XLA_FLAGS."
+        )
     if folder_of_xla() is None:
         raise RuntimeError(
             "TensorFlow keeps no executables in this process. Call keras_xla.compile_cache() right after the imports, "

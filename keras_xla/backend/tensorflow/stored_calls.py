@@ -10,11 +10,13 @@ import tensorflow as tf
 from keras_xla.backend.tensorflow.stored import Stored, keeps_executables, stored_computation
 from keras_xla.private.names import Gone
 from keras_xla.private.tensorflow.graphs import call_as
+from keras_xla.private.tensorflow.xla_flags import keep_nan
 from keras_xla.private.tensorflow.xla_folder import folder_of_xla, move_folder
 
 
 def xla_function(step: Callable, calls: "StoredCalls | None") -> Callable:
     """`step(tensors)` compiled by XLA, to be called in graphs; `calls` keep its executables, None keeps none."""
+    keep_nan()
     function = tf.function(step, jit_compile=True, autograph=False)
     # No lambda: TensorFlow takes all that have the same code for one function, and warns of its retracing.
     return function if calls is None else functools.partial(_call, calls, function)

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
+from keras_xla import backend
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.engine.runs.generation import CALL_SECONDS, Found, Generation
@@ -115,10 +116,11 @@ class Run:
 
     def close(self) -> None:
         """Let go of the generation; nothing else may be asked. A state with NaN in it serves nobody else."""
-        if self._spoiled is None:  # a stream that nobody reads any further
-            self._spoiled = self._broken(self.generation.found()).any() or self.generation.spoiled
-        if not self._spoiled:
-            self._close(self.generation)
+        with backend.outside_of_traces():  # Python may collect a stream as garbage while a function is traced
+            if self._spoiled is None:  # a stream that nobody reads any further
+                self._spoiled = self._broken(self.generation.found()).any() or self.generation.spoiled
+            if not self._spoiled:
+                self._close(self.generation)
 
     def _broken(self, found: Found) -> np.ndarray:
         """Whether the logits of each row were NaN, or its guide stuck; idle rows find nothing."""

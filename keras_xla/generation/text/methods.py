@@ -12,6 +12,7 @@ from keras_xla.engine.scorer import Logprobs
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.generation.text.chat import Chat, listed
 from keras_xla.generation.text.pipeline import TextPipeline
+from keras_xla.generation.text.prompts import refuse_none
 from keras_xla.generation.text.skipping import Sifted, check_on_error
 from keras_xla.generation.tokenizer import LazyTokenizer
 from keras_xla.troubleshooting import explained
@@ -32,7 +33,7 @@ class TextMethods:
 
     def stream(
         self,
-        inputs: Any,
+        inputs: Any = None,
         *,
         cancel: threading.Event | None = None,
         reuse_prompt: bool | SavedPrompt | PromptCache = False,
@@ -72,6 +73,7 @@ class TextMethods:
             print(piece, end="", flush=True)
         ```
         """
+        refuse_none("stream", inputs, overrides)
         if self._speech is not None:
             raise ValueError("Received speech; only text and token ids come in a stream. Use generate.")
         call = dict(reuse_prompt=reuse_prompt, cancel=cancel, assistant=self._assistant(assistant))

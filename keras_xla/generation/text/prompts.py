@@ -11,6 +11,14 @@ from keras_xla.generation.columns import as_list
 Message = Mapping[str, Any]
 
 
+def refuse_none(method: str, inputs: Any, options: Mapping[str, Any]) -> None:
+    """Raise `TypeError` where a method got no inputs, or what a tokenizer returned one by one."""
+    if inputs is None:
+        named = [name for name in ("input_ids", "input_features", "attention_mask") if name in options]
+        hint = f" Pass {', '.join(named)} in one dict: layer.{method}(inputs), not **inputs." if named else ""
+        raise TypeError(f"{method} received no inputs; expected texts, chats, token ids or speech.{hint}")
+
+
 def is_text(inputs: Any) -> bool:
     """Whether the inputs are strings or chats rather than ids."""
     if isinstance(inputs, (str, bytes)):

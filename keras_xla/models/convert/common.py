@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_xla import backend
 from keras_xla.backend.host_array import new_array
-from keras_xla.models.build import make_from, parameters
+from keras_xla.models.build import make_from
 from keras_xla.models.convert.config_keys import (
     ConfigKeys,
     ModelConfig,
@@ -23,6 +23,7 @@ from keras_xla.models.convert.config_keys import (
 from keras_xla.models.convert.shared_keys import FULL_ATTENTION
 from keras_xla.models.encoder_decoder import EncoderDecoderModel
 from keras_xla.models.layers.matrices import Matrix
+from keras_xla.models.parameters import parameters
 from keras_xla.models.spec import DecoderSpec, EncoderDecoderSpec, ModelSpec
 from keras_xla.models.transformer import Transformer
 from keras_xla.models.weights import unmade_weights

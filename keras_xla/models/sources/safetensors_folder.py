@@ -55,6 +55,7 @@ class SafetensorsFolder:
     def __init__(self, path: str | Path):
         folder = Path(path)
         self.path = str(folder)
+        _refuse_broken_links(folder)
         self.config = _config(folder)
         self.read_tokenizer: Callable[[], Any] | None = None
         if any((folder / name).exists() for name in _TOKENIZER_FILES) or _is_of_bytes(folder / _CONFIG_OF_IT):
@@ -195,6 +196,18 @@ def _check_depth(content: Any) -> None:
         if depth > _DEEPEST:
             raise ValueError(f"it nests lists and objects more than {_DEEPEST} deep")
         level = [each for part in level for each in (part.values() if isinstance(part, dict) else part)]
+
+
+def _refuse_broken_links(folder: Path) -> None:
+    """Raise `FileNotFoundError` for links to files that are not there, which look as if the folder had no such file."""
+    read = {"config.json", "generation_config.json", "preprocessor_config.json", "processor_config.json"}
+    read |= {"adapter_config.json", _INDEX, tensorflow_folder.H5, *_TOKENIZER_FILES, *_BESIDE_THEM}
+    named = (each for each in folder.glob("*") if each.name in read or each.suffix == ".safetensors")
+    if broken := sorted(each.name for each in named if each.is_symlink() and not each.exists()):
+        raise FileNotFoundError(
+            f"{folder}: these are links to files that are not there: {', '.join(broken)}. Copy the folder with "
+            "`cp -rL`, which copies what the links lead to, or download it again."
+        )
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -44,11 +44,25 @@ INITIALIZE = Name(
     "weights of a live TensorFlow model are copied rather than shared",
     KERAS_SEEN,
 )
+PATH = Name(
+    "keras.Variable",
+    "_path",
+    "a variable's name with those of the layers around it",
+    "models of keras_xla have no state tree, and cannot be saved as HDF5 files of Keras' older kind",
+    KERAS_SEEN,
+)
 
 
 def stand_on(variable: keras.Variable, source: Any) -> None:
     """Let a variable stand on the memory of a `tf.Variable` of the same shape and dtype."""
     INITIALIZE.of(variable)(source)
+
+
+@otherwise(None)
+def set_path(variable: keras.Variable, path: str) -> None:
+    """Let a variable have a path that says where it is in a model."""
+    PATH.of(variable)
+    variable._path = path
 
 
 @otherwise(None)

@@ -36,7 +36,7 @@ def ask_for_it() -> None:
         RuntimeError: if TensorFlow has run something, or there is no room.
     """
     flags = os.environ.get("TF_XLA_FLAGS", "")
-    if _link is not None or _FLAG in flags:
+    if _link is not None or is_of_the_user():
         return
     if flags and not flags.lstrip().startswith("-"):
         raise RuntimeError(f"Executables cannot be kept: TF_XLA_FLAGS names a file ({flags}). Write the flags into it.")
@@ -46,6 +46,11 @@ def ask_for_it() -> None:
     except BaseException:
         _remove(folder, os.getpid())
         raise
+
+
+def is_of_the_user() -> bool:
+    """Whether TensorFlow keeps executables in a folder that the user has chosen."""
+    return _FLAG in os.environ.get("TF_XLA_FLAGS", "")
 
 
 def folder_of_xla() -> pathlib.Path | None:

@@ -34,7 +34,7 @@ class ModelReport:
 
     @property
     def untimed(self) -> tuple[str, ...]:
-        """Kinds of steps that Keras' own function runs: they were compiled, but neither decided about nor timed."""
+        """Kinds of steps that were compiled, but neither decided about nor timed: Keras' own function runs most."""
         compiled = {compilation.event.kind for compilation in self.history.compilations}
         known = {decision.kind for decision in self.history.decisions} | {kind for kind, _ in self.history.tallies}
         return tuple(kind for kind in STEP_KINDS if kind in compiled - known)
@@ -93,7 +93,7 @@ class ModelReport:
         rows = [(kind, way, tally.steps, milliseconds(tally.milliseconds), "") for (kind, way), tally in tallies]
         parts = ["ran\n" + table(("step", "way", "steps", "ms a step", ""), rows, (2, 3))] if rows else []
         if self.untimed:
-            why = "Keras' own function runs these steps, which decides nothing and is not timed"
+            why = "Keras' own function ran these steps, which decides nothing and is not timed, or there were too few"
             parts.append(hanging("not timed  ", f"{', '.join(self.untimed)}: {why}"))
         return "\n".join(parts)
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from keras_xla.backend.steps import is_distributed
 from keras_xla.private.keras.graphs import is_graph
-from keras_xla.training.session import Session, capped, flat, has_own, watched
+from keras_xla.private.keras.layers import package_of
+from keras_xla.training.session import capped, flat, has_own, watched
 from keras_xla.training.steps.array_rows import BATCH_SIZE_TYPES, array_rows
 from keras_xla.training.steps.last_batch import filled_up
 from keras_xla.training.steps.rowwise import rowwise_in_inference
@@ -26,7 +27,10 @@ def fill_last_batch(model: keras.Model, given: dict[str, Any]) -> int | None:
         How many rows of the outputs count; None where the arrays are left as they are.
     """
     size = given["batch_size"] or 32
-    if given["steps"] is not None or capped() or is_distributed(model):  # replicas may differ in moving statistics
+    if given["steps"] is not None or capped():
+        return None
+    # Replicas may differ in moving statistics, and a batch that devices cannot share is an error.
+    if is_distributed(model) or keras.distribution.distribution() is not None:
         return None
     if not model.jit_compile or "predict_step" in vars(model):  # a step of the user's own may mix rows
         return None
@@ -49,5 +53,5 @@ def _is_read_later(given: dict[str, Any]) -> bool:
     leaves = [leaf for leaf in keras.tree.flatten(given["x"]) if isinstance(leaf, np.ndarray)]
     if any(isinstance(leaf, np.memmap) for leaf in leaves) or sum(leaf.nbytes for leaf in leaves) > MOST_BYTES:
         return True
-    others = [each for each in flat(given["callbacks"]) if not isinstance(each, Session)]
+    others = [each for each in flat(given["callbacks"]) if package_of(type(each)) != "keras_xla"]
     return any(has_own(each, "on_predict_begin") for each in others)

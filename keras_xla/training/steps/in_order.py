@@ -1,28 +1,34 @@
-"""`evaluate` and `predict` on arrays that nobody shuffles: no input pipeline, and many batches in one graph.
+"""`evaluate` and `predict` on arrays that nobody shuffles, and `predict` on datasets: many batches in one graph.
 
-Keras' own methods make a pipeline for every call and come back to Python for every batch. That takes most of the time
-of a small model, and tens of milliseconds of a call with one batch. So what they do around the steps is done here.
+Keras' own methods come back to Python for every batch, and make a pipeline of arrays for every call. That takes most of
+the time of a small model, and tens of milliseconds of a call with one batch. So what they do around the steps is done
+here.
 """
 
 import contextlib
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 
+from keras_xla.backend import keras2
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
-from keras_xla.backend.steps import DATA_ENDED
+from keras_xla.backend.steps import DATA_ENDED, predict_data
+from keras_xla.private.keras.layers import layers_if_known
+from keras_xla.private.keras.tracebacks import filtered
 from keras_xla.private.keras.trainer import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER, last_logs, logs_in_order
 from keras_xla.private.names import otherwise
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session
 from keras_xla.training.steps.array_rows import BATCH_SIZE_TYPES, ArrayRows, array_rows
-from keras_xla.training.steps.predict_groups import next_count
-from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction, run_batch
+from keras_xla.training.steps.batch_data import DatasetBatches, RowBatches, warn_of_end
+from keras_xla.training.steps.run_ahead import AHEAD_SECONDS, PredictFunction, StepFunction, run_batch
+
+GROUP_BATCHES = 1024  # most batches of a group
+LARGE_OUTPUTS = 2**18  # numbers in a batch's outputs from which on joining them costs more than a call for each
 
 
 @contextlib.contextmanager
@@ -31,34 +37,36 @@ def _data_may_end() -> Iterator[None]:
     try:
         yield
     except DATA_ENDED:
-        warnings.warn(
-            "Your input ran out of data; interrupting training. Make sure that your dataset or generator can generate "
-            "at least `steps_per_epoch * epochs` batches. You may need to use the `.repeat()` function when building "
-            "your dataset.",
-            stacklevel=2,
-        )
+        warn_of_end()
 
 
 class InOrder:
-    """The batches of rows of arrays, in groups that grow as far as the callbacks may wait.
+    """A call's batches, in groups that grow as far as the callbacks may wait.
 
     Attributes:
-        steps: How many there are.
+        batches: The batches themselves.
+        done: How many have run.
         outputs: Of the last group; empty before the first.
     """
 
     def __init__(
-        self, kind: str, rows: ArrayRows, batch_size: int, model: keras.Model, session: Session, journal: Journal
+        self,
+        kind: str,
+        batches: RowBatches | DatasetBatches,
+        model: keras.Model,
+        session: Session,
+        journal: Journal,
     ):
-        self._kind, self._rows, self._size = kind, rows, batch_size
+        self._kind, self.batches = kind, batches
         self._model, self._session, self._journal = model, session, journal
         self._runner = self._function().runner
-        self.steps = session.steps = math.ceil(rows.rows / batch_size)
+        session.steps = batches.steps
+        self.done = 0
         self.outputs: Any = {}
 
     def gathered(self) -> Any:
         """What the outputs of all batches are put into."""
-        return self._runner.gathered(self._rows.rows / self._size)
+        return self._runner.gathered(self.batches.length)
 
     @_data_may_end()
     def run(
@@ -71,44 +79,51 @@ class InOrder:
 
         `take` is given the outputs of each group, and of how many batches they are.
         """
-        full, rest = divmod(self._rows.rows, self._size)
-        done, count = 0, 1
-        while done < self.steps and not (done and stopped()):  # Keras looks behind the first batch
-            size, count = (self._size, min(count, full - done)) if done < full else (rest, 1)
-            made, seconds = self._group(shown, size, done, count, take, alike=not rest)
-            done += made.batches
+        steps, count = self.batches.steps, 1
+        while steps is None or self.done < steps:
+            made, seconds = self._group(shown, min(count, self.batches.alike(self.done)), take)
             if made.settled:
                 self._journal.ran(self._kind, made.way, made.batches, seconds)
                 ahead = self._session.ahead and not made.calls_python
-                count = next_count(made.batches, seconds, made.outputs) if ahead else 1
+                most = next_count(made.batches, seconds, made.outputs) if ahead else 1
+                count = min(most, self.batches.most_after(count))
+            if stopped():  # Keras looks behind the first batch
+                return
+        self.batches.end(self.done)
 
     def _function(self) -> Any:
         """The model's, which Keras asks for at every step: a callback may compile the model again."""
         return getattr(self._model, f"{self._kind}_function")
 
-    def _group(self, shown, size: int, done: int, count: int, take: Callable[[Any, int], Any], alike: bool):
+    def _group(self, shown, count: int, take: Callable[[Any, int], Any]) -> tuple[Execution, float]:
         predicts = self._kind == "predict"
-        getattr(shown, f"on_{self._kind}_batch_begin")(done)
+        getattr(shown, f"on_{self._kind}_batch_begin")(self.done)
         start = time.perf_counter()
-        function, first = self._function(), done * self._size
-        runner = function.runner if isinstance(function, (StepFunction, PredictFunction)) else None
-        if runner is None:
-            batch = keras.tree.map_structure(lambda x: None if x is None else x[first : first + size], self._rows.batch)
-            made = Execution(run_batch(self._model, self._kind, batch, function), 1, "graph", settled=False)
+        function = self._function()
+        if isinstance(function, (StepFunction, PredictFunction)):
+            made = self.batches.run(function.runner, self.done, count, predicts)
         else:
-            # Plain Keras traces `predict` by the tensors of a batch, and the others by what the pipeline tells of them.
-            made = runner.run_rows(self._rows.batch, size, first, count, known=predicts or alike, every=predicts)
+            outputs = run_batch(self._model, self._kind, self.batches.batch(self.done), function)
+            made = Execution(outputs, 1, "graph", settled=False)
         seconds = time.perf_counter() - start
-        self._session.done = done + made.batches
+        self.done = self._session.done = self.done + made.batches
         self.outputs = made.outputs
         take(made.outputs, made.batches)
         told = {"outputs": made.outputs} if predicts else made.outputs
-        getattr(shown, f"on_{self._kind}_batch_end")(self._session.done - 1, told)
+        getattr(shown, f"on_{self._kind}_batch_end")(self.done - 1, told)
         return made, seconds
 
 
+def next_count(ran: int, seconds: float, outputs: Any) -> int:
+    """How many batches the next group may have, after one of which it is known how long it took and what it gave."""
+    made = [x.shape for x in keras.tree.flatten(outputs) if x is not None]
+    if sum(math.prod(n or 1 for n in shape) for shape in made) > LARGE_OUTPUTS * ran:  # None: of ragged ones
+        return 1
+    return max(1, min(GROUP_BATCHES, int(ran * AHEAD_SECONDS / max(seconds, 1e-6))))
+
+
 @otherwise(None)
-def batches_in_order(
+def rows_in_order(
     model: keras.Model,
     session: Session,
     given: dict[str, Any],
@@ -147,11 +162,38 @@ def batches_in_order(
     rows.read()  # Keras reads its data before the callbacks begin
     if session.kind == "test":
         LAST_LOGS.of(model), LOGS_IN_ORDER.of(model)
-    return InOrder(session.kind, rows, int(size), model, session, journal)
+    return InOrder(session.kind, RowBatches(rows, int(size)), model, session, journal)
 
 
+def dataset_in_order(
+    model: keras.Model,
+    session: Session,
+    given: dict[str, Any],
+    function_of: Callable[[str], Any],
+    journal: Journal,
+) -> InOrder | None:
+    """The batches of a `tf.data` dataset for `predict`; None where Keras has to read it, or is watched.
+
+    The arguments are those of `rows_in_order`.
+    """
+    if not (session.ahead and predict_data is not None and predict_data.takes(given["x"])):
+        return None
+    batches = DatasetBatches(given["x"], given["steps"], session)
+    # Keras would run as many as `steps_per_execution` in one call, and call that a step.
+    if not batches.possible or keras2.steps_per_execution(model) != 1:
+        return None
+    function = function_of("predict")
+    # Groups are traced with open sizes, of which a layer that is built then may want to know more.
+    if not isinstance(function, PredictFunction):
+        return None
+    if not function.has_run and not all(layer.built for layer in layers_if_known(model)):
+        return None
+    return InOrder("predict", batches, model, session, journal)
+
+
+@filtered
 def predict_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> Any:
-    """What `model.predict` returns for arrays; `given` are all its arguments, without callbacks that watch batches."""
+    """What `model.predict` returns; `given` are all its arguments, without a `CallbackList`."""
     shown = _callbacks(model, batches, given)
     model.make_predict_function()
     model.stop_predicting = False
@@ -159,9 +201,12 @@ def predict_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]
     made = batches.gathered()
     batches.run(shown, lambda: model.stop_predicting, made.add)
     shown.on_predict_end()
-    return made.result()
+    if batches.done:
+        batch_outputs = made.result()
+    return batch_outputs  # which no batch has given where there is none: plain Keras' error, too
 
 
+@filtered
 def evaluate_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> Any:
     """What `model.evaluate` returns for arrays; `given` are all its arguments, without callbacks that watch batches."""
     shown = given["callbacks"]
@@ -180,5 +225,5 @@ def evaluate_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any
 def _callbacks(model: keras.Model, batches: InOrder, given: dict[str, Any]) -> keras.callbacks.CallbackList:
     verbose = given["verbose"]
     return keras.callbacks.CallbackList(
-        given["callbacks"], add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=batches.steps, model=model
+        given["callbacks"], add_progbar=verbose != 0, verbose=verbose, epochs=1, steps=batches.batches.told, model=model
     )

@@ -61,6 +61,8 @@ class StepFunction:
         made = self._run(arguments, self._count(session))
         session.done += made.batches
         session.logs = made.outputs
+        if session.left_in_epoch() == 0:
+            self._time(session)  # the loop will not ask again, and Keras is about to wait for the metrics
         if self.steps == 1:
             session.ahead_steps = made.batches - 1
         return session.logs
@@ -130,9 +132,6 @@ class PredictFunction:
         """The outputs for a list of batches, or for the next batch of an iterator (Keras 2)."""
         session = self._session()
         of_loop = session if session is not None and session.answers_loop() else None
-        if of_loop is not None and of_loop.group is not None:
-            numbers = [batches] if hasattr(batches, "__next__") else batches
-            return [of_loop.group.run(self.runner) for _ in numbers][-1]
         batches = [next(batches)] if hasattr(batches, "__next__") else list(batches)
         made = self.runner.joined([self._run(batch) for batch in batches])
         if of_loop is not None:

@@ -6,12 +6,12 @@ import keras
 import numpy as np
 import pytest
 
-from keras_xla.private.keras import compiled_model, graphs, layers, masks, trainer, variables
+from keras_xla.private.keras import compiled_model, graphs, layers, masks, structures, trainer, variables
 from keras_xla.private.keras.quantize_check import QUANTIZE_CHECK
 from keras_xla.private.names import Gone, Name
 from tests.private.helpers import names_of
 
-MODULES = compiled_model, graphs, layers, masks, trainer, variables
+MODULES = compiled_model, graphs, layers, masks, structures, trainer, variables
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 2), "float32")
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 
@@ -78,6 +78,8 @@ def owners(model):
         graphs.NODES: keras.Function(model.inputs, model.outputs),
         trainer.TRACES: keras.callbacks.TensorBoard("unused", profile_batch=2) if TENSORFLOW else None,
         variables.INITIALIZE: keras.Variable(0.0),
+        variables.PATH: keras.Variable(0.0),
+        structures.OPTREE: sys.modules[structures.OPTREE.owner],
         trainer.MAKE_FUNCTION: model,
         QUANTIZE_CHECK: model.layers[-1],
     } | {name: keras.Model for name in trainer.MAKE_FUNCTIONS}

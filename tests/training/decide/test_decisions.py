@@ -199,6 +199,20 @@ def test_the_folder_is_where_the_environment_says(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / "own"
 
 
+@pytest.mark.parametrize("name", ["KERAS_XLA_CACHE", "XDG_CACHE_HOME"])
+def test_a_relative_folder_stays_where_it_is_when_the_script_goes_elsewhere(monkeypatch, tmp_path, name):
+    monkeypatch.delenv("KERAS_XLA_CACHE", raising=False)
+    monkeypatch.setenv(name, "cache")
+    before = cache_folder()
+    monkeypatch.chdir(tmp_path)
+    assert cache_folder() == before and before.is_absolute()
+
+
+def test_a_home_that_there_is_not_is_no_error(monkeypatch):
+    monkeypatch.setenv("KERAS_XLA_CACHE", "~nobody_of_that_name/cache")
+    assert cache_folder().parts[-2:] == ("~nobody_of_that_name", "cache")
+
+
 @pytest.fixture
 def homeless(monkeypatch, tmp_path):
     """A user without a home, and where the system keeps temporary files."""

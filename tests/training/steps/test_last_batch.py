@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse
 
 from keras_xla.training.compile import compile
+from keras_xla.training.reports.compile_report import CompileReport
 from keras_xla.training.reports.model_report import model_report
 from keras_xla.training.steps import fill_predict
 from keras_xla.training.steps.last_batch import Fill, fills
@@ -674,3 +675,14 @@ def test_predict_copies_no_file_and_no_large_array_for_the_last_batch(tmp_path, 
         compiled_for.append(len(log.new()))
         np.testing.assert_allclose(outputs, model(X[:50]), rtol=1e-4, atol=1e-5)
     assert compiled_for == [1, 2, 2]
+
+
+def test_a_report_changes_nothing_about_the_last_batch_of_predict():
+    compiled = []
+    for callbacks in ([], [CompileReport()]):
+        model = classifier()
+        compile(model, "sgd", LOSS, jit_compile=True)
+        log = Log()
+        model.predict(X[:50], batch_size=8, callbacks=callbacks, verbose=0)
+        compiled.append(len(log.new()))
+    assert compiled == [1, 1]

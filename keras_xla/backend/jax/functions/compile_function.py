@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_xla.backend.new_shapes import BlockingOp
-from keras_xla.private.jax import trace_of
+from keras_xla.private.jax import trace_of, traces
 from keras_xla.private.keras.variables import as_stored, stateless_scope
 
 _ASSIGNS = threading.RLock()  # between reading variables and assigning what was made of them
@@ -126,9 +126,9 @@ def without_autograph(function: Callable) -> Callable:
     return function
 
 
-def has_other_values() -> bool:
-    """Never: a compiled function gets the values that variables have in a `keras.StatelessScope`, if there is one."""
-    return False
+def is_in_trace() -> bool:
+    """Whether this thread traces a function. A compiled one gets the values that a `keras.StatelessScope` has."""
+    return traces()
 
 
 def to_tensor(x) -> jax.Array:

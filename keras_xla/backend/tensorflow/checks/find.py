@@ -6,18 +6,16 @@ depends on more is left to its own kernel in the middle of the step; see `partia
 """
 
 import math
-import os
 from collections.abc import Callable, Sequence
 
-import keras
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED, Bound, Need, needs_of
 from keras_xla.backend.tensorflow.checks.ranges import negative_counted_back, range_of
 from keras_xla.backend.tensorflow.checks.scopes import BRANCHES, CALLS, CHEAP, LOOPS, Ref, Scope, Values, operations_in
 from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of
+from keras_xla.backend.tensorflow.graphs.operations import is_of_sparse_gradients
 
-_SPARSE = os.path.join(os.path.dirname(os.path.abspath(keras.__file__)), "src", "backend", "tensorflow", "sparse.py")
 _SAME_ELEMENTS = ("Reshape", "ExpandDims", "Squeeze", "Transpose")
 _SIZED_BY_INPUT = ("DenseBincount", "Bincount")  # by the second: their output may be as long as the data say
 
@@ -66,7 +64,7 @@ class Checks:
                 low, high = self._bounds.get(key, (need.low, need.high))
                 self._bounds[key] = _each(max, low, need.low), _each(min, high, need.high)
                 return
-        if _of_keras(op):
+        if is_of_sparse_gradients(op):  # an index that Keras computes from those which were looked at where they began
             return
         if op.type in _SIZED_BY_INPUT and self._values.value(Ref(scope, op.inputs[1].name)) is None:
             return  # XLA could not go on from what it makes, as it would not know its shape
@@ -116,7 +114,7 @@ class Checks:
             alike = where in (values.top, scope) and test == need.test and _columns(low) == _columns(need.low)
             if alike and _each(min, low, need.low) == need.low and _each(max, high, need.high) == need.high:
                 return True
-        if need.test == "finite":
+        if need.test in ("finite", "castable"):  # of a NaN no range tells
             return False
         if isinstance(need.low, tuple) or isinstance(need.high, tuple):
             known = values.value(ref)
@@ -140,11 +138,6 @@ class Checks:
             return terms[0] if len(terms) == 1 else tf.reduce_all(tf.stack(terms))
 
 
-def _of_keras(op: tf.Operation) -> bool:
-    """Whether Keras computes an index itself, from those of sparse gradients, which were looked at where they began."""
-    return any(os.path.abspath(frame.filename) == _SPARSE for frame in op.traceback or ())
-
-
 def _keeps(dtype: tf.DType, other: tf.DType, low: Bound, high: Bound) -> bool:
     """Whether whole numbers within the bounds are the same numbers in another dtype."""
     if not (dtype.is_integer and other.is_integer):
@@ -166,6 +159,10 @@ def _term(need: Need, x: tf.Tensor) -> tf.Tensor:
         return x if x.shape.rank == 0 else tf.reduce_all(x)
     if need.test == "finite":
         return tf.reduce_all(tf.math.is_finite(x))
+    if need.test == "castable":
+        x = tf.cast(x, tf.float32) if x.dtype.size == 1 else x  # kinds of float8 have no order
+        low, high = (_whole_numbers(bound)[0] for bound in (need.low, need.high))
+        return tf.reduce_all((x > tf.cast(low - 1.0, x.dtype)) & (x < tf.cast(high + 1.0, x.dtype)))
     if need.test == "nonzero":
         return tf.reduce_all(tf.not_equal(x, tf.zeros((), x.dtype)))
     if isinstance(need.low, tuple) or isinstance(need.high, tuple):

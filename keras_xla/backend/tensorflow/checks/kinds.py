@@ -1,7 +1,8 @@
 """The operations that TensorFlow's kernels refuse bad values for, while XLA takes them in silence.
 
 An index out of range is clamped or its update dropped, a label out of range makes a NaN, a division by zero gives -1,
-and assertions are left out.
+and assertions are left out. Numbers of the data that no integer can hold, and shifts by more bits than there are, are
+no errors: both make something of them, but not the same.
 """
 
 import math
@@ -19,9 +20,9 @@ Bound = float | tuple[float, ...]  # one for each place along the last axis, if 
 class Need(NamedTuple):
     """What must hold for an operation not to raise."""
 
-    test: str  # `"within"`, `"nonzero"`, `"true"`, `"finite"`, or `"never"` where nobody can tell
+    test: str  # `"within"`, `"castable"`, `"nonzero"`, `"true"`, `"finite"`, or `"never"` where nobody can tell
     ref: Ref | None = None  # of what; None for `"never"`
-    low: Bound = -math.inf  # the least value, for `"within"`
+    low: Bound = -math.inf  # the least value, for `"within"` and `"castable"`
     high: Bound = math.inf  # the greatest
 
 
@@ -175,6 +176,16 @@ def _length(values: Values, handle: Ref) -> int | None:
     return None
 
 
+def _cast(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    dtype = op.outputs[0].dtype
+    of_data = inputs[0].tensor.dtype.is_floating and dtype.is_integer and values.needs(inputs[0])
+    return [Need("castable", inputs[0], dtype.min, dtype.max)] if of_data else []
+
+
+def _shift(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
+    return [Need("within", inputs[1], 0, 8 * inputs[0].tensor.dtype.size - 1)]
+
+
 def _test(test: str) -> Callable:
     return lambda values, op, inputs: [Need(test, inputs[0])]
 
@@ -185,6 +196,8 @@ FOUND: dict[str, Callable[[Values, tf.Operation, list[Ref]], list[Need]]] = {
     "CheckNumericsV2": _test("finite"),
     "SparseSoftmaxCrossEntropyWithLogits": _along(-1),
     **dict.fromkeys(("InTopK", "InTopKV2"), _along(-1)),  # False for a class that there is not; XLA gives it a score
+    "Cast": _cast,
+    **dict.fromkeys(("LeftShift", "RightShift"), _shift),
     "ScatterNd": _place_first,
     "DynamicPartition": lambda values, op, inputs: _index(inputs[1], op.get_attr("num_partitions")),
     "ReverseSequence": _lengths,

@@ -172,11 +172,13 @@ class Values:
             known = tf.get_static_value(ref.tensor)
         if known is None and self.needs(ref) == frozenset() and not self._captured(ref):
             given = [self.value(x) for x in ref.inputs()]
+            if any(x is None for x in given):
+                return None  # made from a captured tensor, whose value is not at hand
             try:
                 with tf.init_scope(), tf.device("CPU:0"):
                     made = _eagerly(ref.op, given)
-            except (tf.errors.NotFoundError, tf.errors.UnimplementedError):
-                return None  # XLA has kernels for dtypes that nothing else has
+            except tf.errors.OpError:
+                return None  # XLA has kernels for dtypes that nothing else has; what is wrong, the step itself says
             self._values |= {Ref(ref.scope, ref.op.outputs[i].name): x.numpy() for i, x in enumerate(made)}
             return self._values[ref]
         return None if known is None else np.asarray(known)

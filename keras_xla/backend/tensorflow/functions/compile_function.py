@@ -16,6 +16,7 @@ from keras_xla.private.keras.seeds import global_generator
 from keras_xla.private.keras.variables import in_stateless_scope
 from keras_xla.private.names import otherwise
 from keras_xla.private.tensorflow.graphs import may_be_recorded
+from keras_xla.private.tensorflow.xla_flags import keep_nan
 
 to_tensor = tf.convert_to_tensor
 without_autograph = tf.autograph.experimental.do_not_convert  # decorates what AutoGraph calls as it is
@@ -64,6 +65,7 @@ def _traced(call: Callable, specs: list[tf.TensorSpec]) -> Any:
         with tf.variable_creator_scope(note):
             return call(tensors)
 
+    keep_nan()
     try:
         return tf.function(noted, jit_compile=True, autograph=False).get_concrete_function(specs)
     except BaseException:
@@ -74,9 +76,9 @@ def _traced(call: Callable, specs: list[tf.TensorSpec]) -> Any:
         raise
 
 
-def has_other_values() -> bool:
-    """Whether a `keras.StatelessScope` has other values for variables than those that a compiled function reads."""
-    return in_stateless_scope()
+def is_in_trace() -> bool:
+    """Whether this thread traces a function, or a `keras.StatelessScope` has other values for variables."""
+    return in_stateless_scope() or not tf.executing_eagerly()
 
 
 def _from_global_seeds(trace: Any, run: Callable) -> Callable:

@@ -20,6 +20,11 @@ from keras_xla.private.tensorflow.graphs import graph_of_function, xla_kernels
 _STRUCTURAL = frozenset(
     {"Placeholder", "PlaceholderWithDefault", "Const", "NoOp", "_Arg", "_Retval", "Identity", "IdentityN"}
 )
+# What they make has a shape that depends on values. XLA gives it room for the largest, and many operations then count
+# what is no part of it, or end the process.
+_OF_VARYING_SHAPE = frozenset({"Where", "Unique", "UniqueV2", "DynamicPartition", "NonMaxSuppressionV3"})
+_SPARSE = os.path.join(os.path.dirname(os.path.abspath(keras.__file__)), "src", "backend", "tensorflow", "sparse.py")
+_OPTIMIZERS = os.path.join(os.sep, "tf_keras", "src", "optimizers", "")  # of Keras 2
 _PACKAGES: tuple[Any, ...] = (keras, tf, sys.modules["keras_xla"])
 _LIBRARIES = tuple(
     os.path.realpath(folder) + os.sep
@@ -36,6 +41,20 @@ def compilable_ops() -> frozenset[str]:
     return xla_kernels(on_gpu=on_gpu()) | _STRUCTURAL
 
 
+def has_varying_shape(op) -> bool:
+    """Whether what an operation makes has a shape that depends on values, which XLA computes wrongly with."""
+    return op.type in _OF_VARYING_SHAPE and not is_of_sparse_gradients(op)
+
+
+def is_of_sparse_gradients(op) -> bool:
+    """Whether Keras made an operation for gradients of looked-up rows: it does with them what XLA does rightly."""
+    return any(
+        os.path.abspath(frame.filename) == _SPARSE
+        or (frame.name == "apply_gradients" and _OPTIMIZERS in os.path.abspath(frame.filename))
+        for frame in op.traceback or ()
+    )
+
+
 def blocking_ops(function) -> list[BlockingOp]:
     """Every operation of a concrete function, or of a function it calls, that XLA cannot compile.
 
@@ -46,13 +65,23 @@ def blocking_ops(function) -> list[BlockingOp]:
     for op in operations(function.graph):
         if op.type in ("Placeholder", "_Arg") and op.outputs[0].dtype == tf.string:
             found.append(BlockingOp(f"string input {op.name}", op.name, ""))
+        elif op.type == "StringFormat" and _is_printed(op.outputs[0]):
+            continue  # the one that prints is told
+        elif has_varying_shape(op):
+            found.append(BlockingOp(f"{op.type}, whose shape depends on values", op.name, _user_line(op)))
         elif op.type not in compilable_ops():
             found.append(BlockingOp(op.type, op.name, _user_line(op)))
+        elif op.type == "TridiagonalSolve" and op.get_attr("partial_pivoting"):
+            found.append(BlockingOp(f"{op.type} with partial_pivoting", op.name, _user_line(op)))
         elif grows_list(op):
             grown.append(BlockingOp(f"{op.type} for a list that grows", op.name, _user_line(op)))
     # A string that enters is only worth a word when nothing tells what is done with it.
     computed = [blocker for blocker in found if not blocker.op.startswith("string input")]
     return list(dict.fromkeys([*(computed or found), *grown]))
+
+
+def _is_printed(x) -> bool:
+    return bool(x.consumers()) and all(op.type.startswith("Print") for op in x.consumers())
 
 
 def operations(graph, seen: set[str] | None = None) -> Iterator:

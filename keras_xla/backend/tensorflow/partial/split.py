@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.find import Checks
 from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of, repack
-from keras_xla.backend.tensorflow.graphs.operations import compilable_ops, operations_of
+from keras_xla.backend.tensorflow.graphs.operations import compilable_ops, has_varying_shape, operations_of
 from keras_xla.backend.tensorflow.partial.cut import cut
 from keras_xla.backend.tensorflow.stored_calls import StoredCalls, xla_function
 
@@ -240,7 +240,7 @@ def _is_blocked(op) -> bool:
     strings = [x for x in (*op.inputs, *op.outputs) if x.dtype == tf.string]
     if op.type == "Assert":  # XLA leaves it out; what it would say
         strings = [x for x in strings if x.op.type != "Const"]
-    return op.type not in compilable_ops() or (bool(strings) and op.type != "Const")
+    return op.type not in compilable_ops() or has_varying_shape(op) or (bool(strings) and op.type != "Const")
 
 
 def _changes(op) -> bool:

@@ -16,6 +16,7 @@ from keras_xla.backend.tensorflow.graphs.last_batch import Shapes
 from keras_xla.backend.tensorflow.partial.split import NotSplittable, redrawn, split
 from keras_xla.backend.tensorflow.runner.trace import Trace, Traced
 from keras_xla.backend.tensorflow.stored_calls import StoredCalls, xla_function
+from keras_xla.private.tensorflow.xla_flags import keep_nan
 
 
 def make(trace: Trace, way: str, shapes: Shapes | None, calls: StoredCalls | None = None) -> Callable:
@@ -82,6 +83,7 @@ def _for_xla(trace: Trace, specs: Sequence[tf.TensorSpec]):
         with trace.closed():
             return trace.step(batch)
 
+    keep_nan()
     traced = tf.function(one_step, jit_compile=True, autograph=False)
     again = traced.get_concrete_function(repack(trace.spec, specs))
     seen = Traced(again)

@@ -1,32 +1,40 @@
-"""A KerasHub task's tokenizer behind the few methods of a Hugging Face one that generation uses."""
+"""A KerasHub tokenizer behind the few methods of a Hugging Face one that generation uses."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 
-class TaskTokenizer:
-    """The tokenizer of a KerasHub preprocessor.
+class HubTokenizer:
+    """A KerasHub tokenizer, with the tokens that go around each text.
 
-    Text gets the start and end tokens that the preprocessor's own `generate_preprocess` gives it. KerasHub
-    tokenizes in Python; only inside a TensorFlow graph does it need the package tensorflow-text.
+    KerasHub tokenizes in Python; only inside a TensorFlow graph does it need the package tensorflow-text.
 
     Args:
-        preprocessor: The `preprocessor` of a `CausalLM` or a `Seq2SeqLM`.
+        tokenizer: One of KerasHub.
+        before: Ids in front of each text.
+        after: Ids behind it.
+
+    Raises:
+        ValueError: It pads or cuts each text to a length.
 
     Example:
     ```python
-    tokenizer = TaskTokenizer(task.preprocessor)
-    tokenizer.decode(tokenizer("Once upon a time")["input_ids"], skip_special_tokens=True)
+    tokenizer = HubTokenizer(keras_hub.tokenizers.ByteTokenizer())
+    tokenizer.decode(tokenizer("Once upon a time")["input_ids"])
     ```
     """
 
     chat_template = None
 
-    def __init__(self, preprocessor: Any):
-        self.tokenizer = preprocessor.tokenizer
-        packer, encoder = _packers(preprocessor)
-        self._before = list(packer.start_value or ())
-        self._after = list(packer.end_value or ()) if encoder else []  # a decoder's text goes on
+    def __init__(self, tokenizer: Any, before: Sequence[int] = (), after: Sequence[int] = ()):
+        if getattr(tokenizer, "sequence_length", None) is not None:
+            raise ValueError(
+                f"Received a {type(tokenizer).__name__} with sequence_length={tokenizer.sequence_length}; expected one "
+                "that gives each text the tokens that it has. Make it without sequence_length."
+            )
+        self.tokenizer = tokenizer
+        self._before, self._after = list(before), list(after)
 
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
         """The ids of one text, as `{"input_ids": [...]}`."""
@@ -36,8 +44,20 @@ class TaskTokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False, **_: Any) -> str:
         """The text of `ids`."""
         special = set(self.tokenizer.special_token_ids) if skip_special_tokens else ()
-        kept = [int(i) for i in ids if i not in special]
+        kept = [int(i) for i in ids if (self._known is None or i in self._known) and i not in special]
         return str(self.tokenizer.detokenize(kept)) if kept else ""
+
+    @functools.cached_property
+    def _known(self) -> Collection[int] | None:
+        """The ids that there are: a model may have room for more, of which KerasHub raises. None where nobody tells."""
+        vocabulary = getattr(self.tokenizer, "vocabulary", None)
+        if isinstance(vocabulary, Mapping):  # whose ids may have gaps
+            return frozenset(vocabulary.values())
+        try:
+            size = self.tokenizer.vocabulary_size()
+        except (AttributeError, NotImplementedError):
+            return None
+        return None if size is None else range(size)
 
     def get_vocab(self) -> dict[str, int]:
         """All tokens and their ids."""
@@ -64,9 +84,13 @@ _ENDS_OF_TURNS = {
 }
 
 
-def tokenizer_of_task(task: Any) -> TaskTokenizer | None:
-    """A task's tokenizer; None for a task without a preprocessor."""
-    return None if task.preprocessor is None else TaskTokenizer(task.preprocessor)
+def tokenizer_of_task(task: Any) -> HubTokenizer | None:
+    """A task's tokenizer, with the tokens that its `generate_preprocess` adds; None without a preprocessor."""
+    if task.preprocessor is None:
+        return None
+    packer, encoder = _packers(task.preprocessor)
+    after = packer.end_value or () if encoder else ()  # a decoder's text goes on
+    return HubTokenizer(task.preprocessor.tokenizer, packer.start_value or (), after)
 
 
 def options_of_task(task: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """`predict` on a `tf.data` dataset: what plain Keras returns, raises and calls, many batches at a time."""
 
 import concurrent.futures
-import contextlib
 
 import keras
 import numpy as np
@@ -9,8 +8,8 @@ import pytest
 
 from keras_xla.training.compile import compile
 from keras_xla.training.reports.model_report import model_report
-from keras_xla.training.steps import predict_groups
-from keras_xla.training.steps.predict_groups import StopFlag, next_count
+from keras_xla.training.steps import in_order
+from keras_xla.training.steps.in_order import next_count
 from keras_xla.training.steps.run_ahead import AHEAD_SECONDS
 from tests.training.helpers import LOSS, X, classifier
 
@@ -63,11 +62,11 @@ def assert_same(models, data, **options):
 
 
 def test_how_many_batches_a_group_has():
-    outputs, most = {"a": np.zeros((64, 10)), "b": None}, predict_groups.GROUP_BATCHES
+    outputs, most = {"a": np.zeros((64, 10)), "b": None}, in_order.GROUP_BATCHES
     assert next_count(4, 1e-9, outputs) == most
     assert next_count(4, 1e9, outputs) == 1
     assert 1 < next_count(1, AHEAD_SECONDS / 5, outputs) < most
-    assert next_count(4, 1e-9, {"a": np.zeros((4, predict_groups.LARGE_OUTPUTS + 1)), "b": None}) == 1
+    assert next_count(4, 1e-9, {"a": np.zeros((4, in_order.LARGE_OUTPUTS + 1)), "b": None}) == 1
 
 
 def test_most_batches_run_without_coming_back_to_python(groups):
@@ -79,11 +78,11 @@ def test_most_batches_run_without_coming_back_to_python(groups):
 
 
 def test_large_outputs_are_not_copied_in_the_graph(groups, monkeypatch):
-    monkeypatch.setattr(predict_groups, "LARGE_OUTPUTS", 8 * 3 - 1)  # numbers that a batch gives
+    monkeypatch.setattr(in_order, "LARGE_OUTPUTS", 8 * 3 - 1)  # numbers that a batch gives
     models = both(classifier, "sgd", LOSS)
     assert_same(models, dataset())
     assert not groups
-    monkeypatch.setattr(predict_groups, "LARGE_OUTPUTS", 8 * 3)
+    monkeypatch.setattr(in_order, "LARGE_OUTPUTS", 8 * 3)
     assert_same(models, dataset())
     assert max(count for count, _ in groups) > 1
 
@@ -188,13 +187,29 @@ def test_more_steps_than_there_are_is_keras_warning():
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-def test_no_batch_at_all_is_keras_error():
-    raised = []
+@pytest.mark.parametrize("known", [True, False])
+def test_no_batch_at_all_is_keras_error(known):
+    empty, raised = dataset().take(0) if known else dataset().filter(lambda x: False), []
     for model in both(classifier, "sgd", LOSS):
+        callback = Begun()
         with pytest.raises(Exception) as error:
-            model.predict(dataset().take(0), verbose=0)
-        raised.append((error.type, str(error.value)))
+            model.predict(empty, callbacks=[callback], verbose=0)
+        raised.append((error.type, str(error.value), callback.told))
     assert raised[0] == raised[1]
+
+
+@pytest.mark.parametrize("steps", [-1, 2.5, "3", [3]])
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_strange_numbers_of_steps_do_what_keras_does(steps):
+    done = []
+    for model in both(classifier, "sgd", LOSS):
+        callback = Begun()
+        callback.told = []
+        try:
+            done.append(len(model.predict(dataset(), steps=steps, callbacks=[callback], verbose=0)))
+        except Exception as error:
+            done.append((type(error), str(error), callback.told))
+    assert done[0] == done[1]
 
 
 def test_an_error_of_the_dataset_is_raised():
@@ -357,19 +372,6 @@ def test_in_xla(groups, monkeypatch):
     assert "xla" in model_report(ours).to_dict()["predict"]["ran"]
 
 
-def test_calls_in_other_threads_are_not_stopped_by_the_end_of_this_one():
-    model = both(classifier, "sgd", LOSS)[1]
-    flag, seen = StopFlag(), []
-    for others in (0, 1):
-        with contextlib.ExitStack() as calls:
-            for _ in range(1 + others):
-                calls.enter_context(flag)
-            model.stop_predicting = False
-            flag.set(model, True)
-            seen.append(model.stop_predicting)
-    assert seen == [True, False]
-
-
 class Nested(keras.callbacks.Callback):
     """Predicts something else before and after."""
 
@@ -471,3 +473,32 @@ def test_the_end_of_the_loop_is_no_stop_to_the_callbacks(stops):
         model.predict(tf.data.Dataset.from_tensor_slices(LONG).batch(8), callbacks=[Ends()], verbose=0)
         flags.append(model.stop_predicting)
     assert flags == [False, stops] * 2
+
+
+def test_the_warning_comes_from_where_keras_warns():
+    places = []
+    for model in both(classifier, "sgd", LOSS):
+        with pytest.warns(UserWarning, match="ran out of data") as caught:
+            model.predict(dataset().filter(lambda x: True), verbose=0)
+            model.predict(dataset(), steps=70, verbose=0)
+        places.append({(each.filename, str(each.message)) for each in caught if "ran out" in str(each.message)})
+    assert places[0] == places[1]
+
+
+@pytest.mark.parametrize("method", ["predict", "evaluate"])
+@pytest.mark.parametrize("data", ["arrays", "dataset"])
+def test_an_error_has_one_traceback_as_in_keras(method, data):
+    class Raises(keras.callbacks.Callback):
+        def on_predict_end(self, logs=None):
+            raise ValueError("mine") from KeyError("inner")
+
+        on_test_end = on_predict_end
+
+    given = (X[:16], np.zeros(16)) if method == "evaluate" else (X[:16],)
+    given = given if data == "arrays" else (tf.data.Dataset.from_tensor_slices(given).batch(8),)
+    seen = []
+    for model in both(classifier, "sgd", LOSS):
+        with pytest.raises(ValueError, match="mine") as caught:
+            getattr(model, method)(*given, callbacks=[Raises()], verbose=0)
+        seen.append((caught.value.__cause__, caught.value.__suppress_context__))
+    assert seen[0] == seen[1] == (None, True)
