@@ -73,17 +73,20 @@ OURS = {"float32": "tf", "int8": "tf-int8", "int4": "tf-int4"}  # what the other
 
 
 def measure(model, args):
-    """A line for each contender, size and round."""
+    """A line for each contender, size and round, as soon as its group of contenders is through."""
     with tempfile.TemporaryDirectory() as folder:
         if args.before and model == "smollm2":
-            return take_turns(model, with_older(smollm2_file(), args.before), args)
+            yield take_turns(model, with_older(smollm2_file(), args.before), args)
+            return
         make_checkpoint(folder, model, args.peer)
         if args.before:
-            return take_turns(model, with_older(folder, args.before), args)
+            yield take_turns(model, with_older(folder, args.before), args)
+            return
         names = [name for name in CONTENDERS if runs(name, model, args)]
         kinds = dict.fromkeys(CONTENDERS[name][1] for name in names) if model in LARGE else [None]
-        groups = ([name for name in names if kind in (None, CONTENDERS[name][1])] for kind in kinds)
-        return [line for group in groups for line in take_turns(model, with_peers(folder, group, args.peer), args)]
+        for kind in kinds:
+            group = [name for name in names if kind in (None, CONTENDERS[name][1])]
+            yield take_turns(model, with_peers(folder, group, args.peer), args)
 
 
 def take_turns(model, contenders, args):
@@ -285,8 +288,10 @@ def main():
     for model in args.models:
         when = measured("keras", "tensorflow", "jax")
         when |= dict(before=commit(args.before)) if args.before else {}
-        lines = [line for line in lines if line["model"] != model] + [{**x, **when} for x in measure(model, args)]
-        raw_lines.write(args.raw, lines)
+        lines = [line for line in lines if line["model"] != model]
+        for made in measure(model, args):
+            lines += [{**line, **when} for line in made]
+            raw_lines.write(args.raw, lines)
     raw_lines.publish(args.raw, report(lines))
 
 
