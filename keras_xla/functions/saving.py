@@ -19,9 +19,11 @@ def to_config(compiled: Any, fn: Callable, buckets: Any, **options) -> dict[str,
 
 def from_config(config: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `jit` again. Where Keras finds `fn` by its name, it may find what decorates it."""
-    named = config["buckets"] or {}
-    axes = {argument: {int(axis): sizes for axis, sizes in named.items()} for argument, named in named.items()}
-    return {**config, "fn": keras.saving.deserialize_keras_object(config["fn"]), "buckets": axes or None}
+    buckets = {
+        argument: {int(axis): sizes for axis, sizes in axes.items()}
+        for argument, axes in (config["buckets"] or {}).items()
+    }
+    return {**config, "fn": keras.saving.deserialize_keras_object(config["fn"]), "buckets": buckets or None}
 
 
 def _as_json(entry: tuple[int, Sequence[int] | str]) -> tuple[str, list[int] | str]:
