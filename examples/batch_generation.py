@@ -59,7 +59,7 @@ class Generate:
     """
 
     def __init__(self, model: str, batch: int, prompt_buckets: list[int], max_new_tokens: int):
-        import keras_xla  # here: the driver needs no TensorFlow, and a layer cannot be pickled
+        import keras_xla  # here: the driver needs no TensorFlow, and a pickled layer holds all weights
 
         self.batch, self.worker = batch, f"{socket.gethostname()}:{os.getpid()}"
         self.layer = keras_xla.XLAGenerationLayer.from_pretrained(
@@ -192,7 +192,7 @@ def main():
     except ImportError as error:
         raise SystemExit(
             f"Batch generation needs Ray Data, and it cannot be imported: {error}. "
-            "Run: python -m pip install 'keras-xla[ray]'"
+            "Install the extra ray: python -m pip install 'ray[data]>=2.60'"
         ) from error
 
     # For the workers, before they import anything: each keeps to its cores.

@@ -136,7 +136,7 @@ def test_without_ray_it_says_what_to_install(tmp_path):
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path / "out")]
     done = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "python -m pip install 'keras-xla[ray]'" in done.stderr and "Traceback" not in done.stderr
+    assert "python -m pip install 'ray[data]>=2.60'" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_page_quotes_the_script():

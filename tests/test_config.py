@@ -48,6 +48,12 @@ BAD = [
 ]
 
 
+BAD += [
+    ({"presence_penalty": 1e39}, ValueError, "presence_penalty=1e+39; expected a float within 3.4e+38"),
+    ({"do_sample": True, "temperature": 10**400}, ValueError, "expected a float within 3.4e+38"),
+]
+
+
 @pytest.mark.parametrize(("values", "error", "text"), BAD, ids=[str(values) for values, *_ in BAD])
 def test_bad_options_are_named_with_what_was_expected(values, error, text):
     with pytest.raises(error) as caught:
@@ -140,3 +146,9 @@ def test_a_class_of_pydantic_is_its_schema():
     assert GenerationOptions(json_schema=[Person, None]).json_schema == (Person.model_json_schema(), None)
     with pytest.raises(TypeError, match=r"expected a dict, a string of JSON or a class of Pydantic's"):
         GenerationOptions(json_schema=int)
+
+
+def test_bools_of_numpy_are_bools():
+    assert GenerationOptions(do_sample=np.True_).do_sample is True
+    with pytest.raises(TypeError, match="do_sample=1; expected True or False"):
+        GenerationOptions(do_sample=1)

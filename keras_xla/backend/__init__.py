@@ -23,6 +23,7 @@ same_weights = _module.same_weights
 run_eagerly = _module.run_eagerly
 trace_once = _module.trace_once
 outside_of_traces = _module.outside_of_traces
+has_float64 = _module.has_float64
 float_bits = _module.float_bits
 matmul_transposed = _module.matmul_transposed
 matmul_int8 = _module.matmul_int8

@@ -64,6 +64,12 @@ def batch_names(data: Any) -> list[str]:
     return [name for part, value in parts for name in named_leaves(part, value)]
 
 
+def with_names(data: Any) -> list[tuple[str, Any]]:
+    """The leaves of a batch that are not None, with their `batch_names`."""
+    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+    return list(zip(batch_names(data), leaves, strict=True))
+
+
 def is_parts(data: Any) -> bool:
     """Whether it is `(x,)`, `(x, y)` or `(x, y, sample_weight)`, rather than `x`."""
     return isinstance(data, (tuple, list)) and 0 < len(data) <= 3

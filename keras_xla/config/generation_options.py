@@ -10,6 +10,7 @@ from keras_xla.config.other_names import hint
 from keras_xla.config.values import (
     all_values,
     as_biases,
+    as_bool,
     as_constraint,
     as_decay,
     as_each,
@@ -159,8 +160,7 @@ class GenerationOptions:
             if getattr(self, name) is None:
                 put(name, off)
         for name in ("do_sample", "renormalize_logits"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"Received {name}={getattr(self, name)!r}; expected True or False.")
+            put(name, as_bool(name, getattr(self, name)))
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise ValueError(f'Received early_stopping={self.early_stopping!r}; expected True, False or "never".')
         for name, low in INTEGERS.items():
@@ -344,7 +344,7 @@ def checkpoint_defaults(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict
     harmless |= {"max_cache_len", "cache_config", "continuous_batching_config", "low_memory"}
     guesses = {"prompt_lookup_num_tokens", "max_matching_ngram_size", "num_assistant_tokens", "assistant_lookbehind"}
     guesses |= {"num_assistant_tokens_schedule", "assistant_confidence_threshold", "target_lookbehind"}
-    guesses |= {"assistant_early_exit"}
+    guesses |= {"assistant_early_exit", "is_assistant", "speculation_type", "use_mtp"}
     known, harmless = known - guesses, harmless | guesses  # they change no completion
     if values.get("cache_implementation") == "quantized":  # which rounds keys and values
         harmless.remove("cache_implementation")

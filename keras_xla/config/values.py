@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
+LARGEST_FLOAT = (2 - 2**-23) * 2.0**127  # of float32
+
 
 def as_tokens(name: str, value: Any) -> tuple[int, ...]:
     """Token ids of an int, several (an array, too), or None."""
@@ -111,6 +113,13 @@ def all_values(value: Any) -> tuple:
     return value if isinstance(value, tuple) else (value,)
 
 
+def as_bool(name: str, value: Any) -> bool:
+    """A bool, of Python or of NumPy."""
+    if not (isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")):
+        raise TypeError(f"Received {name}={value!r}; expected True or False.")
+    return bool(value)
+
+
 def as_integer(name: str, value: Any, low: int, high: int = 2**31 - 1) -> int:
     """An int within limits."""
     if isinstance(value, bool) or not isinstance(value, Integral):
@@ -133,6 +142,8 @@ def as_number(name: str, value: Any, fits, expected: str) -> float:
     """A float that `fits`, which `expected` says in words."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"Received {name}={value!r} of type {type(value).__name__}; expected a float.")
+    if math.inf > abs(value) > LARGEST_FLOAT:
+        raise ValueError(f"Received {name}={value}; expected a float within {LARGEST_FLOAT:.3g}, as float32 holds it.")
     if not fits(value):
         hint = " For greedy search pass do_sample=False." if name == "temperature" else ""
         raise ValueError(f"Received {name}={value}; expected a float {expected}.{hint}")

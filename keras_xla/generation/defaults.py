@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_xla import config
 from keras_xla.config import GenerationOptions
+from keras_xla.config.other_names import hint
 from keras_xla.config.values import as_integer
 from keras_xla.engine.buckets import make_buckets
 from keras_xla.engine.executables import check_on_recompile
@@ -194,7 +195,14 @@ def split_drawn(speech: SpeechOptions, rest: Mapping[str, Any]) -> tuple[dict[st
 
 
 def split_speech(asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the transcription, and those of the decoding; `max_new_tokens` is both."""
+    """Options of the transcription, and those of the decoding; `max_new_tokens` is both.
+
+    Raises:
+        TypeError: There is no such option.
+    """
+    for name in asked:
+        if name not in (*SPEECH_FIELDS, *_FIELDS):
+            raise TypeError(f"Received the unknown generation option {name!r}.{hint(name, [*SPEECH_FIELDS, *_FIELDS])}")
     several = isinstance(asked.get("temperature"), (list, tuple))  # to be tried one after the other
     own = set(SPEECH_FIELDS) - ({"temperature"} if asked.get("do_sample") and not several else set())
     asked = {name: value for name, value in asked.items() if value is not None or name not in _UNSAID}

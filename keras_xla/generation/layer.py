@@ -32,7 +32,7 @@ from keras_xla.private.keras.graphs import outputs_of_calls
 from keras_xla.private.keras.layers import forget
 from keras_xla.private.keras.quantize_check import ChecksQuantizationItself
 from keras_xla.private.keras.tracebacks import hide_frames
-from keras_xla.private.keras.variables import in_stateless_scope
+from keras_xla.private.keras.variables import stateless_scope
 from keras_xla.tracebacks import FOLDER
 from keras_xla.troubleshooting import explained
 
@@ -149,7 +149,7 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
         positions: Any = decoder.max_positions if is_speech(decoder) else None
         asked = resolve(stored, options, hasattr(decoder, "encode"), positions)
         check_defaults(asked.options)
-        super().__init__(name=name, dtype=dtype, trainable=trainable)
+        super().__init__(name=name, dtype=dtype)
         self.options, self.tokenizer = asked.options, tokenizer
         self.sampling_rate = sampling_rate
         self.supports_jit = False  # it compiles itself, for its own shapes
@@ -160,6 +160,8 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
         self._processors = as_functions(logits_processors)
         self._generate_with(decoder, asked.tokens, asked.speech, on_recompile, return_prompt)
         self.built = True
+        if not trainable:
+            self.trainable = False  # here, where Keras knows the model, which is to be frozen, too
 
     def _generate_with(self, decoder: Any, tokens: Any, speech: Any, on_recompile: str, return_prompt: bool) -> None:
         self.model = decoder
@@ -176,9 +178,9 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
         if backend.is_traced(prompts.leaf(inputs)):
             return self._call_in_graph(inputs)
         if not self._makes_text(inputs):
-            outputs = self._complete_ids(inputs, in_stateless_scope())  # a batch of a `predict` on JAX
+            outputs = self._complete_ids(inputs, stateless_scope() is not None)  # a batch of a `predict` on JAX
             return {name: keras.ops.convert_to_tensor(value) for name, value in outputs.items()}
-        completions = self._complete_text(inputs, in_stateless_scope())
+        completions = self._complete_text(inputs, stateless_scope() is not None)
         return keras.ops.convert_to_tensor(completions) if backend.is_string(inputs) else completions
 
     def generate(
@@ -354,6 +356,8 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
         """Return the shapes and dtypes of the outputs for symbolic inputs; Keras calls it."""
         leaf = prompts.leaf(inputs)
         text = not prompts.is_features(inputs) if self._speech else getattr(leaf, "dtype", None) == "string"
+        if not (text or self._speech):
+            prompts.refuse_float(leaf)
         return symbolic_outputs(leaf, self.options, text, self._is_one_clip(inputs))
 
     @property

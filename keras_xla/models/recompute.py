@@ -65,6 +65,12 @@ class Recompute:
         self._pack, length = _inputs(model)
         trial = length or min(8, max_positions or 8)
         self.vocab_size = _check_shape(model, self._forward(keras.KerasTensor((1, trial), "int32")), trial)
+        if self._runs(trial) and not self._runs(trial, self.vocab_size - 1):
+            raise ValueError(
+                f"Received the model {model.name!r}, which makes logits of {self.vocab_size} tokens, but cannot read "
+                f"the last of them: of token {self.vocab_size - 1} it makes no finite logits. Its embedding needs a "
+                "row for each token that it may make."
+            )
         self._probabilities = self._try(trial)
         # A Sequential notes the length of its Input or of its first call, but most of its layers take others too.
         self._length = None if length is None or self._runs(length + 1) else length
@@ -126,10 +132,10 @@ class Recompute:
                 return size
         return None
 
-    def _runs(self, length: int) -> bool:
-        """Whether the model gives finite logits for so many tokens."""
+    def _runs(self, length: int, token: int = 0) -> bool:
+        """Whether the model gives finite logits for so many times the same token."""
         try:
-            return bool(np.isfinite(self._run(np.zeros((1, length), "int32"))).all())
+            return bool(np.isfinite(self._run(np.full((1, length), token, "int32"))).all())
         except Exception:  # of the backend's own kind
             return False
 

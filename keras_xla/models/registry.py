@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from keras_xla import backend
 from keras_xla.models.build import build
 from keras_xla.models.convert.bart import BART, MBART
 from keras_xla.models.convert.common import Family, OnRead, load, untied
@@ -86,6 +87,11 @@ def load_model(
     dtype = checkpoint.dtype() if dtype == "auto" else dtype
     if dtype is not None and _compute_dtype(dtype) not in _DTYPES:
         raise ValueError(f"Received dtype={dtype!r}; expected one that computes in {', '.join(_DTYPES)}, or None.")
+    if dtype is not None and _compute_dtype(dtype) == "float64" and not backend.has_float64():
+        raise ValueError(
+            f"Received dtype={dtype!r} while JAX has no float64 and would compute in float32. Call "
+            'jax.config.update("jax_enable_x64", True) first, or pass dtype="float32".'
+        )
     config, kind = model_config(checkpoint), checkpoint.config["model_type"]
     family = FAMILIES[kind]
 

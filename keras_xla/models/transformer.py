@@ -127,7 +127,9 @@ class Transformer(SavedSpec, WeightedLayer):
         """Hidden states `[B, S, E]` of `ids [B, S]`, and the updated cache; without one, their keys and values."""
         spec = self.spec
         positions = ops.maximum(view.positions, 0)  # padding counts as 0
-        if self.max_positions is not None:  # and so does what fills a prompt's last chunk
+        if (
+            cache is not None and self.max_positions is not None
+        ):  # what fills a prompt's last chunk may be behind the end
             positions = ops.minimum(positions, self.max_positions - 1)
         x = self._embed(ids, positions)
         attention_inputs = AttentionInputs(

@@ -48,10 +48,10 @@ class Name:
         """
         try:
             found = getattr(x, self.name)
-        except AttributeError:
+            if self.takes:
+                inspect.signature(found).bind_partial(**dict.fromkeys(self.takes))
+        except (AttributeError, TypeError):
             raise self.gone() from None
-        if self.takes and not _takes(found, self.takes):
-            raise self.gone()
         return found
 
     def of_module(self) -> Any:
@@ -91,11 +91,3 @@ def otherwise(value: Any) -> Callable:
         return answer
 
     return decorate
-
-
-def _takes(method: Callable, keywords: tuple[str, ...]) -> bool:
-    try:
-        inspect.signature(method).bind_partial(**dict.fromkeys(keywords))
-    except TypeError:
-        return False
-    return True

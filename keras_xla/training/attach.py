@@ -234,8 +234,7 @@ class Attachment:
         method = f"make_{kind}_function"
         if not (self.methods.is_outermost(method) and self.methods.is_keras_own(method)):
             return None
-        with self._early.making(kind) as outdated:
-            return self._make(kind, force=outdated)
+        return self._early.made(kind, self._make)
 
     def _keep(self, session: Session, kind: str, rows: ArrayRows) -> ArrayRows:
         """Keep arrays for the steps of a call."""
@@ -338,14 +337,14 @@ class Attachment:
         """The backend's runner; None where Keras' own function has to run the steps."""
         require_private()
         require_step_functions(keras2.model_class(self._model))
-        model, answers = self._model, (policy.decide, ledger.compiled, policy.failed, policy.again, policy.known)
-        step, before, fill = keras2.step_of(model, kind), None, None
+        model, before, fill = self._model, None, None
+        step = keras2.step_of(model, kind)
         closed: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
         if not keras2.is_keras2(model) and kind != "predict":
             before = state_maker(model) if kind == "train" else None
             fill = filled_step(model, kind) if self.jit_compile is True else None
             closed = functools.partial(counted_by_batches, model)
-        return make_runner(step, self._arrays, *answers, before, fill, closed)
+        return make_runner(step, self._arrays, policy, ledger.compiled, before, fill, closed)
 
 
 def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:

@@ -61,7 +61,12 @@ class XLACompile(AnyKeras):
                 reset(model)
             return
         if self.jit_compile is True:
-            self._require(model)
+            if model.run_eagerly:
+                raise ValueError(
+                    f"XLACompile received the model {model.name!r}, which was compiled with run_eagerly=True; "
+                    "an eager step cannot be compiled. Compile it with run_eagerly=False, or leave the callback out."
+                )
+            refuse_layers(model)
         attachment = attachment_of(model)
         if attachment is None or attachment.jit_compile != self.jit_compile:
             if self.jit_compile is True:
@@ -69,14 +74,6 @@ class XLACompile(AnyKeras):
             attach(model, self.jit_compile)
         if self.jit_compile is True:
             require_jit(model)
-
-    def _require(self, model: keras.Model) -> None:
-        if model.run_eagerly:
-            raise ValueError(
-                f"XLACompile received the model {model.name!r}, which was compiled with run_eagerly=True; "
-                "an eager step cannot be compiled. Compile it with run_eagerly=False, or leave the callback out."
-            )
-        refuse_layers(model)
 
     def on_train_begin(self, logs=None) -> None:
         """Count from here, if nobody else does."""

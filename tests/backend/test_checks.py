@@ -1,5 +1,7 @@
 """Values that TensorFlow's kernels refuse and XLA takes in silence: known before a compiled step runs, or within it."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ if keras.backend.backend() != "tensorflow":
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.find import Checks
-from keras_xla.backend.tensorflow.partial.split import split
+from keras_xla.backend.tensorflow.partial.split import NotSplittable, split
 from tests import examples
 
 TABLE = np.arange(10, dtype="float32").reshape(5, 2)
@@ -140,6 +142,83 @@ def test_the_rest_of_a_division_of_fractions_may_be_more_than_the_divisor_less_o
     assert holds(checks, ROWS[0] * 0 + 0.5 * by)
     raised(plain, ROWS[0] * 0 + 0.9 * by)
     assert not holds(checks, ROWS[0] * 0 + 0.9 * by)
+
+
+SIZES = {
+    "range": lambda i: tf.range(i[0]),
+    "fill": lambda i: tf.fill([2, i[1]], 1.0),
+    "tile": lambda i: tf.tile(TABLE, [1, i[0]]),
+    "reshape": lambda i: tf.reshape(TABLE, [i[0], -1]),
+    "broadcast": lambda i: tf.broadcast_to(1.0, [i[0], 2]),
+    "one_hot": lambda i: tf.one_hot(i, tf.reduce_max(i)),
+    "pad": lambda i: tf.pad(TABLE, [[0, i[0]], [0, 0]]),
+    "top_k": lambda i: tf.math.top_k(ROWS, i[0])[0],
+    "slice": lambda i: tf.slice(TABLE, [0, 0], [i[0], 2]),
+    "up to": lambda i: tf.constant(TABLE)[: i[0]],
+    "from": lambda i: tf.constant(TABLE)[i[0] :, 1],
+    "every": lambda i: tf.constant(TABLE)[:: i[0]],
+    "split": lambda i: tf.split(tf.constant(ROWS), [i[0], 5 - i[0]], 1)[0],
+    "drawn": lambda i: tf.random.stateless_normal([i[0], 2], [1, 2]),
+    "by a variable": lambda i: tf.constant(TABLE)[: tf.cast(COMPUTED[0, 0], tf.int32)],
+    "of a function": lambda i: tf.function(lambda i: tf.zeros(i), autograph=False)(i),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_what_is_as_large_as_values_say_runs_plainly(name):
+    checks, plain = checks_of(SIZES[name], ints(1, 1))
+    assert len(checks.late) == 1
+    run = tf.function(lambda i: split(checks)([i]), autograph=False)
+    for numbers in (ints(1, 1), ints(2, 2)) if name not in ("reshape", "drawn") else ():
+        with contextlib.suppress(NotSplittable):  # nothing else is there
+            np.testing.assert_array_equal(run(numbers), plain(numbers))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: tf.reshape(x, [tf.shape(x)[0] * tf.shape(x)[1]]),
+        lambda x: tf.zeros_like(x)[: tf.size(x) // 10] + tf.range(5.0)[: tf.shape(x)[1]],
+        lambda x: tf.ones([tf.gather(tf.shape(x), 1), 3]),
+        lambda x: tf.constant(TABLE)[tf.cast(tf.reduce_sum(x), tf.int32) * 0],
+        lambda x: tf.one_hot(tf.argmax(x, -1), 5),
+    ],
+)
+def test_sizes_of_shapes_are_known_to_xla(function):
+    assert not checks_of(function, ROWS)[0].late
+
+
+def root_of(square):
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(tf.math.rsqrt(square(x)))
+        return tape.gradient(y, x)
+
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("square", "late"),
+    [
+        (tf.square, True),
+        (lambda x: x, True),
+        (lambda x: tf.square(x) + 1e-6, False),
+        (lambda x: tf.math.reduce_variance(x, 1, keepdims=True) + 1e-3, False),
+        (lambda x: tf.maximum(tf.reduce_sum(tf.square(x), 1), 1e-12), False),
+        (lambda x: tf.exp(x) + 1.0, False),
+        (lambda x: tf.square(x) - 1e-6, True),
+    ],
+)
+def test_gradients_of_roots_that_may_be_of_zero_run_plainly(square, late):
+    checks, _ = checks_of(root_of(square), ROWS)
+    assert [checks.graph.nodes[name].op for name in checks.late] == ["RsqrtGrad"] * late
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_a_number_is_put_into_another_bucket(value):
+    checks, _ = checks_of(lambda x: tf.raw_ops.Bucketize(input=x, boundaries=[-1.0, 0.0, 1.0]), ROWS)
+    assert holds(checks, ROWS) and not holds(checks, ROWS * value)
 
 
 def test_what_is_not_a_number_becomes_no_index():

@@ -45,11 +45,33 @@ def test_whatever_is_expected_the_outputs_are_those_that_came(sizes, batches, dt
 def test_groups_of_batches():
     made = Gathered(batches=2.5)  # of 8 rows
     for part, ran in ((MADE[:16], 2), (MADE[16:], 1)):
-        made.add({"a": tf.constant(part), "b": (tf.constant(part[:, 0]), None)}, ran)
+        made.add({"a": tf.constant(part), "b": (tf.constant(part[:, 0]),)}, ran)
     result = made.result()
     np.testing.assert_array_equal(result["a"], MADE)
     np.testing.assert_array_equal(result["b"][0], MADE[:, 0])
-    assert result["a"].base is None and result["b"][1] is None
+    assert result["a"].base is None
+
+
+class WithNone(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(2)
+
+    def call(self, x):
+        return {"a": self.dense(x), "b": None}
+
+
+@pytest.mark.parametrize("rows", [8, 20])
+def test_none_among_the_outputs_is_the_error_of_plain_keras(rows):
+    told = []
+    for compile_ in (keras.Model.compile, compile):
+        model = WithNone()
+        compile_(model, "sgd", "mse")
+        for data in (MADE[:rows], tf.data.Dataset.from_tensor_slices(MADE[:rows]).batch(8)) * 2:
+            with pytest.raises(ValueError) as caught:
+                model.predict(data, batch_size=None if isinstance(data, tf.data.Dataset) else 8, verbose=0)
+            told.append(str(caught.value))
+    assert len(set(told)) == 1
 
 
 @pytest.mark.parametrize(("batches", "kept"), [(5, 0), (None, 5)])

@@ -249,7 +249,7 @@ def test_ragged_batches_without_end_are_forgotten(monkeypatch):
         x = tf.RaggedTensor.from_row_lengths(tf.ones((values,)), [values - 1, 1])
         assert model.test_on_batch(x, np.zeros(2, np.float32)) == pytest.approx(((values - 1) ** 2 + 1) / 2)
     made = model.test_function.runner
-    assert len(made._chosen) <= 20 and len(made._decide.__self__._rare_shapes._runs) <= 30
+    assert len(made._chosen) <= 20 and len(made._policy._rare_shapes._runs) <= 30
 
 
 def test_batches_of_strings_are_refused():

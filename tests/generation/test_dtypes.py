@@ -46,9 +46,19 @@ def test_a_call_and_generate_share_executables_in_mixed_precision(checkpoint, bf
 
 
 @pytest.mark.quick_on_jax
-@pytest.mark.parametrize("options", [{}, dict(num_beams=2), dict(do_sample=True, seed=1, top_p=0.9)], ids=str)
-@pytest.mark.quick("{'do_sample': True, 'seed': 1, 'top_p': 0.9}")
+@pytest.mark.parametrize(
+    "options",
+    [{}, dict(num_beams=2), dict(do_sample=True, seed=1, top_p=0.9), dict(prompt_lookup_num_tokens=3)],
+    ids=str,
+)
+@pytest.mark.quick("{'do_sample': True, 'seed': 1, 'top_p': 0.9}", "lookup")
 def test_where_floats_are_float64(checkpoint, float64, options):
     out = layer_of(checkpoint).generate(IDS, forced_eos_token_id=3, **options)
     assert out["sequences"].shape == (2, 5) and out["scores"].dtype == np.float32
     assert np.isfinite(out["scores"]).all() and (out["sequences"][:, -1] == 3).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow always has float64")
+def test_jax_without_float64_computes_nothing_as_if_it_had(checkpoint):
+    with pytest.raises(ValueError, match=r"dtype='float64' while JAX has no float64.*jax_enable_x64"):
+        XLAGenerationLayer.from_pretrained(checkpoint("llama-tied-gqa"), dtype="float64")

@@ -303,6 +303,18 @@ def test_two_layers_that_share_a_model_share_it_when_they_are_loaded(layer, tmp_
     assert loaded.get_layer(layer.name).model is loaded.get_layer(long.name).model
 
 
+def test_a_frozen_layer_freezes_its_model(model):
+    layer = XLAGenerationLayer(model, max_new_tokens=2, trainable=False)
+    ids = keras.Input((3,), dtype="int32")
+    assert keras.Model(ids, layer(ids)).trainable_variables == [] == layer.model.trainable_variables
+    model.trainable = True
+
+
+def test_one_dict_for_each_prompt_is_refused(layer):
+    with pytest.raises(TypeError, match="Prompt 0 is a dict; expected one dict with the ids of all prompts"):
+        layer.generate([{"input_ids": [5, 6]}, {"input_ids": [7]}])
+
+
 def test_what_is_frozen_stays_so_when_it_is_loaded_or_cloned(checkpoint, tmp_path):
     layer = XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), max_new_tokens=6)
     layer.model.embedding.trainable = layer.model.blocks[1].trainable = False

@@ -119,3 +119,12 @@ def test_decoder_prompts_are_as_many_as_sources(checkpoint):
         ids = {"input_ids": np.full((sources, 3), 5), "decoder_input_ids": np.full((starts, 1), 0)}
         with pytest.raises(ValueError, match=f"{starts} rows of decoder_input_ids with {sources} of input_ids"):
             layer.generate(ids)
+
+
+def test_a_mask_with_zeros_between_tokens_is_refused(checkpoint):
+    layer = XLAGenerationLayer.from_pretrained(checkpoint("t5"), **COMMON)
+    ids = np.array([[5, 6, 7, 8, 2]])
+    with pytest.raises(ValueError, match=r"zeros between tokens for an encoder.*Leave these tokens out"):
+        layer.generate({"input_ids": ids, "attention_mask": np.array([[1, 1, 0, 1, 1]])})
+    padded = layer.generate({"input_ids": ids, "attention_mask": np.array([[0, 1, 1, 1, 0]])})
+    np.testing.assert_array_equal(padded["sequences"], layer.generate([[6, 7, 8]])["sequences"])

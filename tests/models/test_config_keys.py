@@ -5,9 +5,12 @@ import inspect
 import json
 import shutil
 
+import numpy as np
 import pytest
+import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig
+from transformers.activations import ACT2FN
 
 from keras_xla.models.convert.common import activation
 from keras_xla.models.convert.config_keys import read_config
@@ -106,6 +109,7 @@ FILES = {
     ),
     "llama with linear scaling": dict(**_LLAMA, model_type="llama", rope_scaling={"type": "linear", "factor": 4}),
     "llama with yarn": dict(**_LLAMA, model_type="llama", rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+    "llama with dynamic scaling": dict(**_LLAMA, model_type="llama", rope_scaling={"type": "dynamic", "factor": 2.0}),
     "llama with the trained length beside": dict(
         **_LLAMA,
         model_type="llama",
@@ -415,7 +419,7 @@ def test_all_wrong_values_are_named_at_once(folder):
     [
         (dict(layer_types=["full_attention"]), "layer_types has 1 entries; expected one for each of 2 layers"),
         (dict(rope_parameters=None, rope_scaling={"type": "linear"}), "rope_type='linear' needs factor, which"),
-        (dict(rope_parameters=None, rope_scaling={"type": "dynamic", "factor": 2.0}), "rope_type='dynamic' is not"),
+        (dict(rope_parameters=None, rope_scaling={"type": "longrope", "factor": 2.0}), "rope_type='longrope' is"),
         (dict(hidden_act="mish"), "the activation 'mish' is not supported"),
         (
             dict(layer_types=["full_attention", "local"]),
@@ -513,6 +517,43 @@ def test_linear_scaling_makes_more_positions_than_the_training_had():
     rope = {"type": "linear", "factor": 4.0}  # Vicuna's 16k, whose config says 4,096
     made = spec({**_LLAMA, "model_type": "llama", "max_position_embeddings": 512, "rope_scaling": rope})
     assert made.position.max_positions == 2048
+
+
+def test_dynamic_scaling_changes_nothing_for_the_positions_that_there_are():
+    plain = {**_LLAMA, "model_type": "llama"}
+    assert spec({**plain, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}) == spec(plain)
+    with pytest.raises(ValueError, match="rope_type='dynamic' needs factor"):
+        spec({**plain, "rope_scaling": {"rope_type": "dynamic"}})
+
+
+@pytest.mark.parametrize(("truncate", "same"), [({}, True), ({"truncate": True}, True), ({"truncate": None}, False)])
+def test_yarn_takes_null_for_no_truncation_as_transformers_does(truncate, same):
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    plain = {**_LLAMA, "model_type": "llama"}
+    cut, whole = (spec({**plain, "rope_scaling": {**rope, "truncate": each}}) for each in (True, False))
+    assert cut != whole
+    assert spec({**plain, "rope_scaling": {**rope, **truncate}}) == (cut if same else whole)
+
+
+def test_llama3s_factors_may_be_equal(recwarn):
+    rope = dict(factor=8.0, low_freq_factor=2.0, high_freq_factor=2.0, original_max_position_embeddings=64)
+    made = spec({**_LLAMA, "model_type": "llama", "rope_scaling": {**rope, "rope_type": "llama3"}})
+    assert np.isfinite(made.position.inverse_frequencies).all() and not list(recwarn)
+
+
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 10), (8, 4)])
+def test_t5s_distances_reach_beyond_those_with_a_bucket_each(buckets, distance):
+    sizes = {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": distance}
+    with pytest.raises(ValueError, match=f"max_distance={distance} is not supported here; expected more than"):
+        spec({"model_type": "t5", **sizes})
+    assert spec({"model_type": "t5", **sizes, "relative_attention_max_distance": buckets})
+
+
+@pytest.mark.parametrize("name", ["gelu_python", "gelu_accurate", "gelu_python_tanh"])
+def test_other_names_of_activations(name):
+    x = torch.linspace(-3, 3, 50)
+    same = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}[activation(name)]
+    torch.testing.assert_close(ACT2FN[name](x), ACT2FN[same](x))
 
 
 def test_yarn_makes_more_positions_than_the_training_had():

@@ -207,10 +207,9 @@ def test_an_unknown_architecture_lists_the_known(checkpoint, tmp_path):
 
 
 def test_an_unknown_rope_type_lists_the_known():
-    with pytest.raises(
-        ValueError, match="rope_type='dynamic' is not supported here; expected one of default, linear, llama3, yarn"
-    ):
-        inverse_frequencies({"rope_theta": 1e4, "rope_type": "dynamic"}, 16)
+    known = "default, linear, dynamic, llama3, yarn"
+    with pytest.raises(ValueError, match=f"rope_type='longrope' is not supported here; expected one of {known}"):
+        inverse_frequencies({"rope_theta": 1e4, "rope_type": "longrope"}, 16)
 
 
 def test_ggufs_frequency_factors_are_llama3s_scaling():

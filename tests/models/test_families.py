@@ -1,5 +1,6 @@
 """Every family and variant gives PyTorch transformers' logits and tokens."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -40,6 +41,22 @@ def test_logits_equal_the_reference_at_every_step(variant, checkpoint):
             tokens = ops.convert_to_tensor(ids[[0, 1], at])
             slot = ops.convert_to_tensor(prompt + step, "int32")
             logits, cache = model.step(tokens, slot, starts, cache)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="on JAX all lengths are known")
+@pytest.mark.parametrize("variant", ["gpt2", "llama-tied-gqa"])
+def test_rows_of_a_length_that_nobody_knows_are_no_longer_than_the_reference_takes(variant, checkpoint):
+    inputs = keras.Input((None,), dtype="int32")
+    model = keras.Model(inputs, load_model(open_checkpoint(checkpoint(variant)))(inputs))
+    rows = np.random.default_rng(0).integers(3, reference.VOCAB, (2, 140)).astype("int32")
+    for length in (20, 50, 128):
+        expected = reference.logits(variant, rows[:, :length])
+        np.testing.assert_allclose(model.predict_on_batch(rows[:, :length]), expected, atol=1e-4)
+    if variant == "gpt2":  # a table of positions ends
+        with pytest.raises(Exception, match=r"128 is not in \[0, 128\)"):
+            model.predict_on_batch(rows)
+    else:
+        np.testing.assert_allclose(model.predict_on_batch(rows), reference.logits(variant, rows), atol=1e-4)
 
 
 @pytest.mark.parametrize("variant", ["gpt2", "llama-tied-gqa", "mistral", "opt-350m"])

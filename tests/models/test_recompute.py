@@ -211,9 +211,15 @@ def argmax():
     return keras.Model(inputs, ops.cast(layers.Dense(VOCAB)(layers.Embedding(VOCAB, 8)(inputs)), "int32"))
 
 
+def fewer_rows():
+    stack = [layers.Embedding(VOCAB - 1, 8), layers.LSTM(8, return_sequences=True), layers.Dense(VOCAB)]
+    return keras.Sequential([keras.Input((None,)), *stack])
+
+
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
+        (fewer_rows, ValueError, "makes logits of 41 tokens, but cannot read the last of them: of token 40"),
         (lambda: keras.Sequential([layers.Dense(3)]), TypeError, "has not been built.*Call it on ids once"),
         (lambda: len, TypeError, "is no Keras model"),
         (two_inputs, TypeError, r"inputs \['ids', 'weather'\]; expected one of ids.*'token_ids' and 'padding_mask'"),

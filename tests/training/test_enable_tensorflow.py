@@ -344,18 +344,29 @@ def test_variables_and_datasets_as_arguments_run_plainly():
     assert "XLA cannot compile" in reason()
 
 
+def on_diagonal(x, place):
+    """The sum of `x` on a diagonal: its place says how large the matrix is, which XLA has to know."""
+    return tf.reduce_sum(tf.ensure_shape(tf.linalg.diag(x, k=place), (None, None)))
+
+
+def test_sizes_that_arguments_say_are_not_compiled():
+    zeros = tf.function(lambda n: tf.zeros([n, n]) + 1)
+    assert [len(call_often(zeros, tf.constant(n))[-1]) for n in range(4, 8)] == [4, 5, 6, 7]
+    assert "is no tensor of a shape that is known" in reason()
+
+
 def test_what_fails_under_xla_runs_plainly_and_is_not_tried_again():
     counter = tf.Variable(0)
 
     @tf.function
     def count(x, rows):
         counter.assign_add(1)
-        return tf.reshape(x, [rows, 4]) + 1  # TensorFlow leaves the reshape out, and XLA sees that it cannot be
+        return x + on_diagonal(x[0], rows + tf.cast(tf.reduce_sum(tf.matmul(x, x, transpose_b=True)) * 0, tf.int32))
 
     log = Log()
-    assert call_often(count, X, tf.constant(9))[-1].shape == X.shape
+    assert np.allclose(call_often(count, X, tf.constant(9))[-1], X + tf.reduce_sum(X[0]), atol=1e-6)
     assert int(counter) == 12  # no call was lost or counted twice
-    assert reason().startswith("graph: xla failed: ") and "36" in reason()
+    assert reason().startswith("graph: xla failed: ") and "must be a compile-time constant" in reason()
     call_often(tf.function(count.python_function), X, tf.constant(9))
     assert reason().startswith("graph: xla failed: ")
     assert not log.new()
@@ -368,20 +379,23 @@ def test_what_fails_under_xla_behind_a_part_that_runs_plainly_changes_nothing_tw
     def drawn(x, rows):
         counter.assign_add(1)
         noise = tf.random.stateless_normal([8, 4], tf.stack([7, counter]))
-        return tf.reshape(x + noise, [rows, 4]) + 1
+        return (
+            x
+            + noise
+            + on_diagonal(x[0], rows + tf.cast(tf.reduce_sum(tf.matmul(x, x, transpose_b=True)) * 0, tf.int32))
+        )
 
-    plain = tf.random.stateless_normal([8, 4], (7, 12)) + X + 1
+    plain = tf.random.stateless_normal([8, 4], (7, 12)) + X + tf.reduce_sum(X[0])
     assert np.allclose(call_often(drawn, X, tf.constant(9))[-1], plain, atol=1e-6)
     assert int(counter) == 12 and reason().startswith("graph: xla failed: ")
 
 
 def test_values_that_become_shapes_are_seen_by_the_time_they_take(monkeypatch):
-    zeros = tf.function(lambda n: tf.zeros([n, n]) + 1)
-    call_often(zeros, tf.constant(4))
+    three = tf.function(lambda n: on_diagonal(tf.ones(3), n))
+    call_often(three, tf.constant(4))
     assert reason() == "xla: measured"
     monkeypatch.setattr(function_policy, "SECONDS_TO_COMPILE", 0.005)  # it compiles in no time
-    results = [zeros(tf.constant(n)) for n in range(5, 25)]
-    assert [len(y) for y in results] == list(range(5, 25))
+    assert [float(three(tf.constant(n))) for n in range(5, 25)] == [3.0] * 20
     assert record().journal.decisions[-1].reason == "it compiled again and again, for arguments of the same shapes"
 
 

@@ -3,11 +3,10 @@
 from typing import Any
 
 import jax
-import keras
 import numpy as np
 
 from keras_xla.backend.filled_batch import FilledBatch
-from keras_xla.backend.signature import Leaf, Signature, batch_names
+from keras_xla.backend.signature import Leaf, Signature, with_names
 
 
 def leaves_of(batch: Any) -> Signature:
@@ -15,10 +14,8 @@ def leaves_of(batch: Any) -> Signature:
     batch = batch.batch if isinstance(batch, FilledBatch) else batch
     if isinstance(batch, list) and type(batch) is not list:  # of several batches, in Keras' development version
         batch = batch[0]
-    present = [x for x in keras.tree.flatten(batch) if x is not None]
     return tuple(
-        Leaf(name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x))))
-        for name, x in zip(batch_names(batch), present, strict=True)
+        Leaf(name, np.shape(x), str(jax.dtypes.canonicalize_dtype(_dtype(x)))) for name, x in with_names(batch)
     )
 
 

@@ -36,6 +36,11 @@ def matmul_int8(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return jax.lax.dot_general(x, kernel, (((1,), (1,)), ((), ())), preferred_element_type=jax.numpy.int32)
 
 
+def has_float64() -> bool:
+    """Whether there are tensors of float64."""
+    return bool(jax.config.jax_enable_x64)
+
+
 def float_bits(x: jax.Array) -> jax.Array:
     """The bits of float32 values, as int32."""
     return jax.lax.bitcast_convert_type(x, jax.numpy.int32)
@@ -109,8 +114,9 @@ def trace_once(fn: Callable) -> Callable:
 
 
 def is_traced(x: Any) -> bool:
-    """Whether `x` is an abstract value of a jax transformation."""
-    return isinstance(x, jax.core.Tracer)
+    """Whether `x` is an abstract value of a jax transformation, or of a `tf.data` pipeline."""
+    of_tensorflow = type(x).__module__.partition(".")[0] == "tensorflow"
+    return isinstance(x, jax.core.Tracer) or (of_tensorflow and hasattr(x, "graph") and not hasattr(x, "numpy"))
 
 
 def is_string(x: Any) -> bool:
@@ -121,8 +127,9 @@ def is_string(x: Any) -> bool:
 def host_call(fn: Callable, inputs: Any, outputs: Sequence[tuple[tuple, str]]) -> list[jax.Array]:
     """Unsupported: inside a jax transformation there is no way out to other executables."""
     raise TypeError(
-        "Received an abstract value: XLAGenerationLayer compiles itself and cannot be called inside jax.jit, "
-        "grad or vmap. Call it, or predict, outside."
+        "Received an abstract value: XLAGenerationLayer compiles itself and on JAX cannot be called inside jax.jit, "
+        "grad or vmap, nor in a map of tf.data. Call it, or predict, outside; pass a dataset to layer.generate. Where "
+        "Keras traces a model of yours for the shapes of its outputs, give the model a compute_output_spec."
     )
 
 

@@ -58,6 +58,11 @@ def matmul_int8(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return tf.matmul(x, kernel, transpose_b=True, output_type=tf.int32)
 
 
+def has_float64() -> bool:
+    """Whether there are tensors of float64."""
+    return True
+
+
 def float_bits(x: tf.Tensor) -> tf.Tensor:
     """The bits of float32 values, as int32."""
     return tf.bitcast(x, tf.int32)

@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from keras_xla.backend.row_numbers import are_numbers
-from keras_xla.backend.signature import Leaf, Signature, batch_names
+from keras_xla.backend.signature import Leaf, Signature, with_names
 from keras_xla.backend.tensorflow import predict_data as predict_data
 from keras_xla.backend.tensorflow.functions.decorator import replace_functions as replace_functions
 from keras_xla.backend.tensorflow.functions.decorator import restore_functions as restore_functions
@@ -123,12 +122,9 @@ class _Batches:
 
 def _outside_view(data: Any) -> Signature:
     def view(x):
-        if x is None:
-            return None
         shape = getattr(x, "shape", ())
         known = not isinstance(shape, tf.TensorShape) or shape.rank is not None
         dtype = getattr(x, "dtype", type(x))
         return tuple(shape) if known else ("...",), getattr(dtype, "name", str(dtype))
 
-    leaves = [view(x) for x in keras.tree.flatten(data) if x is not None]
-    return tuple(Leaf(name, *leaf) for name, leaf in zip(batch_names(data), leaves, strict=True))
+    return tuple(Leaf(name, *view(x)) for name, x in with_names(data))

@@ -180,7 +180,7 @@ class _Loop:
         """The carry, with the kind of its next run."""
         going = self._going(state)
         found, matched = self._guesser.look(state)
-        least = ops.where(saved[0] >= WELL_OFF * self._limits.price[0], SHORTEST, LONGEST)
+        least = ops.cast(ops.where(saved[0] >= WELL_OFF * self._limits.price[0], SHORTEST, LONGEST), "int32")
         good = ops.logical_and(going, matched >= least)
         kind = self._kind(saved, state, going, good, gain)
         return _Carry(saved, runs, chosen, state, cache, draft, scores, gain, found, good, kind)

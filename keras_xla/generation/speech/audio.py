@@ -188,8 +188,9 @@ def _is_text(array: np.ndarray) -> bool:
 
 
 def _array(name: str, x: Any) -> np.ndarray:
-    if hasattr(x, "detach"):  # PyTorch
+    if hasattr(x, "detach") and hasattr(x, "cpu"):  # PyTorch, whose bfloat16 NumPy does not know
         x = x.detach().cpu()
+        x = x.float() if x.is_floating_point() else x
     try:
         array = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -5,7 +5,8 @@ import wave
 
 import numpy as np
 
-INSTALL = 'pip install "keras-xla[audio]"'
+_UNKNOWN_BYTES = 2**31 - 2**16  # from here on, who wrote the file could not tell how much would come
+INSTALL = "Install the extra audio: pip install soundfile soxr"
 
 
 def read(path: str | os.PathLike) -> tuple[np.ndarray, int]:
@@ -15,7 +16,7 @@ def read(path: str | os.PathLike) -> tuple[np.ndarray, int]:
 
     Raises:
         FileNotFoundError, IsADirectoryError: if there is no such file.
-        ValueError: if it is no audio file, or not the whole of one.
+        ValueError: if it is no audio file, or a flac or PCM wav file that was cut off. (Others do not tell.)
         ImportError: if it takes `soundfile` to read, which is not installed.
     """
     path = os.fspath(path)
@@ -29,7 +30,9 @@ def read(path: str | os.PathLike) -> tuple[np.ndarray, int]:
     except (ImportError, OSError):  # OSError: the package is there, its C library is not
         return _read_wav(path)
     try:
-        return soundfile.read(path, dtype="float32", always_2d=True)
+        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        _check_whole(path, len(samples))
+        return samples, rate
     except (soundfile.LibsndfileError, TypeError) as error:  # TypeError: samples without a header, by the file's name
         raise ValueError(
             f"{path!r} is no audio file that soundfile can read ({error}). Convert it, for example with "
@@ -49,7 +52,7 @@ def resample(samples: np.ndarray, rate: int, target: int) -> np.ndarray:
         import soxr  # late: optional
     except ImportError as error:
         raise ImportError(
-            f"Audio of {rate} Hz must be resampled to {target} Hz, which needs soxr. Install it: {INSTALL}; or "
+            f"Audio of {rate} Hz must be resampled to {target} Hz, which needs soxr. {INSTALL}; or "
             f"resample the audio yourself."
         ) from error
     return soxr.resample(samples, rate, target)
@@ -60,11 +63,20 @@ def _read_wav(path: str) -> tuple[np.ndarray, int]:
         with wave.open(path, "rb") as file:
             if file.getsampwidth() != 2:
                 raise wave.Error(f"{8 * file.getsampwidth()}-bit samples")
-            samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
-            return samples.reshape(-1, file.getnchannels()), file.getframerate()
-    except ValueError as error:
-        raise ValueError(f"{path!r} ends within a sample ({error}). Download or copy it again.") from error
+            content, channels, rate = file.readframes(file.getnframes()), file.getnchannels(), file.getframerate()
     except (wave.Error, EOFError) as error:
-        raise ImportError(
-            f"{path!r} is no 16-bit wav file ({error}); other files need soundfile. Install it: {INSTALL}"
-        ) from error
+        raise ImportError(f"{path!r} is no 16-bit wav file ({error}); other files need soundfile. {INSTALL}") from error
+    samples = np.frombuffer(content[: len(content) // (2 * channels) * 2 * channels], "<i2").reshape(-1, channels)
+    _check_whole(path, len(samples))
+    return samples, rate
+
+
+def _check_whole(path: str, read: int) -> None:
+    """Raise for a wav file whose header tells of more samples than were read; other files tell nothing here."""
+    try:
+        with wave.open(path, "rb") as file:
+            told, size = file.getnframes(), file.getnchannels() * file.getsampwidth()
+    except (wave.Error, EOFError):
+        return
+    if read < told and told * size < _UNKNOWN_BYTES:
+        raise ValueError(f"{path!r} has {read} of the {told} samples that it tells of. Download or copy it again.")

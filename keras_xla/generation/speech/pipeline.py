@@ -74,6 +74,9 @@ class SpeechPipeline:
         generator: What `generator_for` returned.
         tokens: The model's special tokens.
         defaults: What is asked for unless told otherwise.
+
+    Raises:
+        ValueError: for a model that does not hear whole seconds.
     """
 
     def __init__(self, generator: Generator, tokens: SpeechTokens, defaults: SpeechOptions):
@@ -81,6 +84,11 @@ class SpeechPipeline:
         encoder = model.spec.encoder
         self.generator, self.tokens, self.defaults = generator, tokens, defaults
         frames = 2 * encoder.position.max_positions
+        if not frames or frames % FRAMES_PER_SECOND:
+            raise ValueError(
+                f"Received a model of speech with max_source_positions={frames // 2}; expected a multiple of "
+                f"{FRAMES_PER_SECOND // 2}, which are whole seconds."
+            )
         self.shape = (encoder.source.mel_bins, frames)
         self.features = Features(LogMel(encoder.source.mel_bins, chunk_length=frames // FRAMES_PER_SECOND))
 

@@ -197,10 +197,10 @@ class Transcriber:
         limits = (self.tokens, self.model.max_positions, self._encode, len(clips))
         groups = {t: [i for i in range(len(clips)) if (i in timed) == t] for t in (False, True)}
         plans = [(which, make_plan(speech, options, *limits, t)) for t, which in groups.items() if which]
-        for which, plan in plans:
+        for _, plan in plans:
             prompt = self._prompt(self.tokens.any_language, plan.prompt if plan.prompt_leads else (), plan)
             prompts = [prompt]
-            if plan.history and any(i in long for i in which):  # later windows are told of those before
+            if plan.history:  # later windows are told of those before
                 prompts.append(self._prompt(self.tokens.any_language, [self.tokens.eos] * plan.history, plan))
             for attempt in plan.attempts:
                 for prompt in prompts:

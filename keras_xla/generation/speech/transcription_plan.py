@@ -34,7 +34,7 @@ class TranscriptionPlan:
     @property
     def prompt_leads(self) -> bool:
         """Whether the prompt is the beginning of the history, rather than something before every window."""
-        return self.speech.condition_on_prev_tokens and self.speech.prompt_condition_type == "first-segment"
+        return self.history > 0 and self.speech.prompt_condition_type == "first-segment"
 
 
 def make_plan(
@@ -70,11 +70,12 @@ def make_plan(
         languages=languages_of(speech, tokens, clips),
         timestamps=timestamps,
         prompt=_prompt(speech, tokens, encode),
-        history=positions // 2 - 1 if speech.condition_on_prev_tokens else 0,  # as in Whisper
+        # As in Whisper. Without timestamps there is one window, and no history that would need room.
+        history=positions // 2 - 1 if speech.condition_on_prev_tokens and timestamps else 0,
         attempts=(),
     )
     tokens.check_task(plan.task)
-    if (plan.prompt or plan.history) and tokens.previous is None:
+    if (plan.prompt or speech.condition_on_prev_tokens) and tokens.previous is None:
         raise ValueError(
             "Received a prompt or condition_on_prev_tokens, but the checkpoint's generation_config.json has no "
             "prev_sot_token_id, which goes before them."

@@ -41,7 +41,7 @@ class Grammars:
         except ImportError as error:
             raise ImportError(
                 f"json_schema, regex and grammar need the package llguidance, which cannot be imported ({error}). "
-                "Run: python -m pip install 'keras-xla[grammar]'"
+                "Install the extra grammar: python -m pip install 'llguidance>=1.8,<2'"
             ) from error
         if not hasattr(tokenizer, "backend_tokenizer"):
             raise TypeError(

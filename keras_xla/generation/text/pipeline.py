@@ -120,7 +120,7 @@ class TextPipeline:
                 given, decoder = prompts.split_decoder(given)
             if decoder is not None:
                 decoder = prompts.decoder_rows(decoder, options.decoder_start_token_id)
-            return prompts.rows(given, _padding(options)), decoder
+            return prompts.rows(given, _padding(options), holes=not self.generator.has_encoder), decoder
 
         call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt), grammars=self._grammars_of(tokenizer))
         call |= dict(text=text if is_text else None)

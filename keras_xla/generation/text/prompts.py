@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from numbers import Integral
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_xla.generation.columns import as_list
@@ -128,7 +129,7 @@ def strings(inputs: Any) -> list[str | bytes]:
     return array.reshape(-1).tolist()
 
 
-def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
+def rows(inputs: Any, pad: int | None = None, holes: bool = True) -> list[np.ndarray]:
     """The rows of id inputs.
 
     Accepts a `(batch, length)` array or tensor of ints, a ragged tensor, a list of lists of ints, or
@@ -157,10 +158,10 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
         inputs, mask = inputs["input_ids"], inputs.get("attention_mask")
     inputs, mask = as_list(inputs), as_list(mask)
     if isinstance(inputs, (list, tuple)):
-        return _ragged(list(inputs), mask, pad)
+        return _ragged(list(inputs), mask, pad, holes)
     ids = _array(inputs)
     if ids.dtype == object and ids.ndim == 1:  # a column of lists
-        return _ragged(ids.tolist(), mask, pad)
+        return _ragged(ids.tolist(), mask, pad, holes)
     if ids.ndim != 2:
         raise ValueError(f"Received ids of shape {ids.shape}; expected (batch, length). For one prompt pass ids[None].")
     if not np.issubdtype(ids.dtype, np.integer):
@@ -168,12 +169,21 @@ def rows(inputs: Any, pad: int | None = None) -> list[np.ndarray]:
     if 0 in ids.shape:
         raise ValueError(f"Received ids of shape {ids.shape}; expected at least one prompt and one token.")
     if mask is not None:
-        keep = _mask(_array(mask), ids.shape)
+        keep = _mask(_array(mask), ids.shape, holes)
     elif pad is not None:
         keep = _between_padding(ids, pad)
     else:
         keep = np.ones(ids.shape, bool)
     return [_int32(row[kept]) for row, kept in zip(ids, keep, strict=True)]
+
+
+def refuse_float(ids: Any) -> None:
+    """Raise for symbolic ids of a float dtype, which `keras.Input` and a `Sequential` without one have by default."""
+    if hasattr(ids, "dtype") and keras.backend.is_float_dtype(keras.backend.standardize_dtype(ids.dtype)):
+        raise TypeError(
+            f"Received symbolic ids of dtype {ids.dtype}; expected an integer dtype. Begin the model with "
+            'keras.Input((None,), dtype="int32"), or for texts keras.Input((), dtype="string").'
+        )
 
 
 def split_decoder(inputs: Any) -> tuple[Any, Any]:
@@ -223,11 +233,15 @@ def _between_padding(ids: np.ndarray, pad: int) -> np.ndarray:
     return (before > 0) & (after > 0)
 
 
-def _ragged(prompts: Sequence, mask: Any, pad: int | None) -> list[np.ndarray]:
+def _ragged(prompts: Sequence, mask: Any, pad: int | None, holes: bool) -> list[np.ndarray]:
     if not prompts:
         raise ValueError("Received no prompts; expected at least one.")
     arrays = [_array(prompt) for prompt in prompts]
     for i, array in enumerate(arrays):
+        if isinstance(prompts[i], Mapping):
+            raise TypeError(
+                f"Prompt {i} is a {type(prompts[i]).__name__}; expected one dict with the ids of all prompts."
+            )
         if array.ndim != 1:
             raise ValueError(f"Prompt {i} has shape {array.shape}; expected a list of ids. For one prompt pass [ids].")
         if array.size and not np.issubdtype(array.dtype, np.integer):
@@ -236,7 +250,7 @@ def _ragged(prompts: Sequence, mask: Any, pad: int | None) -> list[np.ndarray]:
         return [_int32(array if pad is None else array[_between_padding(array, pad)]) for array in arrays]
     if len(mask) != len(arrays):
         raise ValueError(f"Received {len(mask)} attention masks for {len(arrays)} prompts; expected one for each.")
-    masks = [_mask(_array(m), array.shape) for m, array in zip(mask, arrays, strict=True)]
+    masks = [_mask(_array(m), array.shape, holes) for m, array in zip(mask, arrays, strict=True)]
     return [_int32(array[kept]) for array, kept in zip(arrays, masks, strict=True)]
 
 
@@ -247,7 +261,7 @@ def _int32(ids: np.ndarray) -> np.ndarray:
     return ids.astype(np.int32)
 
 
-def _mask(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _mask(mask: np.ndarray, shape: tuple[int, ...], holes: bool) -> np.ndarray:
     if mask.shape != shape:
         raise ValueError(f"Received an attention_mask of shape {mask.shape}; expected that of the ids, {shape}.")
     if mask.dtype != bool and not np.issubdtype(mask.dtype, np.integer):
@@ -257,7 +271,13 @@ def _mask(mask: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         )
     if not np.isin(mask, (0, 1)).all():
         raise ValueError(f"Received an attention_mask with the values {np.unique(mask)[:5]}; expected 0 and 1.")
-    return mask.astype(bool)
+    mask = mask.astype(bool)
+    if not holes and (mask != _between_padding(mask.astype(np.int8), 0)).any():
+        raise ValueError(
+            "Received an attention_mask with zeros between tokens for an encoder, to which the others would move "
+            "closer here; expected zeros for padding at the ends only. Leave these tokens out of the ids."
+        )
+    return mask
 
 
 def _array(x: Any) -> np.ndarray:

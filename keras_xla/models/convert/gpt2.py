@@ -35,7 +35,6 @@ def _spec(config) -> DecoderSpec:
             out_bias=True,
             scale=head_dim**-0.5 if config.scale_attn_weights else 1.0,
             scale_by_layer=config.scale_attn_by_inverse_layer_idx,
-            windows=(None,) * config.n_layer,
         ),
         position=LearnedPositions(config.n_positions),
         norm=NormSpec("layer", config.layer_norm_epsilon),

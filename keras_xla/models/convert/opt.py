@@ -39,7 +39,6 @@ def _spec(config) -> DecoderSpec:
             qkv_bias=config.enable_bias,
             out_bias=config.enable_bias,
             scale=head_dim**-0.5,
-            windows=(None,) * config.num_hidden_layers,
         ),
         position=LearnedPositions(config.max_position_embeddings, offset=2),
         norm=NormSpec("layer", 1e-5, placement="pre" if pre else "post", affine=config.layer_norm_elementwise_affine),

@@ -24,13 +24,18 @@ ROTARY_KEYS: ConfigKeys = {
     "rope_freq_factors": list_of(number(1.0)),  # a key of ours, for GGUF files
 }
 _MOST = int(np.iinfo(np.int32).max)  # positions are of that dtype
-_NEEDED = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor"), "yarn": ("factor",)}
+_NEEDED = {
+    **dict.fromkeys(("linear", "dynamic", "yarn"), ("factor",)),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
 
 
 def rotary(config, head_dim: int) -> RotaryPositions:
     """The rotary part of a config, whichever generation of transformers wrote it."""
     given = _of_all_layers(config.rope_scaling or config.rope_parameters or {})
     rope = {name: value for name, value in given.items() if value is not None}
+    if "truncate" in given:
+        rope["truncate"] = bool(given["truncate"])  # to transformers, null is no word for the default here
     kind = rope.setdefault("rope_type", rope.get("type", "default"))  # the key's name before transformers 4.43
     rope.setdefault("rope_theta", config.rope_theta)
     # As in transformers, the key beside the others comes first.

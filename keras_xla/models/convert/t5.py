@@ -43,6 +43,12 @@ _MT5 = {
 
 
 def _spec(config, head_scale: float) -> EncoderDecoderSpec:
+    buckets, farthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
+    if farthest <= buckets // 2:  # each of which is of one distance
+        raise ValueError(
+            f"relative_attention_max_distance={farthest} is not supported here; expected more than {buckets // 2}, "
+            f"half of relative_attention_num_buckets={buckets}"
+        )
     attention = AttentionSpec(
         heads=config.num_heads,
         kv_heads=config.num_heads,
@@ -54,7 +60,7 @@ def _spec(config, head_scale: float) -> EncoderDecoderSpec:
     stack = dict(
         hidden_size=config.d_model,
         attention=attention,
-        position=RelativePositions(config.relative_attention_num_buckets, config.relative_attention_max_distance),
+        position=RelativePositions(buckets, farthest),
         norm=NormSpec("rms", config.layer_norm_epsilon),
         mlp=_mlp(config),
         final_norm=True,

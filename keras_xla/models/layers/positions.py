@@ -5,7 +5,8 @@ import math
 import numpy as np
 from keras import ops
 
-KNOWN_SCALINGS = ("default", "linear", "llama3", "yarn")
+# "dynamic" changes nothing for texts of up to `max_position_embeddings` tokens, and there are no others here.
+KNOWN_SCALINGS = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
 def inverse_frequencies(rope: dict, head_dim: int) -> tuple[tuple[float, ...], float]:
@@ -41,7 +42,8 @@ def _llama3(plain: np.ndarray, rope: dict) -> np.ndarray:
     """Llama 3.1: low frequencies slowed by `factor`, high ones kept, a ramp between."""
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     turns = rope["original_max_position_embeddings"] * plain / (2 * np.pi)
-    ramp = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    with np.errstate(divide="ignore"):  # if they are equal, there is a step in place of the ramp
+        ramp = np.clip((turns - low) / (high - low), 0.0, 1.0)
     return ((1 - ramp) * plain / rope["factor"] + ramp * plain).astype(np.float32)
 
 

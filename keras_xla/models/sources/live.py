@@ -11,7 +11,7 @@ from keras_xla import backend
 from keras_xla.models.convert.common import Filled, fill
 from keras_xla.models.layers.matrices import FloatMatrix, Matrix
 from keras_xla.models.sources.checkpoint import Checkpoint
-from keras_xla.private.keras.variables import as_stored, in_stateless_scope
+from keras_xla.private.keras.variables import as_stored, stateless_scope
 
 
 class LiveCheckpoint(Checkpoint, Protocol):
@@ -50,7 +50,7 @@ class Follower:
         """Copy what has changed; returns how many of our variables that was."""
         changed = 0
         with self._lock, as_stored():  # a layer around the call may have variables read in another dtype
-            lasts = not in_stateless_scope()  # of what is assigned in a batch of a `predict` on JAX, nothing stays
+            lasts = stateless_scope() is None  # of what is assigned in a batch of a `predict` on JAX, nothing stays
             for i, step in enumerate(self._copied):
                 # Taken before the copy: a change in between is then seen at the next call.
                 views = self._views(step)

@@ -22,19 +22,12 @@ AUTOCAST = Name(
     "a layer for generation whose model computes in mixed precision can be called either by itself or in a model",
     KERAS_SEEN,
 )
-STATELESS = Name(
-    "keras.src.backend.common.stateless_scope",
-    "in_stateless_scope",
-    "whether Keras runs a step of a model on JAX",
-    "on JAX, with a seed, each batch of a `predict` draws alike",
-    KERAS_SEEN,
-)
 SCOPE = Name(
     "keras.src.backend.common.stateless_scope",
     "get_stateless_scope",
     "the scope that has other values in the place of variables, and that losses go to in place of layers",
     "`layer.losses` is not what a call of a function of keras_xla.jit has added, and on JAX such a function cannot be "
-    "called in steps that are not compiled",
+    "called in steps that are not compiled, and with a seed, each batch of a `predict` draws alike",
     KERAS_SEEN,
 )
 INITIALIZE = Name(
@@ -81,11 +74,5 @@ def as_stored() -> contextlib.AbstractContextManager:
 
 @otherwise(None)
 def stateless_scope() -> keras.StatelessScope | None:
-    """The scope around a call in this thread that has other values in the place of variables; None without one."""
+    """The scope in this thread with other values in the place of variables, as in a model's steps on JAX; or None."""
     return SCOPE.of_module()()
-
-
-@otherwise(False)
-def in_stateless_scope() -> bool:
-    """Whether Keras has put other values in the place of variables, as in a model's steps on JAX."""
-    return STATELESS.of_module()()

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from keras_xla import backend
-from keras_xla.backend.signature import batch_names
+from keras_xla.backend.signature import batch_names, with_names
 from keras_xla.functions.argument_buckets import POW2
-from keras_xla.training.data.padding import WHO, Padding, with_names
+from keras_xla.training.data.padding import WHO, Padding
 from keras_xla.troubleshooting import explained
 
 SMALLEST = 16  # of "pow2": below it, one more executable costs more than the padding

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_xla.backend.signature import batch_names, is_parts, named_leaves, parts_of
+from keras_xla.backend.signature import batch_names, is_parts, named_leaves, parts_of, with_names
 
 WHO = "keras_xla.bucket_lengths"
 
@@ -156,12 +156,6 @@ def _too_long(sizes: Sequence[int], axis: int) -> str:
 
 def _part(name: str) -> str:
     return name.partition("[")[0]
-
-
-def with_names(batch: Any) -> list[tuple[str, Any]]:
-    """The leaves of a batch that are not None, with their names as in the compile log."""
-    leaves = [leaf for leaf in keras.tree.flatten(batch) if leaf is not None]
-    return list(zip(batch_names(batch), leaves, strict=True))
 
 
 def _map(function: Callable, parts: tuple) -> tuple:

@@ -3,8 +3,7 @@
 A `fit` has to know before its callbacks are given the model how its batches shall come, and those of its validation.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -19,14 +18,13 @@ class EarlyFunctions:
         self._model = model
         self._made: dict[str, tuple[Callable, tuple]] = {}
 
-    @contextlib.contextmanager
-    def making(self, kind: str) -> Iterator[bool]:
-        """While the function of a kind is made early; whether that has to be made anew."""
+    def made(self, kind: str, make: Callable[..., Callable]) -> Callable:
+        """The function of a kind, from `make(kind, force=whether that has to be made anew)`."""
         before = self._there(kind)
-        yield self._outdated(kind)
-        function = self._there(kind)
-        if function is not None and function is not before:
+        function = make(kind, force=self._outdated(kind))
+        if function is not before:
             self._made[kind] = function, self._made_of(kind)
+        return function
 
     def asked(self, kind: str) -> bool:
         """Keras asks for the function of a kind, which stays from now on; whether that has to be made anew."""

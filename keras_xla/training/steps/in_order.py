@@ -45,28 +45,18 @@ class InOrder:
 
     Attributes:
         batches: The batches themselves.
+        runner: Of the function that the model has when the call begins.
         done: How many have run.
         outputs: Of the last group; empty before the first.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        batches: RowBatches | DatasetBatches,
-        model: keras.Model,
-        session: Session,
-        journal: Journal,
-    ):
-        self._kind, self.batches = kind, batches
+    def __init__(self, batches: RowBatches | DatasetBatches, model: keras.Model, session: Session, journal: Journal):
+        self._kind, self.batches = session.kind, batches
         self._model, self._session, self._journal = model, session, journal
-        self._runner = self._function().runner
+        self.runner = self._function().runner
         session.steps = batches.steps
         self.done = 0
         self.outputs: Any = {}
-
-    def gathered(self) -> Any:
-        """What the outputs of all batches are put into."""
-        return self._runner.gathered(self.batches.length)
 
     @_data_may_end()
     def run(
@@ -162,7 +152,7 @@ def rows_in_order(
     rows.read()  # Keras reads its data before the callbacks begin
     if session.kind == "test":
         LAST_LOGS.of(model), LOGS_IN_ORDER.of(model)
-    return InOrder(session.kind, RowBatches(rows, int(size)), model, session, journal)
+    return InOrder(RowBatches(rows, int(size)), model, session, journal)
 
 
 def dataset_in_order(
@@ -188,7 +178,7 @@ def dataset_in_order(
         return None
     if not function.has_run and not all(layer.built for layer in layers_if_known(model)):
         return None
-    return InOrder("predict", batches, model, session, journal)
+    return InOrder(batches, model, session, journal)
 
 
 @filtered
@@ -198,7 +188,7 @@ def predict_in_order(model: keras.Model, batches: InOrder, given: dict[str, Any]
     model.make_predict_function()
     model.stop_predicting = False
     shown.on_predict_begin()
-    made = batches.gathered()
+    made = batches.runner.gathered(batches.batches.length)
     batches.run(shown, lambda: model.stop_predicting, made.add)
     shown.on_predict_end()
     if batches.done:

@@ -223,6 +223,19 @@ def test_bad_audio_is_refused(inputs, error, text):
     assert text in str(caught.value)
 
 
+def test_open_files_are_refused_and_stay_as_they_are(folder):
+    with open(folder / "speech.wav", "rb") as file:
+        for inputs in (file, [file]):
+            with pytest.raises(TypeError, match="expected a path"):
+                audio.clips(inputs, RATE)
+        assert file.read(4) == b"RIFF"
+
+
+def test_bfloat16_of_pytorch_is_read():
+    tensor = torch.tensor(CLIP, dtype=torch.bfloat16)
+    np.testing.assert_array_equal(only(tensor, RATE), tensor.float().numpy())
+
+
 @pytest.mark.parametrize(
     ("rate", "error", "text"),
     [
@@ -253,6 +266,24 @@ def test_files_that_are_no_audio_are_refused(tmp_path):
         audio.clips(tmp_path / "surround.wav")
 
 
+def cut_off(folder, told=None):
+    """A wav file with the first half of the samples that its header tells of, or of what is `told` in its place."""
+    path = folder / "half.wav"
+    soundfile.write(path, PCM, RATE)
+    content = path.read_bytes()
+    begin = len(content) - 2 * len(PCM)
+    told = content[begin - 4 : begin] if told is None else told
+    path.write_bytes(content[: begin - 4] + told + content[begin : begin + len(PCM)])
+    return path
+
+
+def test_a_wav_file_that_was_cut_off_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"half.wav' has 2000 of the 4000 samples"):
+        audio.clips(cut_off(tmp_path))
+    whole = only(cut_off(tmp_path, told=b"\xff" * 4))  # as a pipe leaves it: who wrote it did not know
+    np.testing.assert_allclose(whole, CLIP[:2000], atol=2**-15)
+
+
 class TestWithoutTheExtra:
     @pytest.fixture(autouse=True)
     def bare(self, monkeypatch):
@@ -265,6 +296,13 @@ class TestWithoutTheExtra:
             file.setparams((channels, 2, RATE, 0, "NONE", ""))
             file.writeframes(np.repeat(PCM, channels).tobytes())
         np.testing.assert_allclose(only(tmp_path / "speech.wav"), CLIP, atol=2**-15)
+
+    def test_one_that_was_cut_off_is_refused(self, tmp_path):
+        path = cut_off(tmp_path)
+        for end in (len(path.read_bytes()), -1):  # also within a sample
+            path.write_bytes(path.read_bytes()[:end])
+            with pytest.raises(ValueError, match=r"half.wav' has \d+ of the 4000 samples"):
+                audio.clips(path)
 
     @pytest.mark.parametrize("name", ["speech.flac", "stereo.wav"])
     def test_other_files_name_the_extra(self, folder, name):

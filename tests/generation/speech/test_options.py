@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_xla.generation.defaults import split_speech
 from keras_xla.generation.speech.options import SpeechOptions
 
 
@@ -61,3 +62,19 @@ def test_a_checkpoint_sets_defaults_and_its_false_for_timestamps_is_no_wish():
     generation = dict(return_timestamps=False, temperature=1.0, no_speech_threshold=0.6, eos_token_id=3, task=None)
     assert SpeechOptions.from_checkpoint(generation) == SpeechOptions(no_speech_threshold=0.6)
     assert SpeechOptions.from_checkpoint({"return_timestamps": True}).return_timestamps is True
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("return_timestamp", "Did you mean 'return_timestamps'?"),
+        ("no_speech_treshold", "Did you mean 'no_speech_threshold'?"),
+        ("return_token_timestamps", "times are those of segments, not of words"),
+        ("monitor_progress", "Leave it out: transcripts come as a whole"),
+        ("weather", "language"),
+    ],
+)
+def test_unknown_options_of_speech_name_the_nearest(name, hint):
+    with pytest.raises(TypeError) as caught:
+        split_speech({name: True})
+    assert f"unknown generation option {name!r}" in str(caught.value) and hint in str(caught.value)

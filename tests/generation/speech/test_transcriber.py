@@ -374,11 +374,13 @@ def test_as_many_tokens_as_fit_are_made_unless_told_otherwise():
 
     assert most() == (40 - 4, (EOS,))
     assert most(prompt_ids=[7, 8]) == (40 - 4 - 3, (EOS,))
-    assert most(condition_on_prev_tokens=True, prompt_ids=[7, 8]) == (40 - 4 - 1 - 19, (EOS,))
-    assert most(max_new_tokens=30, condition_on_prev_tokens=True) == (30, (EOS,))
-    everywhere = dict(condition_on_prev_tokens=True, prompt_condition_type="all-segments")
-    assert most(prompt_ids=[7] * 10, **everywhere) == (40 - 4 - 1 - 19, (EOS,))  # it takes of what was said before
-    assert most(prompt_ids=[7] * 19, **everywhere) == (40 - 4 - 1 - 19 - 1, (EOS,))
+    assert most(condition_on_prev_tokens=True, prompt_ids=[7, 8]) == (40 - 4 - 3, (EOS,))  # one window has no history
+    told = dict(condition_on_prev_tokens=True, return_timestamps=True)
+    assert most(prompt_ids=[7, 8], **told) == (40 - 3 - 1 - 19, (EOS,))
+    assert most(max_new_tokens=30, **told) == (30, (EOS,))
+    everywhere = dict(told, prompt_condition_type="all-segments")
+    assert most(prompt_ids=[7] * 10, **everywhere) == (40 - 3 - 1 - 19, (EOS,))  # it takes of what was said before
+    assert most(prompt_ids=[7] * 19, **everywhere) == (40 - 3 - 1 - 19 - 1, (EOS,))
 
 
 @pytest.mark.parametrize(
@@ -392,7 +394,7 @@ def test_as_many_tokens_as_fit_are_made_unless_told_otherwise():
         (dict(prompt_ids=range(20)), "a prompt of 20 tokens; the model has room for 19"),
         (dict(max_new_tokens=38), "Pass max_new_tokens=36 or less"),
         (dict(initial_prompt="x", max_new_tokens=36), "Pass max_new_tokens=33 or less"),
-        (dict(condition_on_prev_tokens=True, max_new_tokens=35), "Pass max_new_tokens=34 or less"),
+        (dict(condition_on_prev_tokens=True, max_new_tokens=36), "Pass max_new_tokens=35 or less"),
         (dict(prompt_ids=[7] * 9, condition_on_prev_tokens=True, max_new_tokens=30), "Pass max_new_tokens=26 or less"),
     ],
 )

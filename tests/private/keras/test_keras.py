@@ -68,7 +68,6 @@ def owners(model):
         variables.UNMADE: sys.modules[variables.UNMADE.owner],
         variables.AUTOCAST: sys.modules[variables.AUTOCAST.owner],
         variables.SCOPE: sys.modules[variables.SCOPE.owner],
-        variables.STATELESS: sys.modules[variables.STATELESS.owner],
         trainer.LAST_LOGS: model,
         trainer.LOGS_IN_ORDER: model,
         masks.MASK: sys.modules[masks.MASK.owner],

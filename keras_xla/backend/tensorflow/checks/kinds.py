@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_xla.backend.tensorflow.checks.ranges import ANY, range_of
 from keras_xla.backend.tensorflow.checks.scopes import LOOPS, Ref, Scope, Values
 from keras_xla.backend.tensorflow.graphs.operations import grows_list
 
@@ -30,6 +31,21 @@ _UNKNOWN = [Need("never")]
 # Singular ones are errors, or XLA's own algorithm stops before it is as near.
 _NUMERIC = frozenset({"MatrixInverse", "MatrixSolve", "SelfAdjointEigV2", "Svd", "TridiagonalSolve"})
 _STRICT = frozenset({"InvertPermutation", "SparseToDense"})
+# Gradients at 0 of what was computed from it. TensorFlow's kernels give 0 where nothing depends on the output, and XLA
+# multiplies that by infinity.
+_STEEP = frozenset({"SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad"})
+_ROOTS = ("Sqrt", "Rsqrt", "Reciprocal", "Inv")
+# The inputs that say how large the output is. XLA has to know them when it compiles: for another value it would compile
+# again, at each step if they are of the batch.
+_SIZES = {
+    **dict.fromkeys(("Fill", "RandomUniform", "RandomStandardNormal", "TruncatedNormal"), (0,)),
+    **dict.fromkeys(("StatelessRandomUniformV2", "StatelessRandomNormalV2", "StatelessTruncatedNormalV2"), (0,)),
+    **dict.fromkeys(("BroadcastTo", "MirrorPad", "OneHot", "Pad", "PadV2", "Reshape", "SplitV", "Tile"), (1,)),
+    **dict.fromkeys(("ResizeBilinear", "ResizeNearestNeighbor"), (1,)),
+    **dict.fromkeys(("TensorListReserve", "TopK", "TopKV2"), (1,)),
+    **dict.fromkeys(("LinSpace", "Slice"), (2,)),
+    "Range": (0, 1, 2),
+}
 
 
 def needs_of(values: Values, scope: Scope, op: tf.Operation) -> list[Need]:
@@ -37,6 +53,10 @@ def needs_of(values: Values, scope: Scope, op: tf.Operation) -> list[Need]:
     if op.type in _NUMERIC:
         return _UNKNOWN
     inputs = [Ref(scope, x.name) for x in op.inputs]
+    if op.type == "SeluGrad" or (op.type in _STEEP and _may_be_of_zero(values, inputs[0])):  # SELU has two slopes at 0
+        return _UNKNOWN
+    if any(values.varies(inputs[i]) for i in _SIZES.get(op.type, ())) or _is_cut_by_values(values, op, inputs):
+        return _UNKNOWN
     if op.type in _STRICT:
         return [] if all(values.value(x) is not None for x in inputs) else _UNKNOWN
     find = FOUND.get(op.type)
@@ -144,6 +164,28 @@ def _strided_slice(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[
     return columns(values, begin, low, high)
 
 
+def _may_be_of_zero(values: Values, output: Ref) -> bool:
+    """Whether an output that a gradient was computed from may be that of 0."""
+    made = values.origin(output)
+    low, high = range_of(values, made.inputs()[0]) if made.op.type in _ROOTS else ANY
+    return low <= 0 <= high
+
+
+def _is_cut_by_values(values: Values, op: tf.Operation, inputs: list[Ref]) -> bool:
+    """Whether values say how much a slice takes: XLA would count with room for more. A single entry is no slice."""
+    if op.type not in ("StridedSlice", "StridedSliceGrad"):
+        return False
+    _, begin, end, strides = inputs[:4]
+    others = op.get_attr("shrink_axis_mask") | op.get_attr("ellipsis_mask") | op.get_attr("new_axis_mask")
+
+    def varies(ref: Ref, left_out: int) -> bool:
+        origin = values.origin(ref)
+        parts = origin.inputs() if origin.op.type == "Pack" else [origin] * (_size(values, ref, 0) or 1)
+        return any(values.varies(part) for i, part in enumerate(parts) if not (others | left_out) >> i & 1)
+
+    return varies(begin, op.get_attr("begin_mask")) or varies(end, op.get_attr("end_mask")) or values.varies(strides)
+
+
 def _random_limits(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
     low, high = map(values.value, inputs[-2:])
     return _UNKNOWN if low is None or high is None or low.max() >= high.min() else []
@@ -196,10 +238,10 @@ FOUND: dict[str, Callable[[Values, tf.Operation, list[Ref]], list[Need]]] = {
     "CheckNumericsV2": _test("finite"),
     "SparseSoftmaxCrossEntropyWithLogits": _along(-1),
     **dict.fromkeys(("InTopK", "InTopKV2"), _along(-1)),  # False for a class that there is not; XLA gives it a score
+    "Bucketize": lambda values, op, inputs: [Need("finite", inputs[0])] if inputs[0].tensor.dtype.is_floating else [],
     "Cast": _cast,
     **dict.fromkeys(("LeftShift", "RightShift"), _shift),
     "ScatterNd": _place_first,
-    "DynamicPartition": lambda values, op, inputs: _index(inputs[1], op.get_attr("num_partitions")),
     "ReverseSequence": _lengths,
     "DenseBincount": _of_integers(0, "within", 0),
     "Bincount": _of_integers(0, "within", 0),

@@ -13,7 +13,7 @@ ANY: Range = (-math.inf, math.inf)
 _DEEPEST = 40  # operations that are followed
 _SAME_VALUES = (
     *("Reshape", "ExpandDims", "Squeeze", "Tile", "BroadcastTo", "Slice", "StridedSlice", "ReverseV2", "Unpack"),
-    *("Gather", "GatherV2", "GatherNd", "Max", "Min", "Transpose", "EnsureShape", "Fill"),
+    *("Gather", "GatherV2", "GatherNd", "Max", "Mean", "Min", "Transpose", "EnsureShape", "Fill"),
 )
 _JOINED = ("Pack", "ConcatV2", "Concat")
 _UNIFORM = ("RandomUniformInt", "StatelessRandomUniformInt", "StatelessRandomUniformIntV2")
@@ -220,6 +220,8 @@ _COMPUTED: dict[str, Callable[..., Range]] = {
     "Sigmoid": lambda a: (0, 1),
     "Softmax": lambda a: (0, 1),
     "Tanh": lambda a: (-1, 1),
+    **dict.fromkeys(("Exp", "Rsqrt", "Softplus", "Sqrt", "Square", "SquaredDifference"), lambda *_: (0, math.inf)),
+    "Sum": lambda a, axis: (0, math.inf) if a[0] >= 0 else ANY,
     **dict.fromkeys(("RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2"), lambda *_: (0, 1)),
 }
 

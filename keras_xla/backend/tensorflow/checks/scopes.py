@@ -32,6 +32,8 @@ CHEAP = frozenset(
 # fmt: on
 # What `tf.raw_ops` calls otherwise than the operations do.
 _RENAMED = dict.fromkeys(("reduction_indices", "dim", "split_dim", "squeeze_dims"), "axis")
+# Of a list's end, gradients take what a loop has put there: what says how large something is was looked at there.
+_NEVER_VARYING = (*SHAPES, "Const", "VariableShape", "TensorListLength", "TensorListElementShape", "TensorListPopBack")
 _MOST = 100  # operations between a batch and what is looked at
 
 
@@ -99,6 +101,7 @@ class Values:
         self._variables = {id(v.handle): v.shape for v in graph.concrete.variables}
         self._needs: dict[tuple[Ref, bool], frozenset[str] | None] = {}
         self._values: dict[Ref, np.ndarray | None] = {}
+        self._varying: dict[Ref, bool] = {}
 
     def origin(self, ref: Ref) -> Ref:
         """The tensor that this one is the same as, as far out as it can be followed."""
@@ -152,6 +155,23 @@ class Values:
                 seen |= new
                 todo += new
         return self._needs.setdefault((ref, shapes), frozenset(found))
+
+    def varies(self, ref: Ref) -> bool:
+        """Whether a tensor may have another value in another run: more than constants and shapes goes into it."""
+        ref = self.origin(ref)
+        if ref not in self._varying:
+            seen, todo = {ref}, [ref]
+            self._varying[ref] = False
+            while todo and not self._varying[ref]:
+                each = todo.pop()
+                if self._fixed(each) is not None or self._captured(each) or each.op.type in _NEVER_VARYING:
+                    continue
+                inputs = each.inputs()
+                self._varying[ref] = not inputs or each.op.op_def.is_stateful or self._varying.get(each, False)
+                new = {self.origin(x) for x in inputs} - seen
+                seen |= new
+                todo += new
+        return self._varying[ref]
 
     def _cheap(self, ref: Ref) -> bool:
         if ref.op.type in ("FloorDiv", "FloorMod"):

@@ -13,7 +13,7 @@ from keras_xla.backend.new_shapes import BlockingOp
 from keras_xla.backend.tensorflow.graphs.operations import blocking_ops
 from keras_xla.backend.tensorflow.stored import keeps_executables, stored
 from keras_xla.private.keras.seeds import global_generator
-from keras_xla.private.keras.variables import in_stateless_scope
+from keras_xla.private.keras.variables import stateless_scope
 from keras_xla.private.names import otherwise
 from keras_xla.private.tensorflow.graphs import may_be_recorded
 from keras_xla.private.tensorflow.xla_flags import keep_nan
@@ -78,7 +78,7 @@ def _traced(call: Callable, specs: list[tf.TensorSpec]) -> Any:
 
 def is_in_trace() -> bool:
     """Whether this thread traces a function, or a `keras.StatelessScope` has other values for variables."""
-    return in_stateless_scope() or not tf.executing_eagerly()
+    return stateless_scope() is not None or not tf.executing_eagerly()
 
 
 def _from_global_seeds(trace: Any, run: Callable) -> Callable:

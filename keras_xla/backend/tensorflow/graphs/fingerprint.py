@@ -5,7 +5,6 @@ otherwise when a script makes it second. Here a node is its place in its graph, 
 """
 
 import hashlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,14 +33,13 @@ def fingerprint(concrete, exact: bool = False) -> str:
         top.ret[x.name] = x.name
     held = {id(variable.handle): variable for variable in variables(graph)}
     captured = [held.get(id(outer), outer) for outer, _ in captures(graph)]
-    told_of = _whole if exact else _constant
-    plain = under([_priced(each, told_of) for each in with_called(top, definition.library.function)], "f")
+    plain = under([_priced(each, exact) for each in with_called(top, definition.library.function)], "f")
     told = repr([f"{x.dtype.name} {x.shape}" for x in captured])
     content = b"".join(each.SerializeToString(deterministic=True) for each in plain)
     return hashlib.sha256(told.encode() + content).hexdigest()[:32]
 
 
-def _priced(function: Any, told_of: Callable) -> Any:
+def _priced(function: Any, exact: bool) -> Any:
     """What there is to a `FunctionDef` beside names and what costs nothing."""
     made = type(function)(
         signature=function.signature, node_def=function.node_def, attr=function.attr, control_ret=function.control_ret
@@ -57,24 +55,17 @@ def _priced(function: Any, told_of: Callable) -> Any:
         node.device = node.device.rpartition("/")[2]
         for value in node.attr.values():
             if value.HasField("tensor"):
-                value.s = told_of(value.tensor).encode()
+                value.s = _value(value.tensor, exact).encode()
     return made
 
 
-def _whole(proto) -> str:
-    """The value, but for messages, which name nodes."""
-    told = f"{tf.dtypes.as_dtype(proto.dtype).name} {tf.TensorShape(proto.tensor_shape)}"
-    text = proto.dtype == tf.string.as_datatype_enum
-    return told if text else f"{told} {hashlib.sha256(tf.make_ndarray(proto).tobytes()).hexdigest()}"
-
-
-def _constant(proto) -> str:
-    """The value, where it matters: shapes, axes and the like do, but not by how much a dropout or a decay is."""
+def _value(proto, exact: bool) -> str:
+    """The value, where it matters: shapes, axes and the like do; how large a dropout or a decay is, only if `exact`."""
     dtype, shape = tf.dtypes.as_dtype(proto.dtype), tf.TensorShape(proto.tensor_shape)
     told = f"{dtype.name} {shape}"
     if dtype == tf.string:  # messages, which name nodes
         return told
-    if not (dtype.is_floating or dtype.is_complex):
+    if exact or not (dtype.is_floating or dtype.is_complex):
         return f"{told} {hashlib.sha256(tf.make_ndarray(proto).tobytes()).hexdigest()}"
     if shape.num_elements() != 1:
         return told

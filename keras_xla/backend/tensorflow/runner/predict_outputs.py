@@ -29,6 +29,8 @@ class Gathered:
     def add(self, outputs: Any, ran: int) -> None:
         """Take the outputs of the next `ran` batches, joined along the first axis."""
         if not self._columns:
+            # Raises what Keras raises for a None among them.
+            keras.tree.map_structure_up_to(outputs, lambda _: None, keras.tree.map_structure(lambda x: [x], outputs))
             self._structure = keras.tree.map_structure(lambda _: None, outputs)
             self._columns = [_Column(self._batches and self._batches / ran) for _ in keras.tree.flatten(outputs)]
         for column, part in zip(self._columns, keras.tree.flatten(outputs), strict=True):

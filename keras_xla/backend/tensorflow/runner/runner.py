@@ -48,14 +48,12 @@ class Runner:
     Args:
         step: Takes a batch, returns a structure of tensors: the model's `train_step`, say.
         arrays: By the number that their row numbers carry, objects whose `batch` has all rows as tensors.
-        decide: Answers `NewShapes` with the way to run batches of such shapes.
+        policy: Says how batches run. `decide(new_shapes)` answers with a way; `failed(new_shapes, way, reason, node)`
+            with another one when a way that was not tried does not work (see `WayFailed`), or it raises.
+            `again(shapes, comes)` tells whether to ask anew about shapes for which the plain graph was the answer, and
+            of which a batch `comes`; `known(shapes)` is told of batches for whose shapes an earlier answer holds.
         compiled: `compiled(leaves, seconds, way)` is told of every executable, with the leaves of the batch that it is
             for.
-        failed: `failed(new_shapes, way, reason, node) -> way` answers when a way that was not tried does not work, for
-            that reason, at that operation (see `WayFailed`); may raise.
-        again: `again(shapes, comes)` tells whether to ask anew about shapes for which the plain graph was the answer;
-            `comes` whether a batch of them does, as for each one beside the usual ones.
-        known: `known(shapes)` is told of batches for whose shapes an earlier answer holds.
         before: `before(spec)` is called before the step is traced for batches of that structure.
         filled_step: `filled_step(spec)` gives the step to trace for batches of a structure of `tf.TypeSpec`: one that
             takes a `FilledBatch`, so that smaller batches run in the executable of full ones, or None for the usual
@@ -73,17 +71,13 @@ class Runner:
         self,
         step: Callable,
         arrays: Mapping[int, Any],
-        decide: Callable,
+        policy: Any,
         compiled: Callable,
-        failed: Callable,
-        again: Callable,
-        known: Callable[[Shapes], None],
         before: Callable | None = None,
         filled_step: Callable | None = None,
         closed: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
     ):
-        self._arrays, self._decide, self._compiled, self._failed = arrays, decide, compiled, failed
-        self._again, self._known = again, known
+        self._arrays, self._policy, self._compiled = arrays, policy, compiled
         self._chosen: dict[tuple[str, Shapes], Executable] = {}
         self._made: dict[tuple, Executable] = {}
         self._passes: weakref.WeakKeyDictionary[tf.data.Iterator, _Pass] = weakref.WeakKeyDictionary()
@@ -222,7 +216,7 @@ class Runner:
         this = self._passes.get(iterator)
         if this is not None and this.alone:
             return this
-        if this is not None and not (this.executable.way == "graph" and self._again(this.usual, False)):
+        if this is not None and not (this.executable.way == "graph" and self._policy.again(this.usual, False)):
             return this
         pending = this.pending if this and this.pending is not None else iterator.get_next_as_optional()
         if not pending.has_value():
@@ -284,9 +278,9 @@ class Runner:
     def _answer(self, key: str, shapes: Shapes) -> Executable | None:
         """What was decided for these shapes, unless nothing was, or it may be another thing by now."""
         chosen = self._chosen.get((key, shapes))
-        if chosen is None or (chosen.way == "graph" and self._again(shapes, True)):
+        if chosen is None or (chosen.way == "graph" and self._policy.again(shapes, True)):
             return None
-        self._known(shapes)
+        self._policy.known(shapes)
         return chosen
 
     def _ask(self, key: str, batch, once: Callable) -> Executable:
@@ -326,7 +320,7 @@ class Runner:
             return executable(way).trial(once(executable(way)), repeats, limit)
 
         new_shapes = NewShapes(trace.facts, tuple(trace.blockers), leaves, trial)
-        chosen = executable(self._decide(new_shapes))
+        chosen = executable(self._policy.decide(new_shapes))
         answered = dataclasses.replace(new_shapes, trial=None)  # which would keep the iterator
 
         def instead(error, once):
@@ -338,7 +332,7 @@ class Runner:
             if chosen.stops:  # what failed may be a check in the step, and not XLA: then the plain graph raises it
                 with contextlib.suppress(TrialImpossible), graph.on_copies():
                     once(graph)()
-            return executable(self._failed(answered, chosen.way, str(error), error.node))
+            return executable(self._policy.failed(answered, chosen.way, str(error), error.node))
 
         chosen.instead = instead
         return chosen

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_xla.backend.signature import Leaf, Signature, batch_names
+from keras_xla.backend.signature import Leaf, Signature, with_names
 
 
 def spec_of(x: Any) -> Any:
@@ -75,6 +75,4 @@ def leaves_with_names(batch: Any) -> Signature:
         return x if len(inner) == 1 else inner
 
     batch = keras.tree.map_structure(parts, batch)
-    leaves = [x for x in keras.tree.flatten(batch) if x is not None]
-    named = zip(batch_names(batch), leaves, strict=True)
-    return tuple(Leaf(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in named)
+    return tuple(Leaf(name, tuple(x.shape.as_list()), x.dtype.name) for name, x in with_names(batch))

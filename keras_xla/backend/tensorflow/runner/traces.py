@@ -78,10 +78,6 @@ class Traces:
         return Trace(filled or self._step, batch, self._runs, self._closed)
 
     def unfilled(self, key: str) -> Trace:
-        """Another trace for the same batches, which are not filled up."""
-        return self.anew(self._specs[key])
-
-    def anew(self, spec: Any) -> Trace:
-        """Another trace, which is not kept."""
+        """Another trace for the same batches, which are not filled up; it is not kept."""
         self.made += 1
-        return Trace(self._step, spec, self._runs, self._closed)
+        return Trace(self._step, self._specs[key], self._runs, self._closed)
