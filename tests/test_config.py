@@ -150,5 +150,6 @@ def test_a_class_of_pydantic_is_its_schema():
 
 def test_bools_of_numpy_are_bools():
     assert GenerationOptions(do_sample=np.True_).do_sample is True
+    assert GenerationOptions(num_beams=2, early_stopping=np.True_).early_stopping is True
     with pytest.raises(TypeError, match="do_sample=1; expected True or False"):
         GenerationOptions(do_sample=1)

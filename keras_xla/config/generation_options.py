@@ -161,7 +161,9 @@ class GenerationOptions:
                 put(name, off)
         for name in ("do_sample", "renormalize_logits"):
             put(name, as_bool(name, getattr(self, name)))
-        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+        if type(self.early_stopping).__name__.startswith("bool"):
+            put("early_stopping", as_bool("early_stopping", self.early_stopping))
+        elif self.early_stopping != "never":
             raise ValueError(f'Received early_stopping={self.early_stopping!r}; expected True, False or "never".')
         for name, low in INTEGERS.items():
             put(name, self._each(name, lambda value, name=name, low=low: as_integer(name, value, low)))

@@ -78,7 +78,7 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
             weights are as they come.
         name: The name of the layer (str), also in the compile log.
         dtype: The dtype policy of the layer itself. Its model computes in its own.
-        trainable: As for any Keras layer.
+        trainable: As for any Keras layer. False freezes the model, also where it is used elsewhere.
         **options: Any other field of `keras_xla.config.GenerationOptions`, and for speech of
             `keras_xla.generation.speech.options.SpeechOptions`.
 
@@ -357,7 +357,7 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
         leaf = prompts.leaf(inputs)
         text = not prompts.is_features(inputs) if self._speech else getattr(leaf, "dtype", None) == "string"
         if not (text or self._speech):
-            prompts.refuse_float(leaf)
+            prompts.require_integers(leaf)
         return symbolic_outputs(leaf, self.options, text, self._is_one_clip(inputs))
 
     @property

@@ -65,7 +65,7 @@ class Recompute:
         self._pack, length = _inputs(model)
         trial = length or min(8, max_positions or 8)
         self.vocab_size = _check_shape(model, self._forward(keras.KerasTensor((1, trial), "int32")), trial)
-        if self._runs(trial) and not self._runs(trial, self.vocab_size - 1):
+        if not self._runs(trial, self.vocab_size - 1) and self._runs(trial):
             raise ValueError(
                 f"Received the model {model.name!r}, which makes logits of {self.vocab_size} tokens, but cannot read "
                 f"the last of them: of token {self.vocab_size - 1} it makes no finite logits. Its embedding needs a "

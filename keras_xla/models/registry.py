@@ -89,8 +89,8 @@ def load_model(
         raise ValueError(f"Received dtype={dtype!r}; expected one that computes in {', '.join(_DTYPES)}, or None.")
     if dtype is not None and _compute_dtype(dtype) == "float64" and not backend.has_float64():
         raise ValueError(
-            f"Received dtype={dtype!r} while JAX has no float64 and would compute in float32. Call "
-            'jax.config.update("jax_enable_x64", True) first, or pass dtype="float32".'
+            f"Received dtype={dtype!r}, or a checkpoint of it, while JAX has no float64 and would compute in float32. "
+            'Call jax.config.update("jax_enable_x64", True) first, or pass dtype="float32".'
         )
     config, kind = model_config(checkpoint), checkpoint.config["model_type"]
     family = FAMILIES[kind]

@@ -79,7 +79,7 @@ class Transformer(SavedSpec, WeightedLayer):
 
     def call(self, ids, memory: EncoderMemory | None = None):
         length, most = ids.shape[1], self.max_positions
-        if length is not None and most is not None and length > most:
+        if isinstance(length, int) and most is not None and length > most:  # no int while Keras on JAX looks for shapes
             raise ValueError(f"Received {length} tokens a row; the model has {most} positions. Shorten them.")
         ids = ops.cast(ids, "int32")
         starts = ops.zeros_like(ids[:, 0])

@@ -154,6 +154,7 @@ SIZES = {
     "pad": lambda i: tf.pad(TABLE, [[0, i[0]], [0, 0]]),
     "top_k": lambda i: tf.math.top_k(ROWS, i[0])[0],
     "slice": lambda i: tf.slice(TABLE, [0, 0], [i[0], 2]),
+    "slice to the end": lambda i: tf.slice(TABLE, [i[0], 0], [-1, 2]),
     "up to": lambda i: tf.constant(TABLE)[: i[0]],
     "from": lambda i: tf.constant(TABLE)[i[0] :, 1],
     "every": lambda i: tf.constant(TABLE)[:: i[0]],
@@ -207,12 +208,33 @@ def root_of(square):
         (lambda x: tf.math.reduce_variance(x, 1, keepdims=True) + 1e-3, False),
         (lambda x: tf.maximum(tf.reduce_sum(tf.square(x), 1), 1e-12), False),
         (lambda x: tf.exp(x) + 1.0, False),
+        (lambda x: x * x + 1e-6, False),
+        (lambda x: tf.pow(x, 2.0) + 1e-6, False),
+        (lambda x: tf.pow(x, 3.0) + 1e-6, True),
+        (lambda x: tf.square(tf.sqrt(tf.square(x) + 1e-3)) + 1e-6, False),
+        (lambda x: -tf.square(x) - 1.0, True),  # a NaN
+        (lambda x: tf.square(x) + 1e-42, True),  # which XLA takes for 0
         (lambda x: tf.square(x) - 1e-6, True),
     ],
 )
 def test_gradients_of_roots_that_may_be_of_zero_run_plainly(square, late):
     checks, _ = checks_of(root_of(square), ROWS)
     assert [checks.graph.nodes[name].op for name in checks.late] == ["RsqrtGrad"] * late
+
+
+def test_means_of_integers_may_overflow():
+    checks, _ = checks_of(lambda i: tf.gather(TABLE, tf.reduce_mean(tf.clip_by_value(i, 0, 4))), ints(1, 2))
+    assert checks.early or checks.late
+
+
+def test_reciprocals_of_roots_of_what_is_above_zero_are_compiled():
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(tf.math.reciprocal(tf.sqrt(tf.reduce_mean(tf.pow(x, 2.0), 1) + 1e-6)))
+        return tape.gradient(y, x)
+
+    assert not checks_of(gradient, ROWS)[0].late
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

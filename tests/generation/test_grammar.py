@@ -288,7 +288,7 @@ def test_bad_ones(layer, options, error, text):
 def test_without_the_package(layer, monkeypatch, model):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     other = XLAGenerationLayer(model, letters(), max_new_tokens=4)
-    with pytest.raises(ImportError, match=r"keras-xla\[grammar\]"):
+    with pytest.raises(ImportError, match="Install the extra grammar: python -m pip install 'llguidance"):
         other.generate("a", regex="a")
 
 

@@ -43,7 +43,10 @@ def test_logits_equal_the_reference_at_every_step(variant, checkpoint):
             logits, cache = model.step(tokens, slot, starts, cache)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="on JAX all lengths are known")
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow",
+    reason="on JAX a model runs with known lengths",
+)
 @pytest.mark.parametrize("variant", ["gpt2", "llama-tied-gqa"])
 def test_rows_of_a_length_that_nobody_knows_are_no_longer_than_the_reference_takes(variant, checkpoint):
     inputs = keras.Input((None,), dtype="int32")

@@ -16,7 +16,7 @@ def read(path: str | os.PathLike) -> tuple[np.ndarray, int]:
 
     Raises:
         FileNotFoundError, IsADirectoryError: if there is no such file.
-        ValueError: if it is no audio file, or a flac or PCM wav file that was cut off. (Others do not tell.)
+        ValueError: if it is no audio file, or a flac or plain PCM wav file that was cut off. (Others do not tell.)
         ImportError: if it takes `soundfile` to read, which is not installed.
     """
     path = os.fspath(path)
@@ -64,8 +64,9 @@ def _read_wav(path: str) -> tuple[np.ndarray, int]:
             if file.getsampwidth() != 2:
                 raise wave.Error(f"{8 * file.getsampwidth()}-bit samples")
             content, channels, rate = file.readframes(file.getnframes()), file.getnchannels(), file.getframerate()
-    except (wave.Error, EOFError) as error:
-        raise ImportError(f"{path!r} is no 16-bit wav file ({error}); other files need soundfile. {INSTALL}") from error
+    except (wave.Error, EOFError, RuntimeError) as error:
+        told = str(error) or "its header has wrong sizes"
+        raise ImportError(f"{path!r} is no 16-bit wav file ({told}); other files need soundfile. {INSTALL}") from error
     samples = np.frombuffer(content[: len(content) // (2 * channels) * 2 * channels], "<i2").reshape(-1, channels)
     _check_whole(path, len(samples))
     return samples, rate
@@ -76,7 +77,9 @@ def _check_whole(path: str, read: int) -> None:
     try:
         with wave.open(path, "rb") as file:
             told, size = file.getnframes(), file.getnchannels() * file.getsampwidth()
-    except (wave.Error, EOFError):
+    except (wave.Error, EOFError, RuntimeError):  # the last of a header with wrong sizes
         return
     if read < told and told * size < _UNKNOWN_BYTES:
-        raise ValueError(f"{path!r} has {read} of the {told} samples that it tells of. Download or copy it again.")
+        raise ValueError(
+            f"{path!r} has {read} of the {told} samples that its header announces. Download or copy it again."
+        )

@@ -177,9 +177,9 @@ def rows(inputs: Any, pad: int | None = None, holes: bool = True) -> list[np.nda
     return [_int32(row[kept]) for row, kept in zip(ids, keep, strict=True)]
 
 
-def refuse_float(ids: Any) -> None:
-    """Raise for symbolic ids of a float dtype, which `keras.Input` and a `Sequential` without one have by default."""
-    if hasattr(ids, "dtype") and keras.backend.is_float_dtype(keras.backend.standardize_dtype(ids.dtype)):
+def require_integers(ids: Any) -> None:
+    """Raise for symbolic ids of another dtype: `keras.Input` and a `Sequential` without one have floats by default."""
+    if hasattr(ids, "dtype") and not keras.backend.is_int_dtype(keras.backend.standardize_dtype(ids.dtype)):
         raise TypeError(
             f"Received symbolic ids of dtype {ids.dtype}; expected an integer dtype. Begin the model with "
             'keras.Input((None,), dtype="int32"), or for texts keras.Input((), dtype="string").'

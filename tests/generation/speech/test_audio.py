@@ -284,6 +284,15 @@ def test_a_wav_file_that_was_cut_off_is_refused(tmp_path):
     np.testing.assert_allclose(whole, CLIP[:2000], atol=2**-15)
 
 
+def test_a_header_with_wrong_sizes_is_left_to_soundfile(tmp_path):
+    path = tmp_path / "streamed.wav"
+    soundfile.write(path, PCM, RATE)
+    content = path.read_bytes()
+    notes = b"LIST" + (4).to_bytes(4, "little") + b"INFO"
+    path.write_bytes(content[:4] + (36).to_bytes(4, "little") + content[8:36] + notes + content[36:])
+    np.testing.assert_allclose(only(path), CLIP, atol=2**-15)
+
+
 class TestWithoutTheExtra:
     @pytest.fixture(autouse=True)
     def bare(self, monkeypatch):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.ranges import ANY, range_of
@@ -31,7 +32,7 @@ _UNKNOWN = [Need("never")]
 # Singular ones are errors, or XLA's own algorithm stops before it is as near.
 _NUMERIC = frozenset({"MatrixInverse", "MatrixSolve", "SelfAdjointEigV2", "Svd", "TridiagonalSolve"})
 _STRICT = frozenset({"InvertPermutation", "SparseToDense"})
-# Gradients at 0 of what was computed from it. TensorFlow's kernels give 0 where nothing depends on the output, and XLA
+# Gradients of what may be infinite or NaN. TensorFlow's kernels give 0 where nothing depends on the output, and XLA
 # multiplies that by infinity.
 _STEEP = frozenset({"SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad"})
 _ROOTS = ("Sqrt", "Rsqrt", "Reciprocal", "Inv")
@@ -40,6 +41,7 @@ _ROOTS = ("Sqrt", "Rsqrt", "Reciprocal", "Inv")
 _SIZES = {
     **dict.fromkeys(("Fill", "RandomUniform", "RandomStandardNormal", "TruncatedNormal"), (0,)),
     **dict.fromkeys(("StatelessRandomUniformV2", "StatelessRandomNormalV2", "StatelessTruncatedNormalV2"), (0,)),
+    **dict.fromkeys(("RandomUniformInt", "StatelessRandomUniformIntV2", "StatelessRandomUniformFullIntV2"), (0,)),
     **dict.fromkeys(("BroadcastTo", "MirrorPad", "OneHot", "Pad", "PadV2", "Reshape", "SplitV", "Tile"), (1,)),
     **dict.fromkeys(("ResizeBilinear", "ResizeNearestNeighbor"), (1,)),
     **dict.fromkeys(("TensorListReserve", "TopK", "TopKV2"), (1,)),
@@ -165,14 +167,17 @@ def _strided_slice(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[
 
 
 def _may_be_of_zero(values: Values, output: Ref) -> bool:
-    """Whether an output that a gradient was computed from may be that of 0."""
-    made = values.origin(output)
+    """Whether an output that a gradient was computed from may be that of 0, or of a number that has no root."""
+    made, least = values.origin(output), np.finfo(output.tensor.dtype.as_numpy_dtype).tiny  # XLA takes less for 0
     low, high = range_of(values, made.inputs()[0]) if made.op.type in _ROOTS else ANY
-    return low <= 0 <= high
+    return low < least and (made.op.type in ("Sqrt", "Rsqrt") or high > -least)
 
 
 def _is_cut_by_values(values: Values, op: tf.Operation, inputs: list[Ref]) -> bool:
     """Whether values say how much a slice takes: XLA would count with room for more. A single entry is no slice."""
+    if op.type == "Slice":  # -1 is all that is behind the begin
+        sizes = values.value(inputs[2])
+        return sizes is not None and bool((sizes < 0).any()) and values.varies(inputs[1])
     if op.type not in ("StridedSlice", "StridedSliceGrad"):
         return False
     _, begin, end, strides = inputs[:4]

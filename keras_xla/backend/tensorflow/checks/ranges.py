@@ -13,7 +13,7 @@ ANY: Range = (-math.inf, math.inf)
 _DEEPEST = 40  # operations that are followed
 _SAME_VALUES = (
     *("Reshape", "ExpandDims", "Squeeze", "Tile", "BroadcastTo", "Slice", "StridedSlice", "ReverseV2", "Unpack"),
-    *("Gather", "GatherV2", "GatherNd", "Max", "Mean", "Min", "Transpose", "EnsureShape", "Fill"),
+    *("Gather", "GatherV2", "GatherNd", "Max", "Min", "Transpose", "EnsureShape", "Fill"),
 )
 _JOINED = ("Pack", "ConcatV2", "Concat")
 _UNIFORM = ("RandomUniformInt", "StatelessRandomUniformInt", "StatelessRandomUniformIntV2")
@@ -73,6 +73,13 @@ def _made_by(values: Values, ref: Ref, depth: int) -> Range:
         if inputs[0].tensor.dtype.is_floating and ref.tensor.dtype.is_integer:
             return ref.tensor.dtype.min, math.trunc(high) if math.isfinite(high) else high  # which a NaN becomes
         return low, high
+    if kind == "Mean" and ref.tensor.dtype.is_floating:  # of integers the sum may overflow
+        return of(0)
+    if kind == "Mul" and values.origin(inputs[0]) == values.origin(inputs[1]):
+        return 0, math.inf
+    if kind == "Pow":
+        power = values.value(inputs[1])
+        return (0, math.inf) if power is not None and (power % 2 == 0).all() else ANY
     if kind == "FloorMod":
         return _rest(of(0), of(1), whole=ref.tensor.dtype.is_integer)
     if kind in _COMPUTED:
@@ -220,7 +227,8 @@ _COMPUTED: dict[str, Callable[..., Range]] = {
     "Sigmoid": lambda a: (0, 1),
     "Softmax": lambda a: (0, 1),
     "Tanh": lambda a: (-1, 1),
-    **dict.fromkeys(("Exp", "Rsqrt", "Softplus", "Sqrt", "Square", "SquaredDifference"), lambda *_: (0, math.inf)),
+    **dict.fromkeys(("Exp", "Rsqrt", "Softplus", "Square", "SquaredDifference"), lambda *_: (0, math.inf)),
+    "Sqrt": lambda a: (math.sqrt(max(a[0], 0)), math.inf),
     "Sum": lambda a, axis: (0, math.inf) if a[0] >= 0 else ANY,
     **dict.fromkeys(("RandomUniform", "StatelessRandomUniform", "StatelessRandomUniformV2"), lambda *_: (0, 1)),
 }
