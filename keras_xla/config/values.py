@@ -142,7 +142,8 @@ def as_number(name: str, value: Any, fits, expected: str) -> float:
     """A float that `fits`, which `expected` says in words."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"Received {name}={value!r} of type {type(value).__name__}; expected a float.")
-    if math.inf > abs(value) > LARGEST_FLOAT:
+    size: Any = abs(value)
+    if LARGEST_FLOAT < size < math.inf:
         raise ValueError(f"Received {name}={value}; expected a float within {LARGEST_FLOAT:.3g}, as float32 holds it.")
     if not fits(value):
         hint = " For greedy search pass do_sample=False." if name == "temperature" else ""
