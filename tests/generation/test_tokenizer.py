@@ -56,6 +56,7 @@ def of_keras_hub(name, **options):
     ],
     ids=["own", "own with detokenize", "tokenizers", "word pieces", "bytes"],
 )
+@pytest.mark.quick("own with detokenize", "word pieces")
 def test_texts_go_through_any_kind(make, ids):
     tokenizer = make()
     words = tokenizer.get_vocabulary() if hasattr(tokenizer, "get_vocabulary") else tokenizer.get_vocab()
