@@ -5,7 +5,7 @@ from collections import Counter
 
 import keras_xla
 from keras_xla import backend
-from keras_xla.backend.new_shapes import WayFailed
+from keras_xla.backend.new_shapes import TrialImpossible, WayFailed
 from keras_xla.training.attach import METHODS, Attachment
 from keras_xla.training.decide.policy import Policy
 from keras_xla.training.reports.journal import Journal
@@ -35,7 +35,10 @@ def _force_xla() -> None:
         question.trial("graph", 1, 0)
         try:
             question.trial(way, 1, 0)
-        except WayFailed as error:
+        except (
+            TrialImpossible,
+            WayFailed,
+        ) as error:  # the first where the batch has values that only plain Keras shall see
             return "graph", f"{way} failed: {error}", {}
         return way, "forced", {}
 
