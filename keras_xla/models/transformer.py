@@ -127,9 +127,7 @@ class Transformer(SavedSpec, WeightedLayer):
         """Hidden states `[B, S, E]` of `ids [B, S]`, and the updated cache; without one, their keys and values."""
         spec = self.spec
         positions = ops.maximum(view.positions, 0)  # padding counts as 0
-        if (
-            cache is not None and self.max_positions is not None
-        ):  # what fills a prompt's last chunk may be behind the end
+        if cache is not None and self.max_positions is not None:  # of what fills a prompt's last chunk
             positions = ops.minimum(positions, self.max_positions - 1)
         x = self._embed(ids, positions)
         attention_inputs = AttentionInputs(

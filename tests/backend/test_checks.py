@@ -222,6 +222,13 @@ def test_gradients_of_roots_that_may_be_of_zero_run_plainly(square, late):
     assert [checks.graph.nodes[name].op for name in checks.late] == ["RsqrtGrad"] * late
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_roots_are_looked_at_in_every_dtype(dtype):
+    for square, late in ((tf.square, 1), (lambda x: tf.square(x) + 1e-3, 0)):
+        checks, _ = checks_of(lambda x, square=square: root_of(square)(tf.cast(x, dtype)), ROWS)
+        assert len(checks.late) == late
+
+
 def test_means_of_integers_may_overflow():
     checks, _ = checks_of(lambda i: tf.gather(TABLE, tf.reduce_mean(tf.clip_by_value(i, 0, 4))), ints(1, 2))
     assert checks.early or checks.late

@@ -168,7 +168,8 @@ def _strided_slice(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[
 
 def _may_be_of_zero(values: Values, output: Ref) -> bool:
     """Whether an output that a gradient was computed from may be that of 0, or of a number that has no root."""
-    made, least = values.origin(output), np.finfo(output.tensor.dtype.as_numpy_dtype).tiny  # XLA takes less for 0
+    made = values.origin(output)
+    least = np.finfo("float16" if output.tensor.dtype == tf.float16 else "float32").tiny  # XLA takes less for 0
     low, high = range_of(values, made.inputs()[0]) if made.op.type in _ROOTS else ANY
     return low < least and (made.op.type in ("Sqrt", "Rsqrt") or high > -least)
 
