@@ -19,6 +19,7 @@ from keras_xla.config.values import (
     as_stop_strings,
     as_tokens,
     as_words,
+    is_bool,
     is_per_row,
 )
 
@@ -161,8 +162,8 @@ class GenerationOptions:
                 put(name, off)
         for name in ("do_sample", "renormalize_logits"):
             put(name, as_bool(name, getattr(self, name)))
-        if type(self.early_stopping).__name__.startswith("bool"):
-            put("early_stopping", as_bool("early_stopping", self.early_stopping))
+        if is_bool(self.early_stopping):
+            put("early_stopping", bool(self.early_stopping))
         elif self.early_stopping != "never":
             raise ValueError(f'Received early_stopping={self.early_stopping!r}; expected True, False or "never".')
         for name, low in INTEGERS.items():

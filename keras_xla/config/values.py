@@ -113,9 +113,14 @@ def all_values(value: Any) -> tuple:
     return value if isinstance(value, tuple) else (value,)
 
 
+def is_bool(value: Any) -> bool:
+    """Whether it is a bool, of Python or of NumPy, whose class is called `bool_` before 2.0."""
+    return type(value).__name__ in ("bool", "bool_")
+
+
 def as_bool(name: str, value: Any) -> bool:
     """A bool, of Python or of NumPy."""
-    if not (isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")):
+    if not is_bool(value):
         raise TypeError(f"Received {name}={value!r}; expected True or False.")
     return bool(value)
 

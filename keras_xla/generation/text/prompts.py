@@ -134,11 +134,12 @@ def rows(inputs: Any, pad: int | None = None, holes: bool = True) -> list[np.nda
 
     Accepts a `(batch, length)` array or tensor of ints, a ragged tensor, a list of lists of ints, or
     `{"input_ids": ..., "attention_mask": ...}`. Padding, on either side, is what the mask says; without
-    one it is `pad`, where that is given.
+    one it is `pad`, where that is given. Without `holes`, a mask may leave out tokens at the ends alone.
 
     Raises:
         TypeError: for ids or a mask of a float dtype, and for inputs that are none of the above.
-        ValueError: for a wrong rank, an empty batch, a mask of another shape or with values beside 0 and 1.
+        ValueError: for a wrong rank, an empty batch, a mask of another shape, with values beside 0 and 1, or with holes
+            that may not be there.
     """
     mask = None
     if inputs is None or isinstance(inputs, (bool, int, float)):

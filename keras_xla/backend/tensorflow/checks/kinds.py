@@ -184,12 +184,14 @@ def _is_cut_by_values(values: Values, op: tf.Operation, inputs: list[Ref]) -> bo
     _, begin, end, strides = inputs[:4]
     others = op.get_attr("shrink_axis_mask") | op.get_attr("ellipsis_mask") | op.get_attr("new_axis_mask")
 
-    def varies(ref: Ref, left_out: int) -> bool:
+    def any_varies(ref: Ref, left_out: int) -> bool:
         origin = values.origin(ref)
         parts = origin.inputs() if origin.op.type == "Pack" else [origin] * (_size(values, ref, 0) or 1)
         return any(values.varies(part) for i, part in enumerate(parts) if not (others | left_out) >> i & 1)
 
-    return varies(begin, op.get_attr("begin_mask")) or varies(end, op.get_attr("end_mask")) or values.varies(strides)
+    if any_varies(begin, op.get_attr("begin_mask")) or any_varies(end, op.get_attr("end_mask")):
+        return True
+    return values.varies(strides)
 
 
 def _random_limits(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
