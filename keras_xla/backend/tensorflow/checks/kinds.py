@@ -36,18 +36,25 @@ _STRICT = frozenset({"InvertPermutation", "SparseToDense"})
 # multiplies that by infinity.
 _STEEP = frozenset({"SqrtGrad", "RsqrtGrad", "ReciprocalGrad", "InvGrad"})
 _ROOTS = ("Sqrt", "Rsqrt", "Reciprocal", "Inv")
-# The inputs that say how large the output is. XLA has to know them when it compiles: for another value it would compile
-# again, at each step if they are of the batch.
-_SIZES = {
-    **dict.fromkeys(("Fill", "RandomUniform", "RandomStandardNormal", "TruncatedNormal"), (0,)),
-    **dict.fromkeys(("StatelessRandomUniformV2", "StatelessRandomNormalV2", "StatelessTruncatedNormalV2"), (0,)),
-    **dict.fromkeys(("RandomUniformInt", "StatelessRandomUniformIntV2", "StatelessRandomUniformFullIntV2"), (0,)),
-    **dict.fromkeys(("BroadcastTo", "MirrorPad", "OneHot", "Pad", "PadV2", "Reshape", "SplitV", "Tile"), (1,)),
-    **dict.fromkeys(("ResizeBilinear", "ResizeNearestNeighbor"), (1,)),
-    **dict.fromkeys(("TensorListReserve", "TopK", "TopKV2"), (1,)),
-    **dict.fromkeys(("LinSpace", "Slice"), (2,)),
-    "Range": (0, 1, 2),
+# The inputs that XLA has to know when it compiles, which are sizes, places of diagonals, and axes. For another value it
+# would compile again, at each step if they are of the batch.
+_OPERATIONS_THAT_NEED = {
+    (0,): "Fill Empty RandomUniform RandomStandardNormal TruncatedNormal RandomUniformInt ParameterizedTruncatedNormal "
+    "StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessTruncatedNormalV2 StatelessRandomUniformIntV2 "
+    "StatelessRandomUniformFullIntV2 StatelessParameterizedTruncatedNormal Conv2DBackpropInput Conv3DBackpropInputV2 "
+    "DepthwiseConv2dNativeBackpropInput Split",
+    (1,): "BroadcastTo MirrorPad OneHot Pad PadV2 Reshape Tile ResizeBilinear ResizeNearestNeighbor TensorListReserve "
+    "TopK TopKV2 Multinomial StatelessMultinomial RFFT RFFT2D RFFT3D IRFFT IRFFT2D IRFFT3D "
+    "MatrixDiagPartV2 MatrixDiagPartV3 Conv2DBackpropFilter Conv3DBackpropFilterV2 DepthwiseConv2dNativeBackpropFilter "
+    "Sum Mean Prod Max Min All Any EuclideanNorm ArgMax ArgMin Cumsum Cumprod CumulativeLogsumexp ReverseV2 Transpose "
+    "ExpandDims",
+    (2,): "LinSpace Slice MatrixSetDiagV2 MatrixSetDiagV3 NonMaxSuppressionV3 NonMaxSuppressionV4 Roll",
+    (0, 1, 2): "Range",
+    (1, 2): "SplitV SpaceToBatchND BatchToSpaceND MaxPoolV2",
+    (1, 2, 3): "MatrixDiagV2 MatrixDiagV3",
+    (-1,): "ConcatV2",
 }
+_KNOWN_TO_XLA = {kind: places for places, kinds in _OPERATIONS_THAT_NEED.items() for kind in kinds.split()}
 
 
 def needs_of(values: Values, scope: Scope, op: tf.Operation) -> list[Need]:
@@ -57,7 +64,7 @@ def needs_of(values: Values, scope: Scope, op: tf.Operation) -> list[Need]:
     inputs = [Ref(scope, x.name) for x in op.inputs]
     if op.type == "SeluGrad" or (op.type in _STEEP and _may_be_of_zero(values, inputs[0])):  # SELU has two slopes at 0
         return _UNKNOWN
-    if any(values.varies(inputs[i]) for i in _SIZES.get(op.type, ())) or _is_cut_by_values(values, op, inputs):
+    if any(values.varies(inputs[i]) for i in _KNOWN_TO_XLA.get(op.type, ())) or _is_cut_by_values(values, op, inputs):
         return _UNKNOWN
     if op.type in _STRICT:
         return [] if all(values.value(x) is not None for x in inputs) else _UNKNOWN
