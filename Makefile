@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # What runs on the backend: the rest (files, names, options, what a host does, what is keras.ops alone) is the same on both.
-ON_JAX := tests/private tests/training tests/functions tests/diagnosis $(addprefix tests/backend/test_,host_array.py jax_steps.py keras2.py weights.py) $(addprefix tests/engine/test_,kept.py decode.py decode_hlo.py checked_decoder.py executables.py filters.py random.py refill.py speculation.py starter.py warmup.py) \
+ON_JAX := tests/private tests/training tests/functions tests/diagnosis $(addprefix tests/backend/test_,host_array.py jax_steps.py keras2.py weights.py) $(addprefix tests/engine/test_,kept.py decode.py decode_hlo.py checked_decoder.py executables.py filters.py random.py continuous_batching.py speculation.py starter.py warmup.py) \
 	$(addprefix tests/models/test_,blockwise_attention.py cache.py encoder_decoder.py families.py matrices.py recompute.py sources_keras_hub.py stack.py) \
 	$(addprefix tests/generation/,test_beams.py test_cold_start.py test_compiled.py test_stream.py test_in_graph.py test_chat.py test_assistant.py test_dtypes.py test_generate_samples.py test_guidance.py test_predict_draws.py test_prompt_lookup.py speech/test_layer.py)
 

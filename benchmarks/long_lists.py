@@ -68,23 +68,23 @@ def rows_of(layer, count: int) -> list[list[int]]:
 
 def ways_of(layer, batch: int) -> dict:
     """Functions from rows to outputs."""
-    refill = layer._generator._refill
+    batching = layer._generator._continuous
 
-    def refilled(rows):
+    def continuously(rows):
         return layer.generate(rows, verbose=0)
 
     def sorted_batches(rows):
-        refill.worth_it, before = (lambda *arguments: None), refill.worth_it
+        batching.worth_it, before = (lambda *arguments: None), batching.worth_it
         try:
             return layer.generate(rows, verbose=0)
         finally:
-            refill.worth_it = before
+            batching.worth_it = before
 
     def in_order(rows):
         made = [layer.generate(rows[i : i + batch], verbose=0) for i in range(0, len(rows), batch)]
         return {name: np.concatenate([each[name] for each in made]) for name in made[0]}
 
-    return {WAYS[0]: refilled, WAYS[1]: sorted_batches, WAYS[2]: in_order}
+    return {WAYS[0]: continuously, WAYS[1]: sorted_batches, WAYS[2]: in_order}
 
 
 def measure(args: argparse.Namespace) -> None:

@@ -18,24 +18,33 @@ class Part:
     Attributes:
         prompts: `(n,)` ints, their numbers in the call.
         options: Theirs.
-        copies: How many rows each of them takes.
-        room: Rows of the largest part of the call: the last, smaller one takes its batch bucket, and compiles nothing.
+        room_for: Prompts of the largest part of the call: the last, smaller one takes its batch bucket, and compiles
+            nothing.
     """
 
     prompts: np.ndarray
     options: GenerationOptions
-    copies: int
-    room: int
+    room_for: int = 0
+
+    @property
+    def copies(self) -> int:
+        """How many rows each of them takes."""
+        return copies_of(self.options)
+
+    @property
+    def room(self) -> int:
+        """Rows of the largest part of the call."""
+        return self.room_for * self.copies
 
     @property
     def rows(self) -> np.ndarray:
         """The numbers of their rows, `(n * copies,)`."""
-        return numbers(self.prompts, self.copies)
+        return rows_of(self.prompts, self.copies)
 
     @property
     def answers(self) -> np.ndarray:
         """The numbers of their answers, `(n * num_return_sequences,)`."""
-        return numbers(self.prompts, self.options.num_return_sequences)
+        return rows_of(self.prompts, self.options.num_return_sequences)
 
     def of(self, values: Sequence) -> list:
         """Those of a list with one for each prompt of the call that belong to these."""
@@ -70,9 +79,9 @@ def split(
         new = most_new if isinstance(most_new, tuple) and len(most_new) == len(lengths) else [0] * len(lengths)
         order = np.lexsort((-np.asarray(lengths), -np.asarray(new)))  # the longest first: what is too large fails early
     parts = [order[first : first + size] for first in range(0, len(order), size)]
-    room = max([min(room_for, size), *map(len, parts)]) * copies
+    room_for = max([min(room_for, size), *map(len, parts)])
     parts = [few for part in parts for few in _that_fit(part, lengths, options, fit)]
-    return [Part(part, options.of_rows(part), copies, room) for part in parts]
+    return [Part(part, options.of_rows(part), room_for) for part in parts]
 
 
 def _that_fit(part: np.ndarray, lengths: Sequence[int], options: GenerationOptions, fit: Callable) -> Iterator:
@@ -157,8 +166,8 @@ def copies_of(options: GenerationOptions) -> int:
     return options.num_return_sequences if options.num_beams == 1 else 1
 
 
-def numbers(prompts: np.ndarray, copies: int) -> np.ndarray:
-    """Of each prompt's copies, `(n * copies,)`."""
+def rows_of(prompts: np.ndarray, copies: int) -> np.ndarray:
+    """The numbers of the copies of prompts with these numbers `(n,)`: `(n * copies,)`."""
     return (prompts[:, None] * copies + np.arange(copies)).reshape(-1)
 
 

@@ -119,21 +119,6 @@ def decoder_prompts(rows: Rows, options: GenerationOptions, prompts: Rows | None
     return [np.array([start], np.int32)] * len(rows)
 
 
-def negative_prompts(rows: Rows, options: GenerationOptions, negative: Rows | None) -> Rows | None:
-    """What completions are led away from: the negative prompts, or each prompt's last token; None without guidance.
-
-    Raises:
-        ValueError: for another number of negative prompts than of prompts.
-    """
-    if negative is None:
-        return [row[-1:] for row in rows] if options.guided else None
-    if len(negative) != len(rows):
-        raise ValueError(
-            f"Received {len(negative)} negative prompts for {len(rows)} prompts; expected one for each, or one for all."
-        )
-    return negative
-
-
 def check_negative(model: Any, negative: Rows, options: GenerationOptions) -> None:
     """Raise for negative prompts that `model` cannot run, as `check` does for prompts."""
     _check_prompts("Negative prompt", model, negative, options)

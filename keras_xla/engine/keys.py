@@ -126,11 +126,11 @@ class SpeculateKey(AdvanceKey):
 
 
 @dataclass(frozen=True)
-class RefillKey(AdvanceKey):
+class ContinuousKey(AdvanceKey):
     """What changes the graph of a loop over new tokens whose rows began at different times."""
 
     def __str__(self):
-        return super().__str__().replace("advance", "advance, refilled", 1)
+        return super().__str__().replace("advance", "advance, continuous", 1)
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,18 @@ from keras_xla.engine.checked_decoder import CheckedDecoder
 from keras_xla.engine.kept import what_is_computed
 from keras_xla.engine.keys import (
     AdvanceKey,
+    ContinuousKey,
     EncodeKey,
     LogitsKey,
     LogprobKey,
     PrefillKey,
     PrefillWholeKey,
-    RefillKey,
     RememberKey,
     SpeculateKey,
     StateKey,
 )
 from keras_xla.engine.padding import chunk_size
-from keras_xla.engine.search import decode, processors, refill, speculate
+from keras_xla.engine.search import continuous, decode, processors, speculate
 from keras_xla.engine.search.assistant import Assistant, Draft
 from keras_xla.engine.search.beam_cache import is_chunked, kind_of_cache, rows_of_cache
 from keras_xla.engine.search.beam_search import BeamSearch
@@ -89,8 +89,8 @@ class Programs:
             return functools.partial(self._prefill_chunk, key), model
         if isinstance(key, LogitsKey):
             return self._next_logits, model
-        if isinstance(key, RefillKey):
-            return functools.partial(self._refilled, key), (*model, *_SEARCHED)
+        if isinstance(key, ContinuousKey):
+            return functools.partial(self._advance_continuously, key), (*model, *_SEARCHED)
         if isinstance(key, SpeculateKey):
             return functools.partial(self._speculate, key), (*model, *_SEARCHED, "draft")
         advance = self._prefill_whole if isinstance(key, PrefillWholeKey) else self._advance
@@ -219,11 +219,11 @@ class Programs:
         search = self._search(key, request)
         return decode.advance(self._led(key, values, request), values, request, search, limits[0], limits[1])
 
-    def _refilled(self, key: RefillKey, values, request: Request, limits):
-        """Limits `[3]` int32: see `refill.advance`."""
+    def _advance_continuously(self, key: ContinuousKey, values, request: Request, limits):
+        """Limits `[3]` int32: see `continuous.advance`."""
         request = request.unpacked()
         search: Any = self._search(key, request)  # a `Sampling`, as always without beams
-        return refill.advance(self._decoder(values), values, request, search, *ops.unstack(limits))
+        return continuous.advance(self._decoder(values), values, request, search, *ops.unstack(limits))
 
     def _speculate(self, key: SpeculateKey, values, request: Request, limits, budget):
         """See `speculate.advance`.

@@ -12,6 +12,7 @@ from keras import ops
 from keras_xla import backend
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import Part
+from keras_xla.engine.call import Call
 from keras_xla.engine.checks import check
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.keys import LogprobKey, StateKey
@@ -185,7 +186,7 @@ class Scorer:
         check(generator.model, runs, options, reads)
         check(generator.model, [row[-1:] for row in rows], options)
         generator.limits.cache.fit(max(map(len, rows)))
-        return generator.parts(runs if reads is None else reads, options, room_for=room_for)
+        return generator.parts(Call(runs if reads is None else reads, options, room_for=room_for))
 
     def _lay_out(self, part: Part, rows: Rows, first: Sequence[int], reads: Rows | None, top: int) -> _Laid:
         generator, runner = self._generator, self._generator.prompt_runner

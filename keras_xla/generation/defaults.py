@@ -132,7 +132,7 @@ def as_saved(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def resolve(
-    stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bool, speech: int | None
+    stored: Mapping[str, Any], asked: Mapping[str, Any], has_encoder: bool, speech_positions: int | None
 ) -> ResolvedOptions:
     """The options that hold.
 
@@ -140,12 +140,12 @@ def resolve(
         stored: What `known_options` returned.
         asked: What comes first.
         has_encoder: Whether it is an encoder-decoder: its `max_length` does not count what it reads.
-        speech: How many positions the decoder of a model that reads speech has; None for one that does not.
+        speech_positions: Of the decoder, if the model reads speech; None if it does not.
 
     Raises:
         TypeError, ValueError: for options as `GenerationOptions` and `SpeechOptions` do.
     """
-    if speech is not None:
+    if speech_positions is not None:
         wishes, rest = split_speech(asked)
         tokens = SpeechTokens.from_checkpoint(stored)
         own = {name: value for name, value in stored.items() if name in _FIELDS and value is not None}
@@ -154,7 +154,8 @@ def resolve(
             # Of features. In transformers it does not count what their tokens begin with, for which there has to be
             # room.
             begun = tokens.prompt(tokens.any_language, "transcribe", timestamps=False)  # no prompt is longer
-            own["max_new_tokens"] = max(min(as_integer("max_length", stored["max_length"], 1), speech - len(begun)), 1)
+            room = speech_positions - len(begun)
+            own["max_new_tokens"] = max(min(as_integer("max_length", stored["max_length"], 1), room), 1)
         stored = {name: value for name, value in stored.items() if name != "max_new_tokens"}  # transcripts take all
         of_clips = SpeechOptions.from_checkpoint(stored).replace(**wishes)
         rest, drawn = split_drawn(of_clips, rest)

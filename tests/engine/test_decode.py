@@ -9,6 +9,7 @@ import pytest
 from keras_xla import RecompileError
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.call import Call
 from keras_xla.engine.generator import Generator
 from tests.engine.fake import ALPHABET, EOS, Follow, decode, encode
 
@@ -26,7 +27,7 @@ def shared():
 
 def run(gen, texts, **options):
     options = GenerationOptions(**{"max_new_tokens": 4, "eos_token_id": EOS, "pad_token_id": 0, **options})
-    return gen([encode(text) for text in texts], options)
+    return gen(Call([encode(text) for text in texts], options))
 
 
 @pytest.mark.slow
@@ -149,7 +150,7 @@ def test_on_recompile_raise_names_the_change_and_compiles_nothing(new_events):
 def test_bad_rows_raise_before_anything_compiles(rows, options, text, new_events):
     gen = generator()
     with pytest.raises(ValueError) as caught:
-        gen([np.array(row, np.int32) for row in rows], GenerationOptions(**{"max_new_tokens": 2, **options}))
+        gen(Call([np.array(row, np.int32) for row in rows], GenerationOptions(**{"max_new_tokens": 2, **options})))
     assert text in str(caught.value)
     assert not new_events() and gen.executables.trace_count == 0
 

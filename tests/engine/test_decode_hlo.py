@@ -11,6 +11,7 @@ import pytest
 from keras_xla import backend
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.call import Call
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.keys import PrefillKey
 from keras_xla.engine.padding import chunk_size
@@ -27,7 +28,7 @@ def started(checkpoint, variant, batch, beams, length=5, slots=SLOTS):
     model = load_model(open_checkpoint(checkpoint(variant)))
     generator = Generator(model, Buckets("batch"), Buckets("cache", (slots,)))
     rows = [np.arange(length, dtype="int32") % 60 + 3] * batch
-    return generator, generator.start(rows, GenerationOptions(max_new_tokens=32, num_beams=beams)).generation
+    return generator, generator.start(Call(rows, GenerationOptions(max_new_tokens=32, num_beams=beams))).generation
 
 
 def advancing(generation):

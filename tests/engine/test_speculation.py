@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.call import Call
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.runs import speculation
 from keras_xla.engine.runs.deadline import Deadline
@@ -59,7 +60,7 @@ def steady(monkeypatch):
 def generate(texts, guesses, count=None, gen=None, **options):
     """The outputs, and how often the model ran: without guesses, and with them."""
     options = {"max_new_tokens": 20, "eos_token_id": EOS, "pad_token_id": 0, **options}
-    run = (gen or generator()).start([encode(text) for text in texts], GenerationOptions(**options | guesses))
+    run = (gen or generator()).start(Call([encode(text) for text in texts], GenerationOptions(**options | guesses)))
     for _ in run.advance(Deadline(), count=count):
         pass
     runs, outputs = getattr(run.generation, "runs", None), run.outputs()
@@ -469,7 +470,7 @@ def test_runs_without_guesses_show_what_guesses_are_worth(monkeypatch, sharpness
     for name, value in dict(wanting=False, tried=None, unmixed=0).items():
         monkeypatch.setattr(RunTimes, name, value)
     options = GenerationOptions(max_new_tokens=120, eos_token_id=None, prompt_lookup_num_tokens=5, **options)
-    generation = new_generator(sharpness).start([encode("abcabc")] * 4, options).generation
+    generation = new_generator(sharpness).start(Call([encode("abcabc")] * 4, options)).generation
     while generation.unfinished:
         generation.advance(120)
     *_, gain = generation._saved
@@ -479,7 +480,7 @@ def test_runs_without_guesses_show_what_guesses_are_worth(monkeypatch, sharpness
 @pytest.mark.slow
 def test_while_nobody_knows_a_price_a_call_is_of_one_kind_of_runs(steady):
     gen, plain = new_generator(), dict(max_new_tokens=160, eos_token_id=None)
-    run = gen.start([encode("hgfedcba")], GenerationOptions(**plain, prompt_lookup_num_tokens=5))
+    run = gen.start(Call([encode("hgfedcba")], GenerationOptions(**plain, prompt_lookup_num_tokens=5)))
     run.generation.advance(1)  # which compiles, and tells nothing
     calls, before = [], run.generation.runs.copy()
     while run.generation.unfinished:
@@ -510,7 +511,7 @@ def test_what_tells_a_price_is_paid_for_by_nobody(steady):
     """Draws at random, all guesses of which are wrong: the account is what it was, and grows by what other runs add."""
     gen = new_generator(0.0)
     options = dict(max_new_tokens=60, eos_token_id=None, do_sample=True, seed=1, prompt_lookup_num_tokens=5)
-    run = gen.start([encode("abcdefgh" * 2)], GenerationOptions(**options))
+    run = gen.start(Call([encode("abcdefgh" * 2)], GenerationOptions(**options)))
     run.generation.advance(1)
     times = run.generation._times(run.generation._executable(run.generation._key))
     while times.plan().tried is not None and run.generation.unfinished:
@@ -628,7 +629,7 @@ def test_options_compile_nothing_and_a_number_of_guesses_once(new_events):
     gen = Generator(Recall(), Buckets("batch", (4,)), Buckets("cache", (64,)))
     for n in range(1, 5):
         options = dict(do_sample=n > 2, max_new_tokens=4 * n, repetition_penalty=float(n), eos_token_id=EOS)
-        gen([encode("abcabc")] * n, GenerationOptions(**options, prompt_lookup_num_tokens=3))
+        gen(Call([encode("abcabc")] * n, GenerationOptions(**options, prompt_lookup_num_tokens=3)))
     assert [event.cause for event in new_events("generate")] == ["first call"] * 2  # the prompt, and the loop
 
 
@@ -636,13 +637,15 @@ def test_options_compile_nothing_and_a_number_of_guesses_once(new_events):
 def test_more_guesses_than_a_cache_has_room_for():
     gen = Generator(Recall(), Buckets("batch", (1,)), Buckets("cache", (16,)))
     options = dict(max_new_tokens=8, eos_token_id=None)
-    made = gen([encode("abcabc")], GenerationOptions(**options, prompt_lookup_num_tokens=64))
+    made = gen(Call([encode("abcabc")], GenerationOptions(**options, prompt_lookup_num_tokens=64)))
     assert [key.guesses for key in gen.executables.keys if hasattr(key, "guesses")] == [15]
-    np.testing.assert_array_equal(made["sequences"], gen([encode("abcabc")], GenerationOptions(**options))["sequences"])
+    np.testing.assert_array_equal(
+        made["sequences"], gen(Call([encode("abcabc")], GenerationOptions(**options)))["sequences"]
+    )
 
 
 def test_a_model_with_a_cache_of_its_own_is_refused(new_events):
     gen = Generator(Follow(), Buckets("batch"), Buckets("cache", None, 64))
     with pytest.raises(ValueError, match="prompt_lookup_num_tokens=4 for a model with a cache of its own"):
-        gen([encode("ab")], GenerationOptions(max_new_tokens=4, prompt_lookup_num_tokens=4))
+        gen(Call([encode("ab")], GenerationOptions(max_new_tokens=4, prompt_lookup_num_tokens=4)))
     assert not new_events()

@@ -7,6 +7,7 @@ import pytest
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.call import Call
 from keras_xla.engine.executables import Executables
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.runs import starter
@@ -69,12 +70,12 @@ def test_both_compile_side_by_side_and_each_once(monkeypatch, new_events):
 
     monkeypatch.setattr(starter, "cores", lambda: 1)
     alone = generator()
-    wanted = alone(PROMPT, options_of())
+    wanted = alone(Call(PROMPT, options_of()))
     monkeypatch.setattr(starter, "cores", lambda: 2)
     monkeypatch.setattr(Executables, "_compile", met)
     before, gen, other = len(new_events("generate")), generator(), alone.pool.nbytes
     for _ in range(2):
-        np.testing.assert_array_equal(gen(PROMPT, options_of())["sequences"], wanted["sequences"])
+        np.testing.assert_array_equal(gen(Call(PROMPT, options_of()))["sequences"], wanted["sequences"])
     assert [event.cause for event in new_events("generate")[before:]] == ["first call"] * 2
     assert gen.executables.trace_count == 2
     assert gen.pool.nbytes == other  # one state is left, not two
@@ -92,7 +93,7 @@ def test_both_compile_side_by_side_and_each_once(monkeypatch, new_events):
 )
 def test_one_after_the_other_where_one_might_be_for_nothing(beside, made, prompt, options):
     with pytest.raises(ValueError, match="no token follows"):
-        generator(Fails(10.0), **made)([np.array(prompt, np.int32)], options_of(**options))
+        generator(Fails(10.0), **made)(Call([np.array(prompt, np.int32)], options_of(**options)))
     assert beside() == 1
 
 
@@ -109,7 +110,7 @@ def test_of_several_threads_one_compiles_beside(beside, monkeypatch):
     def call():
         together.wait(LONG)
         with pytest.raises(ValueError, match="no token follows"):
-            gen(PROMPT, options_of())
+            gen(Call(PROMPT, options_of()))
 
     threads = [threading.Thread(target=call) for _ in range(4)]
     for each in threads:
@@ -123,7 +124,7 @@ def test_of_several_threads_one_compiles_beside(beside, monkeypatch):
 def test_one_after_the_other_where_there_is_no_room(beside, monkeypatch, name, value):
     monkeypatch.setattr(starter, name, value)
     with pytest.raises(ValueError, match="no token follows"):
-        generator(Fails(10.0))(PROMPT, options_of())
+        generator(Fails(10.0))(Call(PROMPT, options_of()))
     assert beside() == 1
 
 
@@ -139,6 +140,6 @@ def test_what_fails_beside_is_the_calls_own_error_and_nobody_elses(beside, monke
     gen = generator(Fails(10.0))
     for _ in range(2):
         with pytest.raises(ValueError, match="no token follows"):
-            gen(PROMPT, options_of())
+            gen(Call(PROMPT, options_of()))
     assert beside() == 2 and not unseen
     assert len(gen.executables.keys) == 1  # the prompt's

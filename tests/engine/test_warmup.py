@@ -10,6 +10,7 @@ from keras import ops
 from keras_xla.config import GenerationOptions
 from keras_xla.engine import warmup
 from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.call import Call
 from keras_xla.engine.executables import Executables
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.states.state_pool import StatePool
@@ -155,12 +156,12 @@ NEEDS = {
 def test_a_warmup_compiles_what_calls_of_so_many_tokens_or_fewer_need(case):
     count, length, options, names, caches = NEEDS[case]
     gen, options = generator(), options_of(**options)
-    gen.warm_up(gen.first_calls(rows(count, length), options))
+    gen.warm_up(gen.first_calls(Call(rows(count, length), options)))
     made = {str(key).split(", 4 guesses")[0] for key in gen.executables.keys}
     assert made == {f"{name}, batch {count}, cache {cache}" for name in names for cache in caches}
     before = gen.executables.trace_count
     for most in (options.max_new_tokens, 2, options.max_new_tokens // 2):
-        gen(rows(count, length), options.replace(max_new_tokens=most))
+        gen(Call(rows(count, length), options.replace(max_new_tokens=most)))
     assert gen.executables.trace_count == before == len(names) * len(caches)
 
 
@@ -168,11 +169,11 @@ def test_a_warmup_compiles_what_calls_of_so_many_tokens_or_fewer_need(case):
 def test_it_compiles_for_more_rows_where_fewer_tokens_leave_room_for_them():
     gen = generator(on_recompile="raise", cache_bytes=4 * 16 * 8)  # four rows of 16 slots
     options = options_of(max_new_tokens=40)
-    assert [len(part.rows) for part in gen.parts(rows(4, 8), options)] == [1] * 4
-    gen.warm_up(gen.first_calls(rows(4, 8), options))
+    assert [len(part.rows) for part in gen.parts(Call(rows(4, 8), options))] == [1] * 4
+    gen.warm_up(gen.first_calls(Call(rows(4, 8), options)))
     before = gen.executables.trace_count
     for most in (40, 8, 1):
-        gen(rows(4, 8), options.replace(max_new_tokens=most))
+        gen(Call(rows(4, 8), options.replace(max_new_tokens=most)))
     assert gen.executables.trace_count == before
 
 
@@ -180,23 +181,23 @@ def test_it_compiles_for_more_rows_where_fewer_tokens_leave_room_for_them():
 def test_a_cache_of_the_models_own_is_as_large_for_beams():
     gen = Generator(Follow(), Buckets("batch", (1,)), Buckets("cache", (34,)), on_recompile="raise")
     options = GenerationOptions(max_new_tokens=2, num_beams=4, pad_token_id=0)
-    gen.warm_up(gen.first_calls(rows(1, 8), options))
-    gen(rows(1, 8), options)
+    gen.warm_up(gen.first_calls(Call(rows(1, 8), options)))
+    gen(Call(rows(1, 8), options))
 
 
 def test_what_is_left_of_a_list_takes_the_batch_size_of_all():
     gen, options = generator(), options_of(eos_token_id=None, max_new_tokens=2)
-    gen.warm_up(gen.first_calls(rows(5, 8), options))
+    gen.warm_up(gen.first_calls(Call(rows(5, 8), options)))
     assert {key.batch for key in gen.executables.keys} == {4}
 
 
 @pytest.mark.slow
 def test_a_cache_of_the_models_own_is_smaller_for_fewer_tokens():
     gen, options = generator(Follow(max_positions=256), on_recompile="raise"), options_of(max_new_tokens=100)
-    gen.warm_up(gen.first_calls(rows(1, 8), options))
+    gen.warm_up(gen.first_calls(Call(rows(1, 8), options)))
     before = gen.executables.trace_count
     for most in (100, 40, 2):
-        gen(rows(1, 8), options.replace(max_new_tokens=most))
+        gen(Call(rows(1, 8), options.replace(max_new_tokens=most)))
     assert gen.executables.trace_count == before
 
 
@@ -205,7 +206,7 @@ def test_side_by_side_it_compiles_what_it_does_one_after_the_other(monkeypatch):
     def compiled(cores):
         monkeypatch.setattr(warmup, "cores", lambda: cores)
         gen = generator()
-        gen.warm_up(gen.first_calls(rows(12, 8), options_of(max_new_tokens=20)))
+        gen.warm_up(gen.first_calls(Call(rows(12, 8), options_of(max_new_tokens=20))))
         assert len(gen.executables.keys) == gen.executables.trace_count
         return sorted(map(str, gen.executables.keys))
 
@@ -216,11 +217,11 @@ def test_side_by_side_it_compiles_what_it_does_one_after_the_other(monkeypatch):
 def test_a_warmup_beside_a_call_changes_nothing():
     gen, alone = generator(on_recompile="raise"), generator()
     prompts = [np.array([1, 2, 3], np.int32)]
-    wanted = alone(prompts, options_of())
-    calls = list(gen.first_calls(rows(1, 3), options_of()))
+    wanted = alone(Call(prompts, options_of()))
+    calls = list(gen.first_calls(Call(rows(1, 3), options_of())))
     beside = threading.Thread(target=gen.warm_up, args=(calls,))
     beside.start()
-    made = [gen(prompts, options_of()) for _ in range(3)]
+    made = [gen(Call(prompts, options_of())) for _ in range(3)]
     beside.join(LONG)
     for each in made:
         np.testing.assert_array_equal(each["sequences"], wanted["sequences"])
@@ -230,5 +231,5 @@ def test_a_warmup_beside_a_call_changes_nothing():
 def test_sizes_are_checked_before_anything_compiles():
     gen = generator()
     with pytest.raises(ValueError, match="needs a cache of 1040"):
-        list(gen.first_calls(rows(1, 1000), options_of()))
+        list(gen.first_calls(Call(rows(1, 1000), options_of())))
     assert gen.executables.trace_count == 0

@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.engine.call import Call
 from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -31,7 +32,7 @@ def runs_of(layer, rows, assistant=None, **options):
     """How often the model runs: without guesses, and with them."""
     rows = [np.array(row, np.int32) for row in rows]
     helper = None if assistant is None else assistant._generator
-    run = layer._generator.start(rows, layer.options.replace(**options), assistant=helper)
+    run = layer._generator.start(Call(rows, layer.options.replace(**options), assistant=helper))
     for _ in run.advance(Deadline(), count=NEW):
         pass
     run.close()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_xla.engine.call import Call
 from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.engine.runs.speculation import RunTimes
 from tests.engine.prices import check_always, set_to
@@ -82,7 +83,7 @@ def test_what_a_check_costs_is_told_without_reading(layer, monkeypatch):
     for name, value in dict(tried=0, unmixed=1).items():
         monkeypatch.setattr(RunTimes, name, value)
     set_to(monkeypatch, 1e9, "price")
-    run = generator.start([np.array(ROWS[2], np.int32)], layer.options, assistant=generator)
+    run = generator.start(Call([np.array(ROWS[2], np.int32)], layer.options, assistant=generator))
     for checks in (1, 2, 3):
         run.generation.advance(1)
         assert run.generation.runs.tolist() == [0, checks]
@@ -141,7 +142,7 @@ def test_what_an_assistant_has_shown_holds_for_the_next_answer(layer, monkeypatc
 def test_what_an_assistant_has_missed_it_reads(layer, assistant, monkeypatch):
     """Guesses are too dear for a while, and then cost nothing."""
     plain, generator = layer.generate(ROWS[2:]), layer._generator
-    run = generator.start([np.array(ROWS[2], np.int32)], layer.options, assistant=generator)
+    run = generator.start(Call([np.array(ROWS[2], np.int32)], layer.options, assistant=generator))
     set_to(monkeypatch, 1e9, "price", "least")
     run.generation.advance(20)
     assert run.generation.runs.tolist() == [20, 0]
@@ -157,7 +158,7 @@ def test_what_an_assistant_has_missed_it_reads(layer, assistant, monkeypatch):
 @pytest.mark.slow
 def test_an_assistant_that_is_never_asked_reads_nothing(layer, assistant, monkeypatch):
     set_to(monkeypatch, 1e9, "price", "least")
-    run = layer._generator.start([np.array(ROWS[2], np.int32)], layer.options, assistant=assistant._generator)
+    run = layer._generator.start(Call([np.array(ROWS[2], np.int32)], layer.options, assistant=assistant._generator))
     run.generation.advance(20)
     assert run.generation.runs.tolist() == [20, 0]
     assert np.array(run.generation._state["draft"].known).tolist() == [0]
@@ -192,7 +193,7 @@ def test_weights_are_those_of_now(checkpoint, layer):
 def test_what_was_guessed_in_vain_is_read_anew(layer, assistant, monkeypatch):
     """Its keys and values are those of the text, whatever was guessed, and however often nobody asked for guesses."""
     generator, row = layer._generator, np.array(ROWS[0], np.int32)
-    run = generator.start([row], layer.options, assistant=assistant._generator)
+    run = generator.start(Call([row], layer.options, assistant=assistant._generator))
     for count, price in enumerate((0.01, 1e9, 0.01), 1):
         set_to(monkeypatch, price, "price")
         while run.generation.runs.sum() < 3 * count:  # a call may make fewer than it is asked for
@@ -200,7 +201,9 @@ def test_what_was_guessed_in_vain_is_read_anew(layer, assistant, monkeypatch):
     draft, made = run.generation._state["draft"], run.rows()[0][0]
     known = int(draft.known[0])
     assert known > len(row) + 6
-    again = generator.start([np.concatenate([row, made])[: known + 1]], layer.options, assistant=assistant._generator)
+    again = generator.start(
+        Call([np.concatenate([row, made])[: known + 1]], layer.options, assistant=assistant._generator)
+    )
     set_to(monkeypatch, 0.01, "price")
     again.generation.advance(1)
     assert again.generation.runs.tolist() == [0, 1]

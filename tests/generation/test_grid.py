@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.engine.call import Call
 from keras_xla.engine.runs.deadline import Deadline
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
@@ -53,7 +54,7 @@ def made(out):
 def in_calls_of(layer, rows, count, options):
     """What the engine makes in calls of `count` tokens."""
     generator, options = layer._generator, layer.options.replace(**options)
-    run = generator.start([np.array(row, np.int32) for row in rows], options)
+    run = generator.start(Call([np.array(row, np.int32) for row in rows], options))
     for _ in run.advance(Deadline(), count=count):
         pass
     outputs = run.outputs()

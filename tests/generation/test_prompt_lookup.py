@@ -118,7 +118,7 @@ def test_a_row_that_a_stop_string_ends_guesses_no_more(layer):
     text = layer.generate(["abcabcabc"], max_new_tokens=50)[0]
     options = dict(stop_strings=[text[:2]], prompt_lookup_num_tokens=4)
     completion = layer._text.completion(["abcabcabc"], layer._tokenizer, layer.options, options)
-    run = layer._generator.start(completion.rows, completion.options)
+    run = layer._generator.start(completion.call)
     for _ in run.advance(Deadline(), completion._stops(), count=1):
         pass
     assert run.generation.step < 12

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.engine.call import Call
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.tokenizers import tiny
@@ -181,7 +182,7 @@ class TestManyPrompts:
         row = few._generator._programs.slot_bytes * 32
         assert row == 2 * 2 * 2 * 8 * 4 * 32  # keys and values of 2 layers, 2 heads of 8 float32
         small = layer_of(model, cache_bytes=2 * row)
-        sizes = [len(part.rows) for part in small._generator.parts(self.PROMPTS, small.options)]
+        sizes = [len(part.rows) for part in small._generator.parts(Call(self.PROMPTS, small.options))]
         assert sizes == [2] * 5
         assert made(small.generate(self.PROMPTS, verbose=0)) == made(few.generate(self.PROMPTS, verbose=0))
 

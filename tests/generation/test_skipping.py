@@ -8,7 +8,7 @@ import pytest
 
 from keras_xla import XLAGenerationLayer
 from keras_xla.engine.generator import Generator
-from keras_xla.engine.runs.refill import Refill
+from keras_xla.engine.runs.continuous_batching import ContinuousBatching
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.reference import VOCAB
@@ -155,14 +155,15 @@ def test_what_is_left_of_a_batch_needs_no_executable_of_its_own(model, bad):
 
 
 def test_a_call_that_was_ended_does_not_begin_again_with_what_was_nan(layer, monkeypatch):
-    rows, cancel, outputs = [[5, BROKEN], *[[5 + i % 20, 6] for i in range(39)]], threading.Event(), Refill.outputs
+    rows, cancel = [[5, BROKEN], *[[5 + i % 20, 6] for i in range(39)]], threading.Event()
+    outputs = ContinuousBatching.outputs
 
     def ended(*arguments):
         made = outputs(*arguments)
         cancel.set()
         return made
 
-    monkeypatch.setattr(Refill, "outputs", ended)
+    monkeypatch.setattr(ContinuousBatching, "outputs", ended)
     with pytest.warns(UserWarning, match="logits are NaN"):
         out = layer.generate(rows, eos_token_id=2, verbose=0, on_error="skip", cancel=cancel)
     assert np.isnan(out["scores"][0]) and out["lengths"][0] == 0

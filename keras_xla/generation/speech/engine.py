@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.batches import most_slots
+from keras_xla.engine.call import Call
 from keras_xla.engine.checks import check
 from keras_xla.engine.generator import Generator
 from keras_xla.generation.speech.timestamp_rules import TimestampOptions
@@ -53,4 +54,4 @@ class EngineSpeech:
         values = {field.name: getattr(options, field.name) for field in dataclasses.fields(GenerationOptions)}
         timed = TimestampOptions(**values, timestamps=timestamps)
         clips = clip_of(drawn := np.array(numbers))  # by which errors call them
-        return self._generator([], timed, prompts=prompts, hidden=hidden, numbers=clips, first_row=drawn - clips)
+        return self._generator(Call([], timed, prompts, hidden, numbers=clips, first_row=drawn - clips))

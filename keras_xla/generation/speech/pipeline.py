@@ -11,6 +11,7 @@ from keras_xla.config import CONSTRAINTS, GenerationOptions
 from keras_xla.config.values import as_integer
 from keras_xla.engine.batches import Part
 from keras_xla.engine.buckets import CACHE_BUCKETS, make_buckets
+from keras_xla.engine.call import Call
 from keras_xla.engine.checks import check_options, check_speech
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.search.own_processors import check_processor_options, own_processors
@@ -165,7 +166,7 @@ class SpeechPipeline:
         task = task_of(speech, self.tokens)
         self.tokens.check_task(task)
         names = languages_of(speech, self.tokens, len(features))
-        parts = self.generator.parts(features, options)  # in order: all features are of one length
+        parts = self.generator.parts(Call(features, options))  # in order: all features are of one length
         prompt = np.array(self.tokens.prompt(self.tokens.any_language, task, timestamps=False), np.int32)
         check_room(self.generator, prompt, options)
         self.generator.limits.batch.fit(max(part.room for part in parts))
@@ -177,7 +178,7 @@ class SpeechPipeline:
         self, part: Part, features: np.ndarray, names: Sequence[str | None], task: str | None, first_row: int
     ) -> dict[str, np.ndarray]:
         """What `complete` returns of features that run together; the last of several parts has idle rows."""
-        idle = part.room // part.copies - len(part.prompts)
+        idle = part.room_for - len(part.prompts)
         hidden = self.generator.encode(np.pad(features[part.prompts], ((0, idle), (0, 0), (0, 0))))
         spoken: Sequence[str | None] = [*part.of(names), *[names[0]] * idle]
         if self.tokens.languages and None in spoken:
@@ -185,7 +186,7 @@ class SpeechPipeline:
         begun = [np.array(self.tokens.prompt(name, task, timestamps=False), np.int32) for name in spoken]
         prompts = [*begun[: len(part.prompts)], *[begun[0][:0]] * idle]
         numbers = first_row + np.pad(part.rows, (0, idle * part.copies))
-        outputs = self.generator([], part.options, prompts=prompts, hidden=hidden, numbers=numbers)
+        outputs = self.generator(Call([], part.options, prompts, hidden, numbers=numbers))
         return {name: values[: len(part.answers)] for name, values in outputs.items()}
 
     def first_calls(self, batch: int, options: GenerationOptions, **overrides: Any) -> Iterator[FirstCall]:
@@ -210,7 +211,7 @@ class SpeechPipeline:
             asked = options.replace(max_new_tokens=most, eos_token_id=self.tokens.eos)
             attempts = {each.num_beams: each for each in attempts_of(speech, asked)}
             for attempt in attempts.values():
-                yield from self.generator.first_calls([], attempt, prompts, hidden)
+                yield from self.generator.first_calls(Call([], attempt, prompts, hidden))
 
     def _prompt_lengths(self, shortest: int, speech: SpeechOptions) -> list[int]:
         """Of prompts that begin in caches of different sizes; text before the prompt makes it longer."""

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.batches import Part, copies_of
-from keras_xla.engine.batches import numbers as numbers_of
-from keras_xla.engine.checks import check_assisted, check_lists, negative_prompts
+from keras_xla.engine.batches import Part, rows_of
+from keras_xla.engine.call import Call
+from keras_xla.engine.checks import check_assisted, check_lists
 from keras_xla.engine.generator import Generator
-from keras_xla.engine.padding import Rows, pad_left
+from keras_xla.engine.padding import pad_left
 from keras_xla.engine.runs.deadline import Deadline, DeadlineReached
-from keras_xla.engine.runs.run import Run, nothing
+from keras_xla.engine.runs.run import nothing
 from keras_xla.engine.scorer import Logprobs, Scorer
-from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
+from keras_xla.engine.states.prompt_cache import SavedPrompt
 from keras_xla.generation.progress import ProgressBar
 from keras_xla.generation.text import tokenizing
 from keras_xla.generation.text.grammar import GrammarGuide, Grammars
@@ -38,24 +38,17 @@ class Completion:
 
     Attributes:
         generator: Runs the model.
-        options: What to generate.
-        rows: 1-D int32 arrays: prompts, or what an encoder-decoder reads.
-        decoder: What an encoder-decoder's completions begin with; None for its start token.
+        call: What it is asked for.
         tokenizer: For text and stop strings.
         text: How completions become text; None where the inputs are ids.
         cancel: Set by another thread to end the call, which returns what there is.
-        reuse: Where the prompts' beginnings may stand already, and where they are put.
         goes_on: Whether rows draw on from those of earlier such calls, instead of as they would in every call: the
             batches of one `predict` do.
         output_logprobs: Whether the log-probability of each new token is told.
         top_logprobs: How many of the likeliest tokens are told beside each.
         grammars: A function that returns the `Grammars` for the tokens that end an answer.
         verbose: 0 for silence, 1 for a progress bar, `"auto"` for one where prompts run in several batches.
-        assistant: The generator of a smaller model, which guesses tokens.
-        negative: Negative prompts, one for each row, or one for all; None for each row's last token.
-        skip_broken: Whether a row whose logits are NaN costs no other its completion: its text is None, its score NaN.
         numbers: Of the prompts, by which a warning calls them; from 0 on by default.
-        room_for: Prompts of the call with those that were left out; see `keras_xla.engine.batches.split`.
 
     Raises:
         ValueError: for stop strings without a tokenizer, and negative prompts without guidance.
@@ -63,44 +56,38 @@ class Completion:
     """
 
     generator: Generator
-    options: GenerationOptions
-    rows: Rows
-    decoder: Rows | None = None
+    call: Call
     tokenizer: LazyTokenizer | None = None
     text: TextOptions | None = None
     cancel: threading.Event | None = None
-    reuse: PromptCache | SavedPrompt | None = None
     goes_on: bool = False
     output_logprobs: bool = False
     top_logprobs: int = 0
     grammars: Callable[[tuple[int, ...]], Grammars] | None = None
     verbose: int | str = 0
-    assistant: Generator | None = None
-    negative: Rows | None = None
-    skip_broken: bool = False
     numbers: Sequence[int] = ()
-    room_for: int = 0
 
     def __post_init__(self):
-        check_lists(self.options, len(self.rows))
+        call, options = self.call, self.call.options
+        check_lists(options, len(call.prompts))
         check_logprobs(self.output_logprobs, self.top_logprobs, self.generator.model.vocab_size)
         if self.output_logprobs:
             Scorer(self.generator).check()
-        if self.options.stop_strings and self.tokenizer is None:
+        if options.stop_strings and self.tokenizer is None:
             raise ValueError(
-                f"Received stop_strings={list(self.options.stop_strings)}, but the layer has no tokenizer to find them "
+                f"Received stop_strings={list(options.stop_strings)}, but the layer has no tokenizer to find them "
                 "with. Pass tokenizer=... to the layer."
             )
-        if self.options.constrained:
+        if options.constrained:
             if self.tokenizer is None:
                 raise ValueError(
                     "Received json_schema, regex or grammar, but the layer has no tokenizer. Pass tokenizer=... to it."
                 )
             self._guides()  # what cannot be read is told here
-        if self.assistant is not None:
-            check_assisted(self.generator, self.assistant, self.options)
-        check_led_away(self.negative, self.options)
-        if isinstance(self.reuse, SavedPrompt) and self.options.guided:
+        if call.assistant is not None:
+            check_assisted(self.generator, call.assistant, options)
+        check_led_away(call.negative, options)
+        if isinstance(call.reuse, SavedPrompt) and options.guided:
             raise ValueError(
                 "Received a saved prompt with guidance_scale, with which prompts run whole. Leave one out."
             )
@@ -114,15 +101,7 @@ class Completion:
         if streamer is not None:
             self._check_streamer(streamer)
         else:
-            self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
-
-    @property
-    def unwanted(self) -> Rows | None:
-        """A negative prompt for each row; None without guidance."""
-        negative = self.negative
-        if negative is not None and len(negative) == 1:
-            negative = list(negative) * len(self.rows)
-        return negative_prompts(self.rows, self.options, negative)
+            self.generator.check(self.call)
 
     def outputs(self, streamer: Any = None) -> dict[str, np.ndarray]:
         """All of it, as `Generator` returns it.
@@ -134,7 +113,10 @@ class Completion:
         return out | self._arrays(self._scored(out), out["sequences"].shape) if self.output_logprobs else out
 
     def texts(self, streamer: Any = None) -> list[str | None]:
-        """The text of each completion; with its log-probabilities where they were asked for. See `skip_broken`."""
+        """The text of each completion; with its log-probabilities where they were asked for.
+
+        None where logits were NaN, if `call.skip_broken`; otherwise these are an error.
+        """
         out = self._whole() if streamer is None else self._streamed(streamer)
         texts = [self._decoder(row)(new) for row, new in enumerate(_cut(out))]
         if self.output_logprobs:
@@ -142,40 +124,27 @@ class Completion:
         return [None if np.isnan(score) else text for text, score in zip(texts, out["scores"], strict=True)]
 
     def _whole(self) -> dict[str, np.ndarray]:
-        guides = self._guides()
-        outputs = self.generator(
-            self.rows,
-            self.options,
-            self.decoder,
-            deadline=self._deadline(),
-            stops=self._stops(),
-            guides=guides,
-            reuse=self.reuse,
-            first_row=self._first_row(),
-            report=self._report(),
-            assistant=self.assistant,
-            negative=self.unwanted,
-            skip_broken=self.skip_broken,
-            room_for=self.room_for,
-        )
-        named = numbers_of(np.array(self.numbers, int), copies_of(self.options)).tolist()
+        call = self._ended_and_led().replace(first_row=self._first_row())
+        outputs = self.generator(call, self._deadline(), self._report())
+        named = rows_of(np.array(self.numbers, int), call.copies).tolist()
         whole = [
             None if np.isnan(score) else made for made, score in zip(_cut(outputs), outputs["scores"], strict=True)
         ]
-        self._warn_of_cut_off(guides, whole, named or None)
+        self._warn_of_cut_off(call.guides, whole, named or None)
         return outputs
 
     def _scored(self, out: dict[str, np.ndarray]) -> list[Logprobs]:
         """The log-probabilities of each completion's tokens."""
-        each: np.ndarray = np.repeat(np.arange(len(self.rows)), self.options.num_return_sequences)
-        begun = self.generator.decoder_prompts(self.rows, self.options, self.decoder)
+        call, answers = self.call, self.call.options.num_return_sequences
+        each: np.ndarray = np.repeat(np.arange(len(call.prompts)), answers)
+        begun = self.generator.decoder_prompts(call)
         rows = [np.concatenate([begun[i], new]) for i, new in zip(each, _cut(out), strict=True)]
         made = [Logprobs.none(self.top_logprobs)] * len(rows)
         some: np.ndarray = np.flatnonzero(out["lengths"])  # a call may end before its first token
         if len(some):
-            reads = [self.rows[each[i]] for i in some] if self.generator.has_encoder else None
+            reads = [call.prompts[each[i]] for i in some] if self.generator.has_encoder else None
             first, top = [len(begun[each[i]]) for i in some], self.top_logprobs
-            room_for = max(len(self.rows), self.room_for) * self.options.num_return_sequences
+            room_for = max(len(call.prompts), call.room_for) * answers
             more: dict[str, Any] = dict(numbers=some.tolist(), room_for=room_for)
             scored = Scorer(self.generator)([rows[i] for i in some], first, reads, top, **more)
             for i, one in zip(some, scored, strict=True):
@@ -220,21 +189,21 @@ class Completion:
     @property
     def _count(self) -> int:
         """How many completions there will be."""
-        return len(self.rows) * copies_of(self.options)
+        return len(self.call.prompts) * self.call.copies
 
     def _steps(self) -> Iterator[tuple[int, np.ndarray, bool]]:
         """Row, its new ids so far, and whether there will be no others; the last is said once of each row."""
-        deadline, stops, guides, none = self._deadline(), self._stops(), self._guides(), np.zeros((0,), np.int32)
-        for part in self.generator.parts(self.rows, self.options, self.unwanted):
-            led, numbers, told = part.of_rows(guides), part.rows.tolist(), set()
+        call, deadline, none = self._ended_and_led(), self._deadline(), np.zeros((0,), np.int32)
+        for part in self.generator.parts(call):
+            its, numbers, told = call.of(part), part.rows.tolist(), set()
             try:
-                run = self._start(part, led, deadline)
+                run = self.generator.start(its, deadline, goes_on=True)
             except DeadlineReached:
                 yield from ((row, none, True) for row in numbers)
-                self._warn_of_cut_off(led, [none] * len(numbers), numbers)
+                self._warn_of_cut_off(its.guides, [none] * len(numbers), numbers)
                 continue
             try:
-                for _ in run.advance(deadline, part.of_rows(stops), led, seconds=PIECE_SECONDS):
+                for _ in run.advance(deadline, its.stops, its.guides, seconds=PIECE_SECONDS):
                     for row, (ids, over) in zip(numbers, run.rows(), strict=True):
                         if row not in told:
                             told |= {row} if over else set()
@@ -248,21 +217,20 @@ class Completion:
             for row, (ids, _) in zip(numbers, rows, strict=True):  # those that were cut off
                 if row not in told:
                     yield row, ids, True
-            self._warn_of_cut_off(led, [ids for ids, _ in rows], numbers)
+            self._warn_of_cut_off(its.guides, [ids for ids, _ in rows], numbers)
 
     def _streamed(self, streamer: Any) -> dict[str, np.ndarray]:
-        part = self._check_streamer(streamer)
-        deadline, fill = self._deadline(), self.options.fill
-        prompts = self.generator.decoder_prompts(self.rows, self.options, self.decoder)
-        prompts = [prompt for prompt in prompts for _ in range(copies_of(self.options))]
+        part, deadline, fill = self._check_streamer(streamer), self._deadline(), self.call.options.fill
+        call = self._ended_and_led().of(part)
+        prompts = [prompt for prompt in self.generator.decoder_prompts(call) for _ in range(call.copies)]
         streamer.put(pad_left(prompts, len(prompts), fill)[0])
-        guides, shown = self._guides(), 0
+        shown = 0
         try:
-            run = self._start(part, guides, deadline)
+            run = self.generator.start(call, deadline, goes_on=True)
         except DeadlineReached:
             streamer.end()
-            outputs = nothing(len(self.rows), self.options)
-            self._warn_of_cut_off(guides, _cut(outputs))
+            outputs = nothing(len(call.prompts), call.options)
+            self._warn_of_cut_off(call.guides, _cut(outputs))
             return outputs
 
         def tell(all_rows=False):
@@ -275,13 +243,13 @@ class Completion:
                 streamer.put(np.array([ids[step] if step < len(ids) else fill for ids, _ in rows], np.int64))
             shown = max(known, shown)
 
-        for _ in run.advance(deadline, self._stops(), guides, seconds=PIECE_SECONDS):
+        for _ in run.advance(deadline, call.stops, call.guides, seconds=PIECE_SECONDS):
             tell()
         tell(all_rows=True)
         streamer.end()
         outputs = run.outputs()
         run.close()
-        self._warn_of_cut_off(guides, _cut(outputs))
+        self._warn_of_cut_off(call.guides, _cut(outputs))
         return outputs
 
     def _check_streamer(self, streamer: Any) -> Part:
@@ -289,22 +257,19 @@ class Completion:
         self._refuse_beams("a streamer")
         if not (hasattr(streamer, "put") and hasattr(streamer, "end")):
             raise TypeError(f"Received streamer={streamer!r}; expected an object with the methods put and end.")
-        self.generator.check(self.rows, self.options, self.decoder, negative=self.unwanted)
-        part, *others = self.generator.parts(self.rows, self.options, self.unwanted)
+        self.generator.check(self.call)
+        part, *others = self.generator.parts(self.call)
         if others:
             most = len(part.prompts)
             raise ValueError(
-                f"Received a streamer with {len(self.rows)} prompts; expected at most {most}, one batch. Pass fewer, "
-                "or use layer.stream."
+                f"Received a streamer with {len(self.call.prompts)} prompts; expected at most {most}, one batch. Pass "
+                "fewer, or use layer.stream."
             )
         return part
 
-    def _start(self, part: Part, guides: list, deadline: Deadline) -> Run:
-        """See `Generator.start`."""
-        decoder, negative = (None if rows is None else part.of(rows) for rows in (self.decoder, self.unwanted))
-        more: dict[str, Any] = dict(guides=guides, reuse=self.reuse, numbers=part.rows, room=part.room)
-        more |= dict(negative=negative, assistant=self.assistant, deadline=deadline, goes_on=True)
-        return self.generator.start(part.of(self.rows), part.options, decoder, **more)
+    def _ended_and_led(self) -> Call:
+        """The call with what ends and what leads its rows."""
+        return self.call.replace(stops=self._stops(), guides=self._guides())
 
     def _first_row(self) -> int:
         """The number of the first row, on which what is drawn for it depends."""
@@ -312,7 +277,7 @@ class Completion:
 
     def _report(self) -> Callable[[int], None]:
         """Tells a progress bar of finished prompts."""
-        count, done = len(self.rows), 0
+        count, done = len(self.call.prompts), 0
         progress = ProgressBar("prompt", self.verbose, lambda done, whole: done < whole)
         progress(0, count)
 
@@ -324,38 +289,39 @@ class Completion:
         return report
 
     def _refuse_beams(self, what: str) -> None:
-        if self.options.num_beams > 1:
+        if (beams := self.call.options.num_beams) > 1:
             raise ValueError(
-                f"Received {what} with num_beams={self.options.num_beams}; a beam search knows its tokens at the end "
+                f"Received {what} with num_beams={beams}; a beam search knows its tokens at the end "
                 "only. Pass num_beams=1."
             )
 
     def _deadline(self) -> Deadline:
-        return Deadline(self.options.max_time, self.cancel)
+        return Deadline(self.call.options.max_time, self.cancel)
 
     def _stops(self) -> list[StopStrings]:
-        if not self.options.stop_strings:
+        options = self.call.options
+        if not options.stop_strings:
             return []
-        prompts = self.generator.decoder_prompts(self.rows, self.options, self.decoder)
         byte_tokens = tokenizing.byte_tokens(self._read_tokenizer())
         return [
-            StopStrings(self._named, self.options.stop_strings_of(i), prompt, byte_tokens)
-            for i, prompt in enumerate(prompts)
-            for _ in range(copies_of(self.options))
+            StopStrings(self._named, options.stop_strings_of(i), prompt, byte_tokens)
+            for i, prompt in enumerate(self.generator.decoder_prompts(self.call))
+            for _ in range(self.call.copies)
         ]
 
     def _guides(self) -> list[GrammarGuide | None]:
         """What leads each row."""
-        if not self.options.constrained:
+        options = self.call.options
+        if not options.constrained:
             return []
         of_ends: Any = self.grammars  # given where a call may be constrained
-        grammars = of_ends(self.options.eos_token_id)
-        asked = [self.options.constraint_of(i) for i in range(len(self.rows)) for _ in range(copies_of(self.options))]
+        grammars = of_ends(options.eos_token_id)
+        asked = [options.constraint_of(i) for i in range(len(self.call.prompts)) for _ in range(self.call.copies)]
         return [None if each is None else grammars.guide(*each) for each in asked]
 
     @staticmethod
     def _warn_of_cut_off(
-        guides: list, completions: Sequence[np.ndarray | None], numbers: Sequence[int] | None = None
+        guides: Sequence[Any], completions: Sequence[np.ndarray | None], numbers: Sequence[int] | None = None
     ) -> None:
         numbers = range(len(guides)) if numbers is None else numbers
         cut_off = []
@@ -380,7 +346,7 @@ class Completion:
     def _decoder(self, row: int) -> Callable[[np.ndarray], str]:
         """From a row's new ids to their text."""
         # An encoder-decoder's completion stands alone.
-        prompt = self.rows[row // self.options.num_return_sequences]
+        prompt = self.call.prompts[row // self.call.options.num_return_sequences]
         text: Any = self.text  # given where the inputs are text
         return tokenizing.decoder(self._read_tokenizer(), prompt[:0] if self.generator.has_encoder else prompt, text)
 

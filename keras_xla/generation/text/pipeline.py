@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_xla.config import GenerationOptions
 from keras_xla.config.values import as_integer
+from keras_xla.engine.call import Call
 from keras_xla.engine.checks import check_assisted
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.padding import Rows
@@ -33,14 +34,16 @@ class TextCall:
             completions begin with or None.
         options: What to generate.
         negative: Negative prompts as they came, or None.
-        call: The other fields of the `Completion`.
+        given: Other fields of the `Call` of the generator.
+        told: What is made of its outputs: the other fields of the `Completion`.
     """
 
     inputs: Any
     rows: Callable[..., tuple[Rows, Rows | None]]
     options: GenerationOptions
     negative: Any
-    call: dict[str, Any]
+    given: dict[str, Any]
+    told: dict[str, Any]
 
     def negative_rows(self) -> Rows | None:
         """The ids of the negative prompts."""
@@ -67,12 +70,13 @@ class TextPipeline:
         tokenizer: LazyTokenizer | None,
         options: GenerationOptions,
         overrides: Mapping[str, Any] | None = None,
-        **call: Any,
+        **more: Any,
     ) -> Completion:
         """What a call with these inputs completes; arguments and errors as for `asked`."""
-        asked = self.asked(inputs, tokenizer, options, overrides, **call)
+        asked = self.asked(inputs, tokenizer, options, overrides, **more)
         rows, decoder = asked.rows(asked.inputs)
-        return Completion(self.generator, asked.options, rows, decoder, negative=asked.negative_rows(), **asked.call)
+        call = Call(rows, asked.options, decoder, negative=asked.negative_rows(), **asked.given)
+        return Completion(self.generator, call, **asked.told)
 
     def asked(
         self,
@@ -82,7 +86,9 @@ class TextPipeline:
         overrides: Mapping[str, Any] | None = None,
         reuse_prompt: bool | SavedPrompt | PromptCache = False,
         negative_prompt: Any = None,
-        **call: Any,
+        assistant: Generator | None = None,
+        skip_broken: bool = False,
+        **told: Any,
     ) -> "TextCall":
         """What a call with these inputs asks for, its prompts still as they came.
 
@@ -93,7 +99,9 @@ class TextPipeline:
             overrides: Fields of `GenerationOptions` and `TextOptions` that come first.
             reuse_prompt: Whether to use the prompt of the last call that said so, or where else prompts are kept.
             negative_prompt: What completions are led away from, of the kind of the inputs.
-            **call: Other fields of `Completion`.
+            assistant: As for `Call`.
+            skip_broken: As for `Call`.
+            **told: Other fields of `Completion`.
 
         Raises:
             TypeError, ValueError: for bad inputs or options; before anything compiles.
@@ -101,7 +109,7 @@ class TextPipeline:
         inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else as_list(inputs)
         negative_prompt = as_list(negative_prompt)
         own, rest = split_text(overrides or {})
-        options = options.replace(**_with_assistant(call.get("assistant"), rest))
+        options = options.replace(**_with_assistant(assistant, rest))
         text = TextOptions(**{"return_prompt": self.return_prompt, **own})
         is_text = prompts.is_text(inputs)
         if negative_prompt is not None and prompts.is_text(negative_prompt) != is_text:
@@ -122,9 +130,9 @@ class TextPipeline:
                 decoder = prompts.decoder_rows(decoder, options.decoder_start_token_id)
             return prompts.rows(given, _padding(options), holes=not self.generator.has_encoder), decoder
 
-        call |= dict(tokenizer=tokenizer, reuse=self._reuse(reuse_prompt), grammars=self._grammars_of(tokenizer))
-        call |= dict(text=text if is_text else None)
-        return TextCall(inputs, rows, options, negative_prompt, call)
+        given = dict(reuse=self._reuse(reuse_prompt), assistant=assistant, skip_broken=skip_broken)
+        told |= dict(tokenizer=tokenizer, text=text if is_text else None, grammars=self._grammars_of(tokenizer))
+        return TextCall(inputs, rows, options, negative_prompt, given, told)
 
     def assisted_by(
         self, pipeline: "TextPipeline", tokenizer: LazyTokenizer | None, own: LazyTokenizer | None
@@ -151,7 +159,7 @@ class TextPipeline:
         _, others = split_text(overrides)
         if others:
             raise TypeError(f"Received {', '.join(others)} for a prompt to save; expected options of text only.")
-        return self.generator.save_prompt(self.completion(inputs, tokenizer, options, overrides).rows)
+        return self.generator.save_prompt(self.completion(inputs, tokenizer, options, overrides).call.prompts)
 
     def first_calls(
         self,
@@ -173,10 +181,10 @@ class TextPipeline:
             )
         if assistant is not None:
             check_assisted(self.generator, assistant, options)
-        yield from self.generator.first_calls(rows, options, assistant=assistant)
+        yield from self.generator.first_calls(Call(rows, options, assistant=assistant))
         if output_logprobs:
             rows = rows * options.num_return_sequences
-            begun = self.generator.decoder_prompts(rows, options)
+            begun = self.generator.decoder_prompts(Call(rows, options))
             whole = [np.pad(row, (0, options.most_new_tokens)) for row in begun]
             reads = rows if self.generator.has_encoder else None
             yield from Scorer(self.generator).first_calls(whole, [len(row) for row in begun], reads, top_logprobs)
@@ -200,8 +208,8 @@ class TextPipeline:
         scorer = Scorer(self.generator)
         scorer.check()
         inputs = datasets.listed(inputs) if datasets.is_dataset(inputs) else as_list(inputs)
-        asked = self.completion(inputs, tokenizer, options, overrides)
-        rows = asked.rows
+        call = self.completion(inputs, tokenizer, options, overrides).call
+        rows = call.prompts
         if answers is None:
             if self.generator.has_encoder:
                 raise ValueError("Received no answers; an encoder-decoder scores answers to what it reads. Pass them.")
@@ -217,7 +225,7 @@ class TextPipeline:
             after = prompts.rows(answers, _padding(options))
         if len(after) != len(rows):
             raise ValueError(f"Received {len(after)} answers for {len(rows)} inputs; expected one for each.")
-        begun = self.generator.decoder_prompts(rows, options, asked.decoder)
+        begun = self.generator.decoder_prompts(call)
         _refuse_empty(begun)
         whole = [np.concatenate(pair) for pair in zip(begun, after, strict=True)]
         reads = rows if self.generator.has_encoder else None

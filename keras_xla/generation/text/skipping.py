@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from keras_xla.config import CONSTRAINTS
-from keras_xla.engine.batches import numbers as numbers_of
-from keras_xla.engine.checks import check_lists, negative_prompts
+from keras_xla.engine.batches import rows_of
+from keras_xla.engine.call import Call, one_for_each
+from keras_xla.engine.checks import check_lists
 from keras_xla.engine.padding import Rows
 from keras_xla.generation.text import prompts
 from keras_xla.generation.text.completion import Completion, check_led_away
@@ -68,9 +69,9 @@ class Sifted:
         """What `XLAGenerationLayer.generate` returns; for a bad prompt None, or no tokens and NaN as the score."""
         asked, copies = self._asked, self._asked.options.num_return_sequences
         good = self._good()
-        places, total = numbers_of(good, copies), self._count * copies
+        places, total = rows_of(good, copies), self._count * copies
         completion = self._completion(good) if len(good) else None
-        if asked.call["text"] is not None:
+        if asked.told["text"] is not None:
             made: Any = [None] * total
             for i, text in zip(places, completion.texts() if completion else [], strict=True):
                 made[i] = text
@@ -101,9 +102,7 @@ class Sifted:
         singles = [] if self._asked.negative is None else prompts.one_by_one(self._asked.negative)
         if not singles or len(singles) != self._count:
             rows = self._asked.negative_rows()  # raises
-            if rows is not None and len(rows) not in (1, self._count):
-                negative_prompts(self._rows, self._asked.options, rows)  # raises
-            return [*rows] * self._count if rows is not None and len(rows) == 1 else rows
+            return None if rows is None else one_for_each(rows, self._count)
         made: list[np.ndarray] = []
         for i, single in enumerate(singles):
             try:
@@ -132,10 +131,10 @@ class Sifted:
 
     def _check_constraints(self) -> None:
         """Find the prompts whose own schema, expression or grammar cannot be read."""
-        options, call = self._asked.options, self._asked.call
-        if call["tokenizer"] is None or not any(name in CONSTRAINTS for name in options.per_row):
+        options, told = self._asked.options, self._asked.told
+        if told["tokenizer"] is None or not any(name in CONSTRAINTS for name in options.per_row):
             return
-        grammars = call["grammars"](options.eos_token_id)
+        grammars = told["grammars"](options.eos_token_id)
         for i in self._good().tolist():
             if (constraint := options.constraint_of(i)) is not None:
                 try:
@@ -148,9 +147,7 @@ class Sifted:
         one, problem = [np.zeros((1,), np.int32)], None
         for number in numbers:
             try:
-                self._generator.check(
-                    one, self._asked.options.of_rows([number]), None if self._decoder is None else one
-                )
+                self._generator.check(Call(one, self._asked.options.of_rows([number]), self._decoder and one))
                 return
             except ValueError as error:
                 problem = problem or error
@@ -158,26 +155,28 @@ class Sifted:
             raise problem
 
     def _problem(self, numbers: np.ndarray) -> str:
-        rows, decoder, negative = (_taken(x, numbers) for x in (self._rows, self._decoder, self._negative))
         try:
-            self._generator.check(rows, self._asked.options.of_rows(numbers), decoder, negative=negative)
+            self._generator.check(self._call(numbers))
         except (TypeError, ValueError) as error:
             return str(error)
         return ""
 
-    def _completion(self, numbers: np.ndarray) -> Completion:
+    def _call(self, numbers: np.ndarray) -> Call:
         rows, decoder, negative = (_taken(x, numbers) for x in (self._rows, self._decoder, self._negative))
-        options = self._asked.options.of_rows(numbers)
-        negative = negative if options.guided else None  # those that were guided may all be bad
-        call = {**self._asked.call, "negative": negative, "numbers": numbers.tolist(), "room_for": self._count}
-        return Completion(self._generator, options, rows, decoder, **call)
+        return Call(rows, self._asked.options.of_rows(numbers), decoder, negative=negative, **self._asked.given)
+
+    def _completion(self, numbers: np.ndarray) -> Completion:
+        call = self._call(numbers).replace(room_for=self._count)
+        if not call.options.guided:  # those that were guided may all be bad
+            call = call.replace(negative=None)
+        return Completion(self._generator, call, numbers=numbers.tolist(), **self._asked.told)
 
     def _nothing(self) -> dict[str, np.ndarray]:
         shape = (0, self._asked.options.most_new_tokens)
         made = dict(sequences=np.zeros(shape, np.int32), lengths=np.zeros((0,), np.int32))
         made |= dict(scores=np.zeros((0,), np.float32))
-        call = self._asked.call
-        return made | (no_arrays(shape, call["top_logprobs"]) if call["output_logprobs"] else {})
+        told = self._asked.told
+        return made | (no_arrays(shape, told["top_logprobs"]) if told["output_logprobs"] else {})
 
     def _spread(self, name: str, array: np.ndarray, places: np.ndarray, total: int) -> np.ndarray:
         """An output of all prompts, made of that of the good ones."""
@@ -203,5 +202,5 @@ class Sifted:
 
 
 def _taken(rows: Rows | None, numbers: np.ndarray) -> Any:
-    """Those with these numbers; one for all stays, and so does None."""
-    return rows if rows is None or len(rows) == 1 else [rows[i] for i in numbers]
+    """Those with these numbers; None stays."""
+    return None if rows is None else [rows[i] for i in numbers]

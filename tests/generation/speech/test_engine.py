@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.call import Call
 from keras_xla.engine.generator import Generator
 from keras_xla.engine.search.processors import PROCESSORS
 from keras_xla.generation.speech import transcriber as speech_module
@@ -188,7 +189,7 @@ def test_beams_are_scored_by_what_the_processors_left(generator, cut_off, length
     named = ("suppress_tokens", "begin_suppress_tokens", "num_beams", "max_new_tokens", "length_penalty")
     options = GenerationOptions(**{name: values[name] for name in named}, eos_token_id=EOS)
     of_the_model, processed = (
-        each([], options, prompts=prompts, hidden=each.encode(heard))
+        each(Call([], options, prompts, each.encode(heard)))
         for each in (generator, generator_of(Parrot(), processed_scores=True))
     )
     for name in ("sequences", "lengths"):

@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_xla import backend
 from keras_xla.backend import DeviceState
-from keras_xla.engine.keys import RefillKey
+from keras_xla.engine.keys import ContinuousKey
 from keras_xla.engine.padding import Rows
 from keras_xla.engine.runs.generation import Generation
 from keras_xla.engine.search.request import Request
@@ -30,7 +30,7 @@ class Completed(NamedTuple):
     score: np.float32  # the sum of their log-probabilities; NaN where logits were
 
 
-class RefilledGeneration(Generation):
+class ContinuousGeneration(Generation):
     """See above; at first no row is in use.
 
     Args:
@@ -112,7 +112,7 @@ class RefilledGeneration(Generation):
             self.done[row] = True
             self._state.assign("search", self._state["search"]._replace(done=self.done))
 
-    def _run(self, key: RefillKey, count: int) -> int:
+    def _run(self, key: ContinuousKey, count: int) -> int:
         count = min(count, self._key.cache - self._slot, self._room - self._longest)
         inputs = backend.to_device(np.array([self._slot, count, self.enough], np.int32))
         told, self._progress = self._executables(key, self._state, self._request, inputs, weights=self.weights)

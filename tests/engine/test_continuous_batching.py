@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from keras_xla import RecompileError
 from keras_xla.config import GenerationOptions
 from keras_xla.engine.buckets import Buckets
+from keras_xla.engine.call import Call
 from keras_xla.engine.generator import Generator
+from keras_xla.engine.runs.continuous_generation import ContinuousGeneration
 from keras_xla.engine.runs.deadline import Deadline
-from keras_xla.engine.runs.refilled_generation import RefilledGeneration
 from tests import examples
 from tests.engine.fake import EOS, Recall, encode
 
@@ -33,7 +34,7 @@ def options_of(**options):
 def one_by_one(texts, gen=None, **options):
     """Each prompt in a call of its own, with the number that it has in the list."""
     rows, asked = [encode(text) for text in texts], options_of(**options)
-    made = [(gen or generator())(rows[i : i + 1], asked.of_rows([i]), first_row=i) for i in range(len(rows))]
+    made = [(gen or generator())(Call(rows[i : i + 1], asked.of_rows([i]), first_row=i)) for i in range(len(rows))]
     return {name: np.concatenate([_wide(each[name], asked) for each in made]) for name in made[0]}
 
 
@@ -49,19 +50,19 @@ def same(made, wanted):
 
 def takes_turns(gen):
     """Whether the generator's last executables were those of long lists."""
-    return any("refilled" in str(key) for key in gen.executables.keys)
+    return any("continuous" in str(key) for key in gen.executables.keys)
 
 
 @pytest.fixture
 def runs(monkeypatch):
     """How often the model has run in each call of an executable for long lists."""
-    counted, run = [], RefilledGeneration._run
+    counted, run = [], ContinuousGeneration._run
 
     def counting(self, key, count):
         counted.append(run(self, key, count))
         return counted[-1]
 
-    monkeypatch.setattr(RefilledGeneration, "_run", counting)
+    monkeypatch.setattr(ContinuousGeneration, "_run", counting)
     return counted
 
 
@@ -86,7 +87,7 @@ def test_every_completion_is_what_it_would_be_alone(texts, data):
     )
     most = data.draw(st.lists(st.integers(3, 60), min_size=len(texts), max_size=len(texts)))
     options = dict(options, max_new_tokens=most, eos_token_id=data.draw(st.sampled_from([EOS, (2, 5), None])))
-    same(generator()([encode(text) for text in texts], options_of(**options)), one_by_one(texts, **options))
+    same(generator()(Call([encode(text) for text in texts], options_of(**options))), one_by_one(texts, **options))
     assert takes_turns(generator())
 
 
@@ -97,27 +98,27 @@ def test_every_completion_is_what_it_would_be_alone(texts, data):
 def test_draws_are_those_of_the_rows_number(texts, seed):
     options = dict(do_sample=True, seed=seed, max_new_tokens=30, gen=generator(2.0))
     rows, gen = [encode(text) for text in texts], options.pop("gen")
-    same(gen(rows, options_of(**options)), one_by_one(texts, gen, **options))
+    same(gen(Call(rows, options_of(**options))), one_by_one(texts, gen, **options))
     seeds = list(range(len(texts)))
-    made = gen(rows, options_of(**{**options, "seed": seeds}))
+    made = gen(Call(rows, options_of(**{**options, "seed": seeds})))
     for i in (0, len(texts) - 1):
-        alone = gen(rows[i : i + 1], options_of(**{**options, "seed": seeds[i]}))
+        alone = gen(Call(rows[i : i + 1], options_of(**{**options, "seed": seeds[i]})))
         np.testing.assert_array_equal(made["sequences"][i], alone["sequences"][0])
 
 
 @pytest.mark.slow
 def test_copies_of_a_prompt_draw_apart():
     rows, options = [encode(text) for text in ("ab", "c", "def")], dict(do_sample=True, top_k=0, num_return_sequences=4)
-    made = generator(0.5)(rows, options_of(seed=3, **options))
+    made = generator(0.5)(Call(rows, options_of(seed=3, **options)))
     assert made["sequences"].shape == (12, 20)
     assert len({tuple(row) for row in made["sequences"].tolist()}) > 6
-    unseeded = [generator(0.5)(rows, options_of(**options))["sequences"].tolist() for _ in range(3)]
+    unseeded = [generator(0.5)(Call(rows, options_of(**options)))["sequences"].tolist() for _ in range(3)]
     assert unseeded[0] != unseeded[1] != unseeded[2]
 
 
 def test_a_batch_does_not_wait_for_its_slowest_row(runs):
     texts, most = ["abc"] * 32, [3, 3, 3, 40] * 8
-    made = generator()([encode(text) for text in texts], options_of(max_new_tokens=most, eos_token_id=None))
+    made = generator()(Call([encode(text) for text in texts], options_of(max_new_tokens=most, eos_token_id=None)))
     assert made["lengths"].tolist() == most
     least = sum(most) / 4  # runs, if no row ever waited
     assert sum(runs) < 1.35 * least  # one batch after the other makes 320 of them
@@ -134,7 +135,7 @@ def test_an_end_of_its_own_makes_room(runs):
 
     stops = [At(2 + i % 3) for i in range(20)]
     rows, options = [encode("abc")] * 20, options_of(max_new_tokens=200, eos_token_id=None)
-    made, plain = generator()(rows, options, stops=stops), generator()(rows[:1], options)
+    made, plain = generator()(Call(rows, options, stops=stops)), generator()(Call(rows[:1], options))
     assert made["lengths"].tolist() == [stop.length for stop in stops]
     for row, stop in zip(made["sequences"], stops, strict=True):
         np.testing.assert_array_equal(row[: stop.length], plain["sequences"][0][: stop.length])
@@ -146,7 +147,7 @@ def test_a_list_whose_longest_prompt_and_longest_answer_need_more_than_the_large
     """Each row fits; rows that take turns need a cache for both at once, so they run in batches."""
     gen = Generator(Recall(10.0, None), Buckets("batch", (1, 4)), Buckets("cache", (16, 32)))
     texts, most = ["ab", "abcdefgh" * 3] * 4, [24, 4] * 4
-    made = gen([encode(text) for text in texts], options_of(max_new_tokens=most, eos_token_id=None))
+    made = gen(Call([encode(text) for text in texts], options_of(max_new_tokens=most, eos_token_id=None)))
     assert made["lengths"].tolist() == most and not runs
 
 
@@ -154,25 +155,25 @@ def test_a_list_whose_longest_prompt_and_longest_answer_need_more_than_the_large
 def test_a_batch_of_a_few_rows_takes_no_turns(runs):
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(9)]
     gen = new_generator(batch=(1, 2))
-    same(gen(rows, options_of()), generator()(rows, options_of()))
+    same(gen(Call(rows, options_of())), generator()(Call(rows, options_of())))
     assert not takes_turns(gen)
 
 
 def test_what_is_kept_of_an_answer_is_not_the_whole_batch():
-    made, completed = [], RefilledGeneration.completed
+    made, completed = [], ContinuousGeneration.completed
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RefilledGeneration, "completed", lambda *a: made.append(completed(*a)) or made[-1])
-        generator()([encode("abc")] * 12, options_of())
+        patch.setattr(ContinuousGeneration, "completed", lambda *a: made.append(completed(*a)) or made[-1])
+        generator()(Call([encode("abc")] * 12, options_of()))
     assert len(made) == 12 and all(each.tokens.base is None for each in made)
 
 
 def test_reports_count_prompts():
     told = []
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(17)]
-    generator()(rows, options_of(), report=told.append)
+    generator()(Call(rows, options_of()), report=told.append)
     assert sum(told) == 17 and len(told) > 3
     told.clear()
-    generator()(rows, options_of(do_sample=True, seed=1, num_return_sequences=3), report=told.append)
+    generator()(Call(rows, options_of(do_sample=True, seed=1, num_return_sequences=3)), report=told.append)
     assert sum(told) == 17
 
 
@@ -180,11 +181,11 @@ def test_reports_count_prompts():
 def test_two_executables_serve_a_list_and_lists_alike(new_events):
     gen = Generator(Recall(10.0, None), Buckets("batch", (4,)), Buckets("cache", (64,)))
     for n in (8, 11, 30):
-        gen([encode("abcdefgh"[: 1 + i % 8]) for i in range(n)], options_of(repetition_penalty=1.0 + n))
+        gen(Call([encode("abcdefgh"[: 1 + i % 8]) for i in range(n)], options_of(repetition_penalty=1.0 + n)))
         assert gen.pool.nbytes  # the next list takes the states of this one
     assert [event.shapes for event in new_events("generate")] == [
         "prefill, batch 1, cache 64",
-        "advance, refilled, batch 4, cache 64",
+        "advance, continuous, batch 4, cache 64",
     ]
 
 
@@ -192,21 +193,22 @@ def test_two_executables_serve_a_list_and_lists_alike(new_events):
 def test_a_warmup_serves_lists_that_raise_otherwise():
     gen = new_generator(on_recompile="raise")
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(12)]
-    gen.warm_up(gen.first_calls([np.zeros((8,), np.int32)] * 12, options_of(max_new_tokens=40)))
+    gen.warm_up(gen.first_calls(Call([np.zeros((8,), np.int32)] * 12, options_of(max_new_tokens=40))))
     before = gen.executables.trace_count
-    gen(rows, options_of(max_new_tokens=40, eos_token_id=(2, 5)))
+    gen(Call(rows, options_of(max_new_tokens=40, eos_token_id=(2, 5))))
     assert takes_turns(gen) and gen.executables.trace_count == before
 
 
 @pytest.mark.slow
 def test_a_warmup_of_a_list_serves_what_runs_in_batches_too():
     gen = new_generator(on_recompile="raise")
-    gen.warm_up(gen.first_calls([np.zeros((8,), np.int32)] * 12, options_of(max_new_tokens=20)))
+    gen.warm_up(gen.first_calls(Call([np.zeros((8,), np.int32)] * 12, options_of(max_new_tokens=20))))
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(12)]
     before = gen.executables.trace_count
-    gen(rows, options_of(max_new_tokens=20))
-    for part in gen.parts(rows, options_of(max_new_tokens=20)):
-        gen.start(part.of(rows), part.options, room=part.room)
+    gen(Call(rows, options_of(max_new_tokens=20)))
+    call = Call(rows, options_of(max_new_tokens=20))
+    for part in gen.parts(call):
+        gen.start(call.of(part))
     assert gen.executables.trace_count == before
 
 
@@ -220,20 +222,20 @@ def test_a_warmup_of_a_list_serves_what_runs_in_batches_too():
 def test_a_warmup_of_a_list_checks_what_it_is_for(rows, options, text):
     gen = new_generator()
     with pytest.raises(ValueError, match=text):
-        gen.warm_up(gen.first_calls(rows, options_of(**options)))
-    gen.warm_up(gen.first_calls([], options_of()))
+        gen.warm_up(gen.first_calls(Call(rows, options_of(**options))))
+    gen.warm_up(gen.first_calls(Call([], options_of())))
     assert gen.executables.trace_count == 0
 
 
 @pytest.mark.slow
 def test_whoever_has_warmed_up_batches_gets_batches():
     gen = new_generator(on_recompile="raise")
-    gen.warm_up(gen.first_calls([np.zeros((8,), np.int32)] * 4, options_of(max_new_tokens=40)))
+    gen.warm_up(gen.first_calls(Call([np.zeros((8,), np.int32)] * 4, options_of(max_new_tokens=40))))
     rows = [encode("abcdefgh"[: 1 + i % 8]) for i in range(12)]
-    same(gen(rows, options_of(max_new_tokens=40)), generator()(rows, options_of(max_new_tokens=40)))
+    same(gen(Call(rows, options_of(max_new_tokens=40))), generator()(Call(rows, options_of(max_new_tokens=40))))
     assert not takes_turns(gen)
     with pytest.raises(RecompileError):
-        gen([encode("abcdefgh" * 20)], options_of())
+        gen(Call([encode("abcdefgh" * 20)], options_of()))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_whoever_has_warmed_up_batches_gets_batches():
 )
 @pytest.mark.quick("{'num_beams': 2}", "{'eos_token_id': None}")
 def test_rows_that_end_together_and_other_ways_run_in_batches(runs, options):
-    generator()([encode("abc")] * 12, options_of(**options))
+    generator()(Call([encode("abc")] * 12, options_of(**options)))
     assert not runs
 
 
@@ -253,8 +255,8 @@ def test_a_call_that_ends_before_returns_what_there_is(runs):
             return sum(runs) >= 5
 
     rows, options = [encode("abc")] * 12, options_of(max_new_tokens=200, eos_token_id=9)
-    made = generator(0.0)(rows, options, deadline=After())
-    full = generator(0.0)(rows, options)
+    made = generator(0.0)(Call(rows, options), deadline=After())
+    full = generator(0.0)(Call(rows, options))
     assert 0 < sorted(made["lengths"])[-1] < 200 and min(made["lengths"]) == 0
     for row, whole, length in zip(made["sequences"], full["sequences"], made["lengths"], strict=True):
         np.testing.assert_array_equal(row[:length], whole[:length])
@@ -263,4 +265,4 @@ def test_a_call_that_ends_before_returns_what_there_is(runs):
 def test_logits_that_are_nan_name_their_row():
     rows = [encode("abc")] * 12
     with pytest.raises(ValueError, match=r"logits are NaN for rows \[\d"):
-        generator(float("nan"))(rows, options_of())
+        generator(float("nan"))(Call(rows, options_of()))

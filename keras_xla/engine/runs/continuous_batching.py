@@ -1,7 +1,8 @@
 """A long list of prompts: a row whose completion has ended makes room for the next prompt.
 
-The rows of a batch need not wait for the slowest one (Yu et al., "Orca", 2022). Shapes stay as they are: prompts that
-come later run in a small state of their own, and are copied into the rows that have become free.
+So the rows of a batch need not wait for the slowest one, which is known as continuous batching (Yu et al., "Orca",
+2022). Shapes stay as they are: prompts that come later run in a small state of their own, and are copied into the rows
+that have become free.
 """
 
 import dataclasses
@@ -15,14 +16,15 @@ import numpy as np
 
 from keras_xla.backend import DeviceState
 from keras_xla.config import GenerationOptions
-from keras_xla.engine.batches import Limits, copies_of, drawn_by, slots_of
+from keras_xla.engine.batches import Limits, drawn_by, slots_of
+from keras_xla.engine.call import Call
 from keras_xla.engine.executables import Executables
-from keras_xla.engine.keys import RefillKey, StateKey
+from keras_xla.engine.keys import ContinuousKey, StateKey
 from keras_xla.engine.padding import Rows
 from keras_xla.engine.programs import Programs
+from keras_xla.engine.runs.continuous_generation import FILLED_PART, Completed, ContinuousGeneration, filled_at_once
 from keras_xla.engine.runs.deadline import Deadline, DeadlineReached
 from keras_xla.engine.runs.generation import Pace, keys_on_the_way
-from keras_xla.engine.runs.refilled_generation import FILLED_PART, Completed, RefilledGeneration, filled_at_once
 from keras_xla.engine.runs.run import Stop, nothing, refuse_broken
 from keras_xla.engine.runs.starter import AHEAD, Batch, request_of
 from keras_xla.engine.states.prompt_runner import PromptRunner
@@ -69,7 +71,7 @@ class LongList:
         return Batch(prompts, options, self.size, 0, [], None, numbers, self.drawn_by[numbers])
 
 
-class Refill:
+class ContinuousBatching:
     """Runs long lists with one model.
 
     Args:
@@ -90,17 +92,15 @@ class Refill:
     ):
         self._programs, self._executables, self._pool = programs, executables, pool
         self._prompt_runner, self._limits = prompt_runner, limits
-        self._paces: dict[RefillKey, Pace] = {}
+        self._paces: dict[ContinuousKey, Pace] = {}
 
-    def worth_it(
-        self, rows: Rows, options: GenerationOptions, first_row: int = 0, stops: Sequence[Stop] = ()
-    ) -> LongList | None:
-        """The rows of a call, if it takes less time to let them take turns; arguments as for `Generator`."""
+    def worth_it(self, call: Call) -> LongList | None:
+        """The rows of a call, if it takes less time to let them take turns."""
+        rows, options, copies = call.prompts, call.options, call.copies
         if options.num_beams > 1 or options.guided or options.prompt_lookup_num_tokens or options.constrained:
             return None
-        if not (options.eos_token_id or stops or isinstance(options.max_new_tokens, tuple)):
+        if not (options.eos_token_id or call.stops or isinstance(options.max_new_tokens, tuple)):
             return None  # all end together
-        copies = copies_of(options)
         longest = max(map(len, rows), default=0)
         if not self._limits.cache.holds(slots_of(longest, options.most_new_tokens)):
             return None  # the longest prompt may not be the one with the longest answer
@@ -111,34 +111,28 @@ class Refill:
             rows=[row for row in rows for _ in range(copies)],
             options=options.of_rows(np.repeat(np.arange(len(rows)), copies)),
             size=size,
-            drawn_by=drawn_by(options, first_row + np.arange(len(rows) * copies)),
-            stops=stops,
+            drawn_by=drawn_by(options, call.first_row + np.arange(len(rows) * copies)),
+            stops=call.stops,
         )
         first, made = self._first_key(asked), self._executables
         return asked if made.may_compile or first in made.keys or made.kept.holds(first) else None
 
     def outputs(
-        self,
-        asked: LongList,
-        options: GenerationOptions,
-        deadline: Deadline,
-        report: Callable[[int], None],
-        skip_broken: bool = False,
+        self, asked: LongList, call: Call, deadline: Deadline, report: Callable[[int], None]
     ) -> dict[str, np.ndarray]:
-        """What `Generator` returns.
+        """What `Generator` returns. With `call.skip_broken`, a broken row may break those that come after it, too.
 
         Args:
             asked: What `worth_it` returned.
-            options: Those of the call.
+            call: Of which that is.
             deadline: Ends the call before.
             report: Called with how many prompts have just been finished.
-            skip_broken: See `Run.outputs`. Rows that come after such a row may be broken by it, too.
 
         Raises:
             ValueError: if logits are NaN.
         """
-        finished, copies, key = 0, copies_of(options), self._state_key(asked)
-        turns = self._turns(asked.seeded(), key, self._pool.take(key), skip_broken)
+        options, finished, copies, key = call.options, 0, call.copies, self._state_key(asked)
+        turns = self._turns(asked.seeded(), key, self._pool.take(key), call.skip_broken)
         with _SmallStates(self._pool, self._prompt_runner, turns.generation, deadline) as small:
             try:
                 while turns.unfinished and not deadline.over:
@@ -179,7 +173,7 @@ class Refill:
         turns.fill(lambda slots, ids, starts: small)
         turns.generation.warm()
 
-    def _first_key(self, asked: LongList) -> RefillKey:
+    def _first_key(self, asked: LongList) -> ContinuousKey:
         """Of the first executable that a list needs."""
         return self._executable(asked)(self._state_key(asked))
 
@@ -187,9 +181,9 @@ class Refill:
         slots = asked.longest + min(asked.options.most_new_tokens, AHEAD)
         return StateKey(asked.size, self._limits.cache.fit(slots))
 
-    def _executable(self, asked: LongList) -> Callable[[StateKey], RefillKey]:
+    def _executable(self, asked: LongList) -> Callable[[StateKey], ContinuousKey]:
         _, rooms = self._request(asked, np.zeros((asked.size,), int))
-        return lambda key: RefillKey(key.batch, key.cache, key.source, key.beams, *rooms)
+        return lambda key: ContinuousKey(key.batch, key.cache, key.source, key.beams, *rooms)
 
     def _request(self, asked: LongList, numbers: np.ndarray):
         """What is asked for of the rows with these numbers, and what rooms it has; see `request_of`."""
@@ -200,7 +194,7 @@ class Refill:
     def _turns(self, asked: LongList, key: StateKey, state: DeviceState, skip_broken: bool = False) -> "_Turns":
         executable = self._executable(asked)
         state.assign("search", state["search"]._replace(done=np.ones((asked.size,), bool)))
-        generation = RefilledGeneration(
+        generation = ContinuousGeneration(
             slot_axes=self._programs.slot_axes,
             executables=self._executables,
             pool=self._pool,
@@ -221,7 +215,7 @@ class Refill:
 class _Turns:
     """Which rows of a batch work on what."""
 
-    def __init__(self, asked: LongList, generation: RefilledGeneration, request: Callable, skip_broken: bool):
+    def __init__(self, asked: LongList, generation: ContinuousGeneration, request: Callable, skip_broken: bool):
         self._asked, self.generation, self._request, self._skip_broken = asked, generation, request, skip_broken
         # Long prompts first: what comes later finds room before the slot that the others have reached.
         self._waiting = deque(sorted(range(len(asked.rows)), key=lambda i: -len(asked.rows[i])))
@@ -235,7 +229,7 @@ class _Turns:
         return bool(self._waiting) or bool((self._numbers >= 0).any())
 
     def fill(self, run: Callable) -> None:
-        """Give prompts that wait the rows that are free, as soon as it is worth it; see `RefilledGeneration.begin`."""
+        """Give prompts that wait the free rows, as soon as it is worth it; see `ContinuousGeneration.begin`."""
         many, before = filled_at_once(self._asked.size), self._numbers.copy()
         while self._waiting and len(free := np.flatnonzero(self._numbers < 0)) >= many:
             rows = free[: min(many, len(self._waiting))]
@@ -284,7 +278,7 @@ class _SmallStates:
     """Runs prompts in states of N rows."""
 
     def __init__(
-        self, pool: StatePool, prompt_runner: PromptRunner, generation: RefilledGeneration, deadline: Deadline
+        self, pool: StatePool, prompt_runner: PromptRunner, generation: ContinuousGeneration, deadline: Deadline
     ):
         self._pool, self._prompt_runner, self._deadline = pool, prompt_runner, deadline
         self._rows, self._weights = filled_at_once(generation.batch), generation.weights
@@ -293,7 +287,7 @@ class _SmallStates:
         self.spoiled = False
 
     def __call__(self, slots: int, ids: np.ndarray, starts: np.ndarray) -> DeviceState:
-        """See `RefilledGeneration.begin`."""
+        """See `ContinuousGeneration.begin`."""
         if self._key is None or self._key.cache != slots:  # nobody gets the smaller one: it may hold NaN
             self._key, self._state = StateKey(self._rows, slots), None
             self._state = self._pool.take(self._key)
