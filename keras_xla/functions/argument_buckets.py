@@ -1,6 +1,7 @@
 """Shape buckets of `jit`: arguments are padded to a few sizes, and outputs cut back, so that few shapes compile."""
 
 import itertools
+import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -55,18 +56,19 @@ class ArgumentBuckets:
             )
 
     def _sizes(self, name, axis, sizes) -> Sizes:
-        if not isinstance(axis, int) or axis < 0:
+        if not isinstance(axis, numbers.Integral) or int(axis) < 0:
             raise ValueError(
                 f"{self._who} received axis {axis!r} in buckets[{name!r}]; it expects an int that is 0 or more."
             )
         if isinstance(sizes, str) and sizes == POW2:
             return sizes
-        valid = isinstance(sizes, (list, tuple, range)) and all(isinstance(size, int) and size > 0 for size in sizes)
-        if not valid or not sizes:
+        listed = isinstance(sizes, (list, tuple, range)) or (isinstance(sizes, np.ndarray) and sizes.ndim == 1)
+        valid = listed and all(isinstance(size, numbers.Integral) and int(size) > 0 for size in sizes)
+        if not valid or not len(sizes):
             raise ValueError(
                 f'{self._who} received {sizes!r} in buckets[{name!r}][{axis}]; it expects positive ints or "pow2".'
             )
-        return tuple(sorted(sizes))
+        return tuple(sorted(map(int, sizes)))
 
     def fit(self, name: str, axis: int, size: int) -> int:
         """The bucket that holds `size`; `size` itself where that axis has no buckets."""
@@ -100,11 +102,13 @@ class ArgumentBuckets:
     def other_sizes(self, padded: Sequence[Padded]) -> Iterator[list[dict[tuple[int, int], int]]]:
         """Sizes that the arguments could have been padded to instead, by axis and padded size.
 
-        First larger ones; then smaller ones, where each axis gets the least of all once, as outputs may end at a limit.
+        First larger ones, then odd ones; then smaller ones, where each axis gets the least of all once, as outputs may
+        end at a limit.
         Of each the likeliest first: all axes get sizes of their own, so that outputs tell which one they follow. Then
         axes that have one size get another one together, as they may have to agree.
         """
         yield self._chosen(padded, self._larger)
+        yield self._chosen(padded, self._odd)
         for i in range(len(padded)):
             order = [*padded[i:], *padded[:i]]
             yield [sizes for choose in (self._least, self._smaller) for sizes in self._chosen(order, choose)]
@@ -135,6 +139,10 @@ class ArgumentBuckets:
     def _least(self, entry: Padded) -> Iterator[int]:
         """From 2 on: where outputs end at a limit, it is larger. And 1 goes with every size."""
         return itertools.count(2)
+
+    def _odd(self, entry: Padded) -> Iterator[int]:
+        """As most others are even: some outputs have a multiple of 2."""
+        return itertools.count(3, 2)
 
     def _smaller(self, entry: Padded) -> Iterator[int]:
         yield from (size for size in reversed(self._listed(entry)) if 1 < size < entry.size)

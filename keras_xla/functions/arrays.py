@@ -23,11 +23,11 @@ def is_array(x: Any) -> bool:
 
 
 def holds_arrays(x: Any) -> bool:
-    """Whether it is a dataclass with arrays in its fields."""
+    """Whether it is a dataclass with arrays in its fields, or in those of a dataclass in it."""
     if not dataclasses.is_dataclass(x) or isinstance(x, type):
         return False
     values = [getattr(x, field.name, None) for field in dataclasses.fields(x)]
-    return any(map(is_array, keras.tree.flatten(values)))
+    return any(is_array(value) or holds_arrays(value) for value in keras.tree.flatten(values))
 
 
 def is_tensor(x: Any) -> bool:
@@ -38,6 +38,11 @@ def is_tensor(x: Any) -> bool:
 def is_variable(x: Any) -> bool:
     """Whether it is Keras' or TensorFlow's; a table of pandas has `assign`, too."""
     return hasattr(type(x), "assign") and hasattr(type(x), "value")
+
+
+def _dtype_of(x: Any) -> Any:
+    """What NumPy knows of the dtype of a tensor."""
+    return getattr(x.dtype, "as_numpy_dtype", x.dtype)
 
 
 def as_dense(who: str, name: str, x: Any) -> Any:
@@ -70,8 +75,11 @@ def check_pad_value(who: str, name: str, x: Any, pad_value: float) -> None:
 
 def attached_to(x: Any) -> dict[str, Any]:
     """What Keras has put on a tensor, by name: its mask, and the logits of probabilities."""
-    attached = {"mask": mask_if_known(x), "logits": logits_of(x)}
-    return {name: value for name, value in attached.items() if value is not None}
+    mask, logits = mask_if_known(x), logits_of(x)
+    attached = {} if mask is None else {"mask": mask}
+    if logits is not None:  # of whatever the function of Keras was given
+        attached["logits"] = to_tensor(logits if keras.ops.is_tensor(logits) else np.array(logits, _dtype_of(x)))
+    return attached
 
 
 def with_attached(x: Any, attached: Mapping[str, Any]) -> Any:

@@ -20,6 +20,10 @@ _OTHERS = (
     "the number of its outputs, or of their axes, depends on the padding; expected as many for each size. Do without "
     "buckets there."
 )
+_ONE_SIZE = (
+    "its output {} of shape {} has an axis of the padded size {}, and it runs with no other size, so that nobody can "
+    "tell whether that axis is to be cut back. Pass arguments of that size, and do without buckets there."
+)
 _CHANGED = (
     "its output {} is {!r}, which follows from the padding. Return no number that is made of the size of such an axis, "
     "or do without buckets there."
@@ -37,8 +41,8 @@ def followed(
     """Which axes of the outputs have the size of a padded axis because the function makes them so.
 
     It is traced once more, as if the arguments had been padded to a larger size, and once as if to a smaller one. An
-    axis that changes has to do so as an argument's does, up to a limit. Where the function cannot be traced, the axes
-    count that have the padded size.
+    axis that changes has to do so as an argument's does, up to a limit. Where the function can be traced for no other
+    size, no output may have an axis of the padded one: nobody could tell whether it follows.
 
     Args:
         call: The function, with a list of its tensors.
@@ -75,9 +79,17 @@ def followed(
                     return [_CHANGED.format(i, value)] * len(shapes)
             found.append((sizes, others))
             break
+    if not found:
+        return [_alone(i, shape, padded) for i, shape in enumerate(shapes)]
     return [
         _of_one(i, shape, [(sizes, others[i]) for sizes, others in found], padded) for i, shape in enumerate(shapes)
     ]
+
+
+def _alone(number: int, shape: tuple, padded: Sequence[Padded]) -> list | str:
+    """Of one output of a function that runs with no other size."""
+    same = [entry.size for entry in padded if entry.size in shape]
+    return _ONE_SIZE.format(number, shape, same[0]) if same else []
 
 
 def _of_one(

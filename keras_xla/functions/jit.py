@@ -16,7 +16,7 @@ from keras_xla.backend import compile_log as events
 from keras_xla.backend import is_traced
 from keras_xla.backend.compile_log import RecompileError
 from keras_xla.backend.signature import Leaf, Signature, describe
-from keras_xla.backend.steps import is_in_trace, without_autograph
+from keras_xla.backend.steps import is_in_trace, is_weak, runs_python, without_autograph
 from keras_xla.diagnosis.explain import refuse_ops_in_function
 from keras_xla.functions import hf_generate
 from keras_xla.functions.added_losses import AddedLosses
@@ -26,10 +26,10 @@ from keras_xla.functions.call_key import CallKey
 from keras_xla.functions.cut_back import Followed, cut_back, followed
 from keras_xla.functions.executable import executable_of
 from keras_xla.functions.methods import OfInstances
-from keras_xla.functions.parameters import Parameters
+from keras_xla.functions.parameters import Parameters, owner_of, seen_by
 from keras_xla.functions.refused import refuse_what_compiles_itself
 from keras_xla.functions.saving import from_config, to_config
-from keras_xla.functions.static_values import static_value, structure_of, trainable
+from keras_xla.functions.static_values import state_of, static_value, structure_of
 from keras_xla.private.keras.call_context import call_context
 from keras_xla.troubleshooting import explained
 
@@ -60,15 +60,17 @@ def jit(
     - What else `fn` reads, such as an attribute or a global, stays what it was at the first call. On JAX that call runs
       the Python code of `fn` twice: what `fn` does the first time alone is lost.
     - Keras' masks go in with the tensors that they are on, and come out with those that `fn` returns.
-    - `layer.losses` has what a call has added, where the layer is `fn`, has it as a method, or is an argument; but not
-      what was added inside of a loop or a branch.
+    - `layer.losses` has what a call has added, where the layer is `fn`, has it as a method, is an argument, or is a
+      variable that `fn` uses; but not what was added inside of a loop or a branch.
     - Layers, metrics and random generators are made outside of `fn`. A layer that `fn` is, or calls, is also kept where
       Keras looks for layers, such as in an attribute of a model: else it is neither trained nor saved.
     - Conditions and loops over tensors are those of `keras.ops`: a Python `if` of a tensor raises. On TensorFlow
       `tf.random.set_seed` does nothing inside, and `keras.random` draws other numbers than without XLA.
     - As everywhere in XLA, nothing checks the values inside. An index out of range or an assertion that fails raises no
       error. On TensorFlow, the first call for gradients compiles two more programs, which `compile_log` does not have.
-    - Inside another compiled function, the call becomes a part of that one, and with a `keras.Input`, of the model.
+    - Inside another compiled function, the call becomes a part of that one, and with a `keras.Input`, of the model. In
+      `jax.grad` and `jax.vmap` nothing is compiled: write `keras_xla.jit(jax.grad(fn))`. Nor is anything with
+      `tf.config.run_functions_eagerly(True)` or `jax.disable_jit()`.
 
     The `generate` of a TensorFlow model of transformers 4 gets buckets for its prompts, see
     `keras_xla.functions.hf_generate.CompiledGenerate`.
@@ -134,7 +136,7 @@ class CompiledFunction:
     are kept.) A layer or a bound method gets no instance there.
 
     A layer, a model or a method of one compiles again after it got other weights (`enable_lora`, `quantize`), or where
-    other layers of it are trainable; so does a function with a layer among its arguments.
+    other layers of it are trainable; so does a function with a layer among its arguments, which it keeps alive.
 
     Attributes:
         __name__: That of the function, or `name`: Keras shows a metric under it.
@@ -151,6 +153,7 @@ class CompiledFunction:
         self._follows: dict[tuple, Followed] = {}
         self._last: CallKey | None = None
         self._held: dict[tuple, list] = {}  # the variables whose ids are in keys, so that no other gets their ids
+        self._forgotten = 0  # executables
         self._lock = threading.RLock()
         self._owners: tuple[type, ...] = ()  # classes of which it is a method
         self._methods = OfInstances(
@@ -169,7 +172,7 @@ class CompiledFunction:
     @property
     def trace_count(self) -> int:
         """How many XLA executables have been compiled so far (int)."""
-        return len(self._executables) + self._methods.trace_count
+        return len(self._executables) + self._forgotten + self._methods.trace_count
 
     def __repr__(self):
         return f"<keras_xla.jit {self._name}, {self.trace_count} executables>"
@@ -200,7 +203,7 @@ class CompiledFunction:
     @property
     def _layer(self) -> Any:
         """The layer or model that is called, or whose method this is; something else for other functions."""
-        return getattr(self._fn, "__self__", self._fn)
+        return owner_of(self._fn)
 
     @property
     def _binds(self) -> bool:
@@ -241,7 +244,7 @@ class CompiledFunction:
                 cannot be cut off.
         """
         flat = keras.tree.flatten((args, kwargs))
-        if is_in_trace() or any(is_traced(x) or isinstance(x, keras.KerasTensor) for x in flat):
+        if is_in_trace() or runs_python() or any(is_traced(x) or isinstance(x, keras.KerasTensor) for x in flat):
             return self._fn(*args, **kwargs)  # also a part of another compiled function, or of a functional model
         if args and isinstance(args[0], self._owners) and (method := self._methods.of(args[0])) is not None:
             return method(*args[1:], **kwargs)
@@ -249,7 +252,7 @@ class CompiledFunction:
         arguments, padded = self._buckets.pad(arguments, self._pad_value)
         own = args[0] if args and isinstance(args[0], self._owners) else None
         leaves, tensors, owners = self._leaves(arguments, own)
-        key = CallKey(leaves, tuple(map(structure_of, arguments.values())), form, self._layer_state(), call_context())
+        key = CallKey(leaves, tuple(map(structure_of, arguments.values())), form, state_of(self._layer), call_context())
         compiled = self._executables.get(key)
         if compiled is None:
             key, outputs, follows = self._compile(key, arguments, tensors, owners, padded)
@@ -303,7 +306,8 @@ class CompiledFunction:
                 if is_array(x):
                     tensor = as_dense(self._name, name, x)
                     tensors.append(tensor)
-                    leaves.append(Leaf(name, tuple(tensor.shape), tensor.dtype.name))  # Keras does not know all dtypes
+                    dtype = f"{'weak ' if is_weak(tensor) else ''}{tensor.dtype.name}"  # Keras does not know all dtypes
+                    leaves.append(Leaf(name, tuple(tensor.shape), dtype))
                     for what, attached in attached_to(x).items():
                         tensors.append(attached)
                         leaves.append(Leaf(f"the {what} of {name}", tuple(attached.shape), attached.dtype.name))
@@ -321,7 +325,7 @@ class CompiledFunction:
             else leaf
             for leaf in key.leaves
         ]
-        return key._replace(leaves=tuple(leaves), layer=self._layer_state())
+        return key._replace(leaves=tuple(leaves), layer=state_of(self._layer))
 
     def _compile(
         self, key: CallKey, arguments: dict[str, Any], tensors: list, owners: list[str], padded: list[Padded]
@@ -344,10 +348,18 @@ class CompiledFunction:
             follows = self._follow(key, call, tensors, owners, padded, outputs) if padded else []
             events.record(self._name, "function", describe(key.leaves), cause, time.perf_counter() - start)
             key = self._as_built(key)  # by now layers are built
+            self._let_go(key)
             self._held[key.layer] = self._layer.weights if key.layer else []
             self._last = key
             self._executables[key] = executable, follows
         return key, outputs, follows
+
+    def _let_go(self, new: CallKey) -> None:
+        """Forget executables with weights that the layer has no longer, as after `quantize`, and those weights."""
+        for key in [key for key in self._executables if key.layer[:1] != new.layer[:1]]:
+            del self._executables[key]
+            self._held.pop(key.layer, None)
+            self._forgotten += 1
 
     def _caller(self, key: CallKey, arguments: dict[str, Any]) -> Callable:
         """What calls `fn` with a list of tensors in the places of those in `arguments`."""
@@ -378,15 +390,8 @@ class CompiledFunction:
     def _layers_of(self, key: CallKey) -> tuple[keras.layers.Layer | None, list[keras.layers.Layer]]:
         """The layer that is called itself, if it is one; and others that a call may call."""
         given = [leaf.value.value for leaf in key.leaves if leaf.shape is None]
-        known = [x for x in (self._layer, *given) if isinstance(x, keras.layers.Layer)]
+        known = [x for x in (self._layer, *given, *seen_by(self._fn)) if isinstance(x, keras.layers.Layer)]
         return (self._fn if isinstance(self._fn, keras.layers.Layer) else None), known
-
-    def _layer_state(self) -> tuple:
-        """What a trace depends on beside the arguments, of a layer that is called or whose method this is."""
-        layer = self._layer
-        if not isinstance(layer, keras.layers.Layer):
-            return ()
-        return tuple(map(id, layer.weights)), trainable(layer)
 
     def _refuse(self, blockers):
         owner = self._layer

@@ -3,6 +3,7 @@
 A Keras layer gets them by keyword, as layers take static values in no other way.
 """
 
+import functools
 import inspect
 import types
 from collections.abc import Mapping, Sequence
@@ -92,6 +93,29 @@ class Parameters:
         return self._fn(*positional, **named, **(extra[0] if extra else {}))
 
 
+def owner_of(fn: Any) -> Any:
+    """The object whose method a function is, or the function itself; of a `functools.partial`, of what it calls."""
+    fn = _without_partial(fn)
+    return getattr(fn, "__self__", fn)
+
+
+def seen_by(fn: Any) -> list[Any]:
+    """What a function may use beside its arguments: variables around it, globals, and attributes of its object."""
+    fn = _without_partial(fn)
+    seen = list(getattr(fn.__self__, "__dict__", {}).values()) if isinstance(fn, types.MethodType) else []
+    try:
+        found = inspect.getclosurevars(inspect.unwrap(fn))
+    except (TypeError, ValueError):  # no function, or one whose variables are not there yet
+        return seen
+    return [*seen, *found.nonlocals.values(), *found.globals.values()]
+
+
+def _without_partial(fn: Any) -> Any:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
+
+
 def own_signature(fn: Any) -> inspect.Signature:
     """Of a function itself: not of what it wraps, whose `__signature__` `functools.wraps` copies."""
     if isinstance(known := getattr(fn, "own_signature", None), inspect.Signature):
@@ -101,7 +125,14 @@ def own_signature(fn: Any) -> inspect.Signature:
     try:
         return inspect.signature(_bare(fn), follow_wrapped=False)
     except (ValueError, TypeError):  # a staticmethod, say
+        pass
+    try:
         return inspect.signature(fn)
+    except ValueError:
+        raise TypeError(
+            f"keras_xla.jit received {fn!r}, whose parameters Python does not know; it expects a function that was "
+            "written in Python. Pass lambda x: f(x)."
+        ) from None
 
 
 def _signature_inside(fn: Any, own: inspect.Signature) -> inspect.Signature | None:

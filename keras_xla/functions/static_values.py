@@ -1,15 +1,18 @@
 """Keys of arguments that are no tensors: they are part of an executable, and values that only seem equal are not."""
 
 import dataclasses
+import random
 from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_xla.functions.arrays import holds_arrays, is_variable
 from keras_xla.private.keras.layers import layers_if_known
 from keras_xla.private.keras.structures import spec_of
 
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _MANY = 1000  # of a set with more, types are told apart: it is asked at each call
 
 
@@ -35,9 +38,16 @@ def parts(x: Any) -> tuple:
     if isinstance(x, range | slice):
         ends = x.start, x.stop, x.step
         return type(x), ends, parts(ends)  # ranges of the same numbers are equal
-    if dataclasses.is_dataclass(x) and type(x).__hash__ is not object.__hash__:
-        return type(x), *(parts(getattr(x, field.name, None)) for field in dataclasses.fields(x) if field.compare)
+    if type(x).__hash__ is not object.__hash__ and (names := _compared(x)):
+        return type(x), *(parts(getattr(x, name, None)) for name in names)
     return (type(x),)
+
+
+def _compared(x: Any) -> list[str]:
+    """The fields of a dataclass, or of a class of the package attrs, that count where values are compared."""
+    if dataclasses.is_dataclass(x):
+        return [field.name for field in dataclasses.fields(x) if field.compare]
+    return [field.name for field in getattr(type(x), "__attrs_attrs__", ()) if field.eq]
 
 
 def static_value(who: str, name: str, x: Any, checked: bool = True) -> Static:
@@ -54,16 +64,23 @@ def static_value(who: str, name: str, x: Any, checked: bool = True) -> Static:
             f"{who} received {name} of type {kind}, an iterator: what the first call takes from it would be a part of "
             "the executable. Pass next(it), or a list."
         )
+    if checked and isinstance(x, _GENERATORS):
+        raise TypeError(
+            f"{who} received {name} of type {kind}, which draws numbers: those of the first call would be a part of "
+            "the executable. Pass the numbers, or take a keras.random.SeedGenerator."
+        )
     if checked and holds_arrays(x):
         raise TypeError(
             f"{who} received {name} of type {kind}, a dataclass that holds tensors: their values would be a part of "
             "the executable. Pass them in a tuple or a dict."
         )
+    if isinstance(x, slice):  # which has a hash since Python 3.12
+        return Static(parts(x), x)
     try:
         hash(x)
     except TypeError:
         unhashed = dataclasses.is_dataclass(x) and type(x).__hash__ is None
-        hint = " Give the dataclass frozen=True or eq=False." if unhashed else ""
+        hint = f" Give the dataclass frozen=True{'' if checked else ' or eq=False'}." if unhashed else ""
         raise TypeError(
             f"{who} received {name} of type {kind}, which is neither a tensor nor hashable; it expects tensors, numpy "
             f"arrays, nested structures of them, or hashable static values.{hint}"
@@ -74,9 +91,14 @@ def static_value(who: str, name: str, x: Any, checked: bool = True) -> Static:
     return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
 
 
-def trainable(layer: keras.layers.Layer) -> tuple[bool, ...]:
-    """Whether the layer, and each one inside of it, may be trained."""
-    return tuple(each.trainable for each in layers_if_known(layer))
+def trainable(layer: keras.layers.Layer) -> tuple[tuple, ...]:
+    """The layer and those inside of it, by class and name, and whether each may be trained."""
+    return tuple((type(each), each.name, each.trainable) for each in layers_if_known(layer))
+
+
+def state_of(layer: Any) -> tuple:
+    """What a trace depends on beside its arguments, of the layer whose method the function is; `()` for others."""
+    return (tuple(map(id, layer.weights)), trainable(layer)) if isinstance(layer, keras.layers.Layer) else ()
 
 
 def structure_of(x: Any) -> tuple | None:

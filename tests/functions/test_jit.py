@@ -1,5 +1,6 @@
 """keras_xla.jit: any function or bound method, one executable for each signature."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -544,9 +545,129 @@ def test_padding_that_cannot_be_cut_off_is_an_error(make):
         jit(lambda x: (x, make(x)), buckets={"x": {0: (8,)}})(ONES[:3])
 
 
-def test_a_function_for_one_size_alone_is_cut_by_that_size():
-    only = jit(lambda x: x + np.ones((8, 1), "float32"), buckets={"x": {0: (8,)}})
-    assert only(ONES[:3]).shape == (3, 3)
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: x + np.ones((8, 1), "float32"), lambda x: keras.ops.reshape(x, (24,))[:8]],
+    ids=["rows", "others"],
+)
+def test_of_a_function_for_one_size_alone_nobody_can_tell_what_follows_that_size(make):
+    """The eight numbers of the second one are no rows."""
+    only = jit(make, buckets={"x": {0: (8,)}})
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=r"its output 0 of shape \(8.*\) has an axis of the padded size 8, and it runs"
+        ):
+            only(ONES[:3])
+        assert only(np.ones((8, 3), "float32")).shape[0] == 8  # which are not padded
+    assert only.trace_count == 1
+
+
+def test_outputs_of_a_function_for_one_size_alone_that_have_other_sizes_are_whole():
+    table = np.ones((24, 5), "float32")
+    only = jit(lambda x: keras.ops.matmul(keras.ops.reshape(x, (1, 24)), table), buckets={"x": {0: (8,)}})
+    assert values(only(ONES[:3])) == [[9.0] * 5]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: keras.ops.concatenate([x[::2], x[::2]]),
+        lambda x: x[: x.shape[0] // 2 * 2],
+        lambda x: keras.ops.repeat(keras.ops.average_pool(x[None], 2, 2, "same")[0], 2, axis=0),
+    ],
+    ids=["halves", "even", "down and up"],
+)
+def test_padding_in_outputs_of_a_multiple_of_two_is_an_error(make):
+    for sizes in ("pow2", (8, 16), (4, 6)):
+        with pytest.raises(ValueError, match=r"its output 0 of shape \(.*\) has the padding in axis 0"):
+            jit(make, buckets={"x": {0: sizes}})(ONES[:3])
+
+
+@pytest.mark.parametrize("sizes", [[np.int64(4), np.int32(8)], np.array([8, 4]), range(4, 9, 4)], ids=str)
+def test_sizes_may_be_numbers_of_numpy(sizes):
+    fast = jit(lambda x: x * 2, buckets={"x": {0: sizes}})
+    assert [fast(ONES[:n]).shape[0] for n in (1, 3, 4)] == [1, 3, 4] and fast.trace_count == 1
+
+
+def test_python_runs_where_users_ask_for_it():
+    def noted(x):
+        seen.append(type(x))
+        return x * 2
+
+    if keras.backend.backend() == "jax":
+        import jax
+
+        eagerly = jax.disable_jit
+    else:
+        import tensorflow as tf
+
+        @contextlib.contextmanager
+        def eagerly():
+            tf.config.run_functions_eagerly(True)
+            try:
+                yield
+            finally:
+                tf.config.run_functions_eagerly(False)
+
+    seen, fast = [], jit(noted)
+    with eagerly():
+        for n in (1, 2):
+            assert values(fast(ONES)) == (ONES * 2).tolist() and len(seen) == n
+    assert fast.trace_count == 0
+    fast(ONES)
+    assert fast.trace_count == 1
+
+
+def test_a_partial_of_a_model_has_the_weights_of_the_model():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    fast = jit(functools.partial(model, training=False))
+    np.testing.assert_allclose(values(fast(ONES)), values(model(ONES)), rtol=1e-5)
+    model.layers[0].enable_lora(1)
+    model.layers[0].lora_kernel_b.assign(np.ones((1, 2)))
+    np.testing.assert_allclose(values(fast(ONES)), values(model(ONES)), rtol=1e-5)
+    assert fast.trace_count == 2
+
+
+def test_another_layer_without_weights_is_noticed():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Activation("relu")])
+    fast = jit(model)
+    assert values(fast(-ONES)) == (0 * ONES).tolist()
+    model.pop()
+    model.add(keras.layers.Activation("tanh"))
+    np.testing.assert_allclose(values(fast(-ONES)), np.tanh(-ONES), rtol=1e-5)
+    assert fast.trace_count == 2
+
+
+def test_weights_that_a_layer_has_no_longer_are_let_go_of():
+    layer = keras.layers.Dense(2)
+    fast = jit(layer)
+    fast(ONES)
+    fast(ONES[:2])
+    kernel = weakref.ref(layer.kernel)
+    layer.quantize("int8")
+    fast(ONES)
+    gc.collect()
+    assert kernel() is None and fast.trace_count == 3
+    fast(ONES)
+    assert fast.trace_count == 3
+
+
+def test_losses_of_a_model_that_a_function_is_around_are_as_without_jit():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, activity_regularizer="l2")])
+
+    def total(x):
+        return keras.ops.mean(model(x)) + sum(model.losses)
+
+    expected = total(ONES), list(map(float, model.losses))
+    for fast in (jit(total), jit(functools.partial(total))):
+        for _ in range(2):
+            np.testing.assert_allclose(float(fast(ONES)), float(expected[0]), rtol=1e-5)
+            np.testing.assert_allclose(list(map(float, model.losses)), expected[1], rtol=1e-5)
+
+
+def test_a_function_whose_parameters_nobody_knows_is_refused():
+    with pytest.raises(TypeError, match=r"<built-in function max>, whose parameters Python does not.*lambda x: f\(x\)"):
+        jit(max)
 
 
 @pytest.mark.parametrize(
@@ -1116,7 +1237,7 @@ def test_losses_of_layers_count_inside(options):
         np.testing.assert_allclose(float(fast(ONES)), expected, rtol=1e-5)
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="there are such logits on TensorFlow only")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only on TensorFlow does Keras read them")
 def test_probabilities_bring_the_logits_that_they_were_made_of():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Activation("softmax")])
     x, y, loss = np.array([[0.0, 60.0]], "float32"), np.array([0]), keras.losses.SparseCategoricalCrossentropy()
@@ -1126,7 +1247,7 @@ def test_probabilities_bring_the_logits_that_they_were_made_of():
     assert fast.trace_count == 1
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="there are such logits on TensorFlow only")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only on TensorFlow does Keras read them")
 def test_probabilities_take_along_the_logits_that_they_were_made_of():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Activation("softmax")])
     loss, y = keras.losses.SparseCategoricalCrossentropy(), np.array([0])
@@ -1135,6 +1256,31 @@ def test_probabilities_take_along_the_logits_that_they_were_made_of():
         for _ in range(2):
             assert float(keras.ops.sum(fast(y, probabilities))) == 60.0
         assert fast.trace_count == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "made"),
+    [
+        (keras.ops.sigmoid, list),
+        (keras.ops.sigmoid, np.array),
+        (keras.ops.softmax, np.array),
+        (keras.ops.softmax, keras.ops.convert_to_tensor),
+    ],
+)
+def test_probabilities_are_arguments_like_others_whatever_they_were_made_of(function, made):
+    given = made(ONES.tolist())
+    double, rows = jit(lambda p: p * 2), jit(lambda p: p * 2, buckets={"p": {0: (8,)}})
+    for fast in (double, rows, double, rows):
+        np.testing.assert_allclose(values(fast(function(given))), values(function(given) * 2), rtol=1e-6)
+    assert double.trace_count == rows.trace_count == 1
+
+
+def test_probabilities_of_a_model_go_into_a_metric():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, activation="softmax")])
+    metric = keras.metrics.SparseCategoricalAccuracy()
+    for _ in range(2):
+        jit(metric.update_state)(np.zeros(4), model(ONES))
+    assert float(metric.result()) in (0.0, 1.0) and float(metric.count.value) == 8
 
 
 def test_values_of_a_stateless_scope_count_within_it_and_no_longer():

@@ -58,8 +58,25 @@ def test_dtypes_that_keras_does_not_know():
 
 def test_values_computed_by_jax_use_the_same_executable(compiled):
     fast = jit(lambda x: x + 1)
-    for x in (np.float32(1), jax.numpy.float32(2), jax.numpy.asarray(3.0)):
+    for x in (np.float32(1), jax.numpy.float32(2), jax.numpy.asarray(3.0, "float32")):
         fast(x)
+    assert compiled.count("jit(compiled)") == fast.trace_count == 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_dtypes_that_give_way_to_others_do_so_inside(dtype):
+    """As in `jax.jit`, such an argument needs an executable of its own."""
+    x, fast = jax.numpy.ones(3, dtype), jit(lambda x, scale: x * scale)
+    for scale in (jax.numpy.asarray(0.5), jax.numpy.where(x[0] > 0, 1.0, 2.0), jax.numpy.asarray(0.5, "float32")):
+        for _ in range(2):
+            assert fast(x, scale).dtype == (x * scale).dtype
+    assert fast.trace_count == 2
+
+
+def test_gradients_are_compiled_where_jit_is_outside(compiled):
+    fast = jit(jax.grad(lambda x: jax.numpy.sum(jax.numpy.tanh(x))))
+    for _ in range(2):
+        np.testing.assert_allclose(fast(np.zeros(3, "float32")), np.ones(3), rtol=1e-6)
     assert compiled.count("jit(compiled)") == fast.trace_count == 1
 
 

@@ -8,9 +8,11 @@ import functools
 import gc
 import inspect
 import pickle
+import random
 import threading
 import weakref
 
+import attrs
 import keras
 import numpy as np
 import optree
@@ -42,6 +44,44 @@ def test_a_dataclass_of_tensors_is_refused(options):
 
     with pytest.raises(TypeError, match=r"a dataclass that holds tensors.*Pass them in a tuple or a dict"):
         jit(lambda batch: batch.x * 2)(Batch(ONES))
+
+
+def test_a_dataclass_of_tensors_within_another_is_refused():
+    @dataclasses.dataclass(frozen=True)
+    class Inner:
+        x: np.ndarray
+
+    @dataclasses.dataclass(frozen=True)
+    class Outer:
+        inner: Inner
+
+    with pytest.raises(TypeError, match="a dataclass that holds tensors"):
+        jit(lambda batch: batch.inner.x * 2)(Outer(Inner(ONES)))
+
+
+@pytest.mark.parametrize("made", [random.Random, np.random.default_rng, np.random.RandomState, np.random.PCG64])
+def test_what_draws_numbers_is_refused(made):
+    with pytest.raises(TypeError, match=r"which draws numbers.*take a keras.random.SeedGenerator"):
+        jit(lambda x, rng: x)(ONES, made(0))
+
+
+def test_a_slice_is_a_part_of_the_executable():
+    part = jit(lambda x, which: x[which])
+    for which in (slice(0, 1), slice(0, 1), slice(None, None, 2), slice(1, None)):
+        assert part(ONES, which).shape == ONES[which].shape
+    assert part.trace_count == 3
+
+
+def test_fields_of_a_class_of_attrs_are_told_apart_by_type():
+    @attrs.frozen
+    class Scale:
+        by: float
+        name: str = attrs.field(default="", eq=False)
+
+    fast, x = jit(lambda x, scale: keras.ops.multiply(x, scale.by)), np.ones(2, "int32")
+    for scale in (Scale(1), Scale(1.0), Scale(1, name="other")):
+        assert keras.backend.standardize_dtype(fast(x, scale).dtype).startswith(type(scale.by).__name__)
+    assert fast.trace_count == 2
 
 
 def test_a_bool_of_numpy_is_a_flag():
@@ -244,8 +284,8 @@ def test_what_compiles_itself_is_refused():
     with pytest.raises(TypeError, match=r"received generate of CompilesItself, which compiles itself"):
         jit(CompilesItself().generate)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="mine")
-    for name in ("fit", "evaluate", "predict"):
-        with pytest.raises(TypeError, match=f"received {name} of the model 'mine', which is a loop over batches"):
+    for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"):
+        with pytest.raises(TypeError, match=f"received {name} of the model 'mine', which runs steps that are compiled"):
             jit(getattr(model, name))
     assert jit(model)(ONES).shape == (2, 1)
 

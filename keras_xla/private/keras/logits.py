@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import keras
+
 from keras_xla.private.names import KERAS_SEEN, Name
 
 LOGITS = Name(
@@ -15,8 +17,11 @@ LOGITS = Name(
 
 
 def logits_of(x: Any) -> Any:
-    """Those on a tensor; None without."""
-    return getattr(x, LOGITS.name, None)
+    """Those on a tensor, as Keras was given them: tensors, arrays or lists. None without.
+
+    On JAX there are none: Keras puts them there, too, and never reads them.
+    """
+    return getattr(x, LOGITS.name, None) if keras.backend.backend() == "tensorflow" else None
 
 
 def put_logits(x: Any, logits: Any) -> Any:

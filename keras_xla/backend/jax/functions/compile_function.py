@@ -103,7 +103,12 @@ def output_shapes(call: Callable, specs: Sequence[tuple[Sequence[int], Any]]) ->
 
 def _strong(x: jax.Array) -> jax.Array:
     """Without jax's weak type, which a variable made of a Python number has until it is assigned."""
-    return to_tensor(x) if x.weak_type else x
+    return jnp.asarray(x, dtype=x.dtype) if is_weak(x) else x
+
+
+def is_weak(x: Any) -> bool:
+    """Whether the dtype of an array gives way to that of another one, as that of a Python number does."""
+    return getattr(x, "weak_type", False)
 
 
 def is_of_trace(x: Any, tensors: Sequence[jax.Array]) -> bool:
@@ -126,18 +131,25 @@ def without_autograph(function: Callable) -> Callable:
     return function
 
 
+def runs_python() -> bool:
+    """Whether a user has asked for compiled functions to run as Python, to look into them."""
+    return bool(jax.config.jax_disable_jit)
+
+
 def is_in_trace() -> bool:
     """Whether this thread traces a function. A compiled one gets the values that a `keras.StatelessScope` has."""
     return traces()
 
 
 def to_tensor(x) -> jax.Array:
-    """The array on the device; the explicit dtype drops jax's weak type, which would compile again.
+    """The array on the device. One whose dtype is weak stays so.
 
     An array of NumPy is copied: on a CPU jax would share its memory, and run after the caller has changed it.
     """
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):  # keys of jax.random, which have no other dtype
         return x
+    if is_weak(x):
+        return jnp.asarray(x)
     x = x.copy() if isinstance(x, np.ndarray) else x
     return jnp.asarray(x, dtype=jax.dtypes.canonicalize_dtype(x.dtype))
 

@@ -76,6 +76,16 @@ def _traced(call: Callable, specs: list[tf.TensorSpec]) -> Any:
         raise
 
 
+def is_weak(x: Any) -> bool:
+    """False: no dtype of TensorFlow's gives way to that of another tensor."""
+    return False
+
+
+def runs_python() -> bool:
+    """Whether a user has asked for compiled functions to run as Python, to look into them."""
+    return tf.config.functions_run_eagerly()
+
+
 def is_in_trace() -> bool:
     """Whether this thread traces a function, or a `keras.StatelessScope` has other values for variables."""
     return stateless_scope() is not None or not tf.executing_eagerly()
