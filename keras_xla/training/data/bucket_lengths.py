@@ -46,6 +46,8 @@ def bucket_lengths(
     - Where `y` has the axis, padded positions get the sample weight 0, so that they add nothing to the loss or to
       `weighted_metrics`. Without a mask Keras still divides by the number of all positions: `weights="mean"` makes up
       for that.
+    - With a mask, Keras counts a row in `weighted_metrics` by the part of its positions that are real. These are fewer
+      in a larger bucket, so that such metrics change.
     - What looks at padded positions in some other way (a convolution without mask, `BatchNormalization`, a mean over
       time, `metrics` that are not weighted) sees the padding.
 

@@ -27,6 +27,8 @@ def takes(x: Any, *others: Any) -> bool:
     leaves = [leaf for leaf in keras.tree.flatten((x, *others)) if leaf is not None]
     if not all(isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fiub" for leaf in leaves):
         return False
+    if any(leaf.dtype.itemsize > 8 for leaf in leaves):  # Keras refuses NumPy's longdouble
+        return False
     return len({len(leaf) for leaf in leaves}) == 1 and len(leaves[0]) > 0
 
 

@@ -17,7 +17,6 @@ from keras_xla.backend import keras2
 from keras_xla.backend.execution import Execution
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
 from keras_xla.backend.steps import DATA_ENDED, predict_data
-from keras_xla.private.keras.layers import layers_if_known
 from keras_xla.private.keras.tracebacks import filtered
 from keras_xla.private.keras.trainer import CACHED_EVALUATION, LAST_LOGS, LOGS_IN_ORDER, last_logs, logs_in_order
 from keras_xla.private.names import otherwise
@@ -172,11 +171,7 @@ def dataset_in_order(
     # Keras would run as many as `steps_per_execution` in one call, and call that a step.
     if not batches.possible or keras2.steps_per_execution(model) != 1:
         return None
-    function = function_of("predict")
-    # Groups are traced with open sizes, of which a layer that is built then may want to know more.
-    if not isinstance(function, PredictFunction):
-        return None
-    if not function.has_run and not all(layer.built for layer in layers_if_known(model)):
+    if not isinstance(function_of("predict"), PredictFunction):
         return None
     return InOrder(batches, model, session, journal)
 

@@ -67,4 +67,10 @@ def _works_along_rows(layer: keras.layers.Layer) -> bool:
     """Whether a model hands a tensor of one axis, which is that of the rows, to what may work along it."""
     nodes = nodes_within(layer) if is_graph(layer) else ()
     of_rows = [node.operation for node in nodes if any(len(x.shape) < 2 for x in node.input_tensors)]
-    return not all(is_graph(each) or type(each).__name__ in _OF_NUMBERS for each in of_rows)
+    return not all(is_graph(each) or _is_of_numbers(each) for each in of_rows)
+
+
+def _is_of_numbers(operation: object) -> bool:
+    """Whether a layer or an operation is one of `_OF_NUMBERS`: Discretization may also count those of all rows."""
+    counts = getattr(operation, "output_mode", "int") not in ("int", "one_hot")
+    return type(operation).__name__ in _OF_NUMBERS and not counts

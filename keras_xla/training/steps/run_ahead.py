@@ -126,7 +126,6 @@ class PredictFunction:
 
     def __init__(self, runner, session: Callable[[], Session | None], journal: Journal):
         self.runner, self._session, self._journal = runner, session, journal
-        self.has_run = False  # so that all is built that it needs
 
     def __call__(self, batches) -> Any:
         """The outputs for a list of batches, or for the next batch of an iterator (Keras 2)."""
@@ -141,7 +140,6 @@ class PredictFunction:
     def _run(self, batch: Any) -> Any:
         start = time.perf_counter()
         made = self.runner.run_batch(batch)
-        self.has_run = True
         if made.settled:
             self._journal.ran("predict", made.way, 1, time.perf_counter() - start)
         return made.outputs

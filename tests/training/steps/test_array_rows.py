@@ -200,6 +200,7 @@ def test_what_is_taken():
     assert takes(X, Y) and takes({"a": X, "b": [X, Y]}, None)
     assert not takes(None) and not takes(X, Y[:-1]) and not takes(X[:0])
     assert not takes(X.tolist()) and not takes(np.array(["a"])) and not takes(np.float32(1)) and not takes(iter([X]))
+    assert not takes(X, Y.astype("longdouble"))  # which Keras refuses
 
 
 def test_where_validation_is_cut_off():

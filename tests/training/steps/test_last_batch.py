@@ -686,3 +686,17 @@ def test_a_report_changes_nothing_about_the_last_batch_of_predict():
         model.predict(X[:50], batch_size=8, callbacks=callbacks, verbose=0)
         compiled.append(len(log.new()))
     assert compiled == [1, 1]
+
+
+@pytest.mark.parametrize("mode", ["int", "multi_hot", "count"])
+@pytest.mark.parametrize("bins", [2, 10])
+def test_numbers_put_into_bins_are_predicted_as_in_plain_keras(mode, bins):
+    """Of a tensor of one axis, some modes count the numbers of all rows."""
+    x, shown = np.linspace(-2, 2, 11, dtype="float32"), []
+    for made in (compile, keras.Model.compile):
+        inputs = keras.Input(())
+        edges = np.linspace(-1, 1, bins).tolist()
+        model = keras.Model(inputs, keras.layers.Discretization(edges, output_mode=mode)(inputs))
+        made(model, "sgd", jit_compile=True)
+        shown.append(model.predict(x, batch_size=8, verbose=0))
+    np.testing.assert_array_equal(*shown)

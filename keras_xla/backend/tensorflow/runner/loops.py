@@ -41,7 +41,7 @@ def loop(
 
     def mine(pending, tensors):
         element = pending.get_value()
-        fit = source.fits(element, shapes, trace.fills)
+        fit = source.fits(element, known, trace.fills and shapes is not None)
         if holds is None:
             return fit
         return tf.cond(fit, lambda: holds(source.leaves(element, tensors, alike=True)), lambda: tf.constant(False))

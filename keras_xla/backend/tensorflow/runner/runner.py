@@ -34,12 +34,11 @@ class _Pass:
     """An iterator that batches are taken from."""
 
     source: Batches
-    key: str  # of the trace for them
-    usual: Shapes = ()  # of the batches that most are like
+    key: str | None  # of the trace for all batches; None where a batch is traced by its own tensors
+    usual: tuple[str, Shapes] = ("", ())  # of the batches that most are like: the key of their trace, and their shapes
     executable: Executable = dataclasses.field(init=False)  # what runs those
     pending: Any = None  # an element of the iterator that goes before what it gives next; None if there is none
-    refused: int = 0  # batches of the usual shapes with values not for the executable, which plain TensorFlow took
-    alone: bool = False  # whether each batch is traced by its own tensors
+    refused: int = 0  # usual batches with values not for the executable, which plain TensorFlow took
 
 
 class Runner:
@@ -84,7 +83,6 @@ class Runner:
         self._lock = threading.RLock()  # several threads may predict
         self._traces = Traces(step, self._lock, before, filled_step, closed)
         self._decided_and_compiled = 0  # times so far
-        self._untraceable: set[str] = set()  # what cannot be traced for all batches of `predict` at once
 
     def run(self, iterator: Iterator, count: int = 1, every: bool = False) -> Execution:
         """Run the next batches of an iterator: one of `tf.data`, of batches or of row numbers, or any other of batches.
@@ -97,14 +95,10 @@ class Runner:
             return self._run_batches(iterator, count)
         news = self._news
         this = self._pass_of(iterator, every)
-        if this.alone:
-            pending, this.pending = this.pending, None
-            batch = next(iterator) if pending is None else pending.get_value()
-            return self.run_batch(this.source.example(batch))
         if every and not collectable(this.executable.trace):
             every, count = False, 1
         outputs: Any = None
-        ran, way = 0, this.executable.way
+        ran, ran_by = 0, this.executable
         while ran < count:
             pending, this.pending = this.pending, None
             if pending is None and this.executable.untried:  # if it fails, a batch that it took itself would be lost
@@ -118,21 +112,20 @@ class Runner:
                 this.pending = pending if pending.has_value() else None
                 continue
             if done:
-                outputs, ran, way = made, ran + done, this.executable.way
+                outputs, ran, ran_by = made, ran + done, this.executable
             this.pending = pending if pending.has_value() else None
             if ran == count or this.pending is None or (every and ran):
                 break
             made, done, other = self._run_other(this, iterator)
             if done:  # the way of most of them is told
-                way = way if ran else other
+                ran_by = ran_by if ran else other
                 outputs, ran = made, ran + done
             if every and ran:
                 break
         if not ran:
             raise StopIteration
-        trace = this.executable.trace
-        outputs = repack(trace.concrete.structured_outputs, outputs)
-        return Execution(outputs, ran, way, self._news == news, calls_python=trace.calls_python)
+        outputs = repack(ran_by.trace.concrete.structured_outputs, outputs)
+        return Execution(outputs, ran, ran_by.way, self._news == news, calls_python=ran_by.trace.calls_python)
 
     def run_batch(self, batch: Any) -> Execution:
         """Run one step on a batch of arrays or tensors, or of row numbers."""
@@ -214,9 +207,7 @@ class Runner:
         Raises `StopIteration` if there is no batch left.
         """
         this = self._passes.get(iterator)
-        if this is not None and this.alone:
-            return this
-        if this is not None and not (this.executable.way == "graph" and self._policy.again(this.usual, False)):
+        if this is not None and not (this.executable.way == "graph" and self._policy.again(this.usual[1], False)):
             return this
         pending = this.pending if this and this.pending is not None else iterator.get_next_as_optional()
         if not pending.has_value():
@@ -226,54 +217,38 @@ class Runner:
             raise StopIteration
         if this is None:
             source = source_of(iterator.element_spec, pending.get_value(), self._arrays)
-            this = _Pass(source, self._traces.key(source.spec))
+            # Where all outputs are wanted, plain Keras traces by the tensors of a batch, whose sizes are known.
+            this = _Pass(source, None if every else self._traces.key(source.spec))
         else:
             with self._lock:
-                self._chosen.pop((this.key, this.usual), None)
+                self._chosen.pop(this.usual, None)
         this.pending = pending
-        this.alone = every and not self._can_trace(this)
-        if not this.alone:
-            this.executable, this.usual = self._choose(this, iterator)
+        this.executable, this.usual = self._choose(this, iterator)
         with self._lock:
             self._passes[iterator] = this
         return this
 
-    def _can_trace(self, this: _Pass) -> bool:
-        """Whether the step can be traced for all batches of `predict` at once.
-
-        Plain Keras traces it by the tensors of a batch, whose sizes are known; this raises what that raises.
-        """
-        if this.key in self._untraceable:
-            return False
-        try:
-            self._traces.of(this.key)
-        except Exception:
-            batch = this.source.example(this.pending.get_value())
-            self._traces.of(self._traces.key(keras.tree.map_structure(spec_of, batch)))
-            self._untraceable.add(this.key)
-            return False
-        return True
-
-    def _run_other(self, this: _Pass, iterator) -> tuple[list, int, str]:
+    def _run_other(self, this: _Pass, iterator) -> tuple[list, int, Executable]:
         """Run the pending batch, which is not for the usual executable; or see that it becomes the usual one."""
-        chosen, shapes = self._choose(this, iterator)
-        if shapes == this.usual and chosen is this.executable:  # its values are not: plainly, it says why
-            chosen = self._executable(this.key, "graph", (), shapes)
+        chosen, kind = self._choose(this, iterator)
+        if kind == this.usual and chosen is this.executable:  # its values are not: plainly, it says why
+            chosen = self._executable(kind[0], "graph", (), kind[1])
             this.refused += 1
             if this.refused > MOST_REFUSED:  # nothing is wrong with them
-                this.executable = self._choice(this.key, shapes, chosen)
+                this.executable = self._choice(*kind, chosen)
         elif chosen.way != "graph":
-            this.executable, this.usual = chosen, shapes
-            return [], 0, ""
+            this.executable, this.usual = chosen, kind
+            return [], 0, chosen
         pending, this.pending = this.pending, None
         outputs, done, _ = chosen.feed(this.source, iterator, 1, pending)  # this one only: others may be usual again
-        return outputs, done, chosen.way
+        return outputs, done, chosen
 
-    def _choose(self, this: _Pass, iterator) -> tuple[Executable, Shapes]:
-        """What the pending batch shall be run by, and its shapes."""
+    def _choose(self, this: _Pass, iterator) -> tuple[Executable, tuple[str, Shapes]]:
+        """What the pending batch shall be run by; the key of the trace for it, and its shapes."""
         batch = this.source.example(this.pending.get_value())
+        key = this.key or self._traces.key(keras.tree.map_structure(spec_of, batch))
         shapes, once = shapes_of(batch), _once(this, iterator, this.pending)
-        return self._answer(this.key, shapes) or self._ask(this.key, batch, once), shapes
+        return self._answer(key, shapes) or self._ask(key, batch, once), (key, shapes)
 
     def _answer(self, key: str, shapes: Shapes) -> Executable | None:
         """What was decided for these shapes, unless nothing was, or it may be another thing by now."""

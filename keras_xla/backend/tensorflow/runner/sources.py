@@ -33,16 +33,13 @@ class Batches:
         """The tensors of a batch, flat."""
         return leaves_of(without_optionals(element))
 
-    def fits(self, element: Any, shapes: Shapes | None, filled: bool) -> tf.Tensor:
-        """Whether a batch has these shapes, or can be filled up to them."""
+    def fits(self, element: Any, shapes: Sequence[Any], filled: bool) -> tf.Tensor:
+        """Whether a batch has these shapes, of which any part may be open, or can be filled up to them."""
         leaves = leaves_of(without_optionals(element))
-        if filled and shapes is not None:
-            return fits(leaves, shapes)
-        checks = [tf.constant(True)]
-        for x, shape in zip(leaves, shapes or (), strict=bool(shapes)):
-            if not x.shape.is_fully_defined():
-                checks.append(tf.reduce_all(tf.equal(tf.shape(x), tf.constant(shape, tf.int32))))
-        return tf.reduce_all(tf.stack(checks))
+        if filled:
+            return fits(leaves, tuple(map(tuple, shapes)))
+        checks = [_has(x, tf.TensorShape(shape)) for x, shape in zip(leaves, shapes, strict=True)]
+        return tf.reduce_all(tf.stack([tf.constant(True), *[check for check in checks if check is not None]]))
 
     def example(self, element: Any) -> Any:
         """A batch, as far as its structure, shapes and dtypes go."""
@@ -77,15 +74,30 @@ class RowsOfArrays(Batches):
             parts = [tf.gather(x, numbers) for x in tensors]
         return hidden(parts) if not alike and numbers.shape[0] is None else parts
 
-    def fits(self, element: Any, shapes: Shapes | None, filled: bool) -> tf.Tensor:
-        numbers = element[MARK]
-        if shapes is None or numbers.shape.is_fully_defined():
+    def fits(self, element: Any, shapes: Sequence[Any], filled: bool) -> tf.Tensor:
+        numbers, size = element[MARK], shapes[0][0]
+        if size is None or numbers.shape.is_fully_defined():
             return tf.constant(True)
-        rows, size = tf.size(numbers), shapes[0][0]
+        rows = tf.size(numbers)
         return tf.logical_and(rows > 0, rows <= size) if filled else tf.equal(rows, size)
 
     def example(self, element: Any) -> Any:
         return self._spec(int(element[MARK].shape[0]))
+
+
+def _has(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor | None:
+    """Whether a tensor has a shape, of which any part may be open; None if that is known."""
+    if shape.rank is None:
+        return None
+    if x.shape.rank is None:
+        return tf.cond(tf.equal(tf.rank(x), shape.rank), lambda: _sizes_are(x, shape), lambda: tf.constant(False))
+    unknown = any(n is not None and m is None for n, m in zip(shape, x.shape, strict=True))
+    return _sizes_are(x, shape) if unknown else None
+
+
+def _sizes_are(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+    wanted = tf.constant([-1 if n is None else n for n in shape], tf.int32)
+    return tf.reduce_all(tf.logical_or(tf.equal(tf.shape(x), wanted), tf.less(wanted, 0)))
 
 
 def source_of(element_spec: Any, first: Any, arrays: Mapping[int, Any]) -> Batches:

@@ -10,8 +10,8 @@ from keras_xla.backend.signature import Leaf, Signature, with_names
 
 
 def spec_of(x: Any) -> Any:
-    """The spec of a tensor; Nones stay Nones."""
-    return None if x is None else tf.type_spec_from_value(x)
+    """The spec of a tensor; Nones and specs stay what they are."""
+    return x if x is None or isinstance(x, tf.TypeSpec) else tf.type_spec_from_value(x)
 
 
 def name_of(structure: Any, leaf: Callable[[Any], str] = repr) -> str:
