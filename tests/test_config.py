@@ -45,6 +45,11 @@ BAD = [
     (dict(use_cache=True), TypeError, "Leave it out: there always is a cache"),
     (dict(attention_mask=[[1]]), TypeError, "layer.generate(inputs), with the mask in it"),
     (dict(chunk_length_s=30), TypeError, "Leave it out: long sound"),
+    (dict(bos_token_id=1), TypeError, "Leave it out: the tokenizer puts it in front"),
+    (dict(on_error="skip"), TypeError, "It is an argument of generate alone"),
+    (dict(reuse_prompt=True), TypeError, "It is an argument of calls with prompts, such as generate and stream"),
+    (dict(top_h=0.3), TypeError, "keras_xla has nothing like it"),
+    (dict(num_beam_groups=2), TypeError, "keras_xla has nothing like it"),
 ]
 
 

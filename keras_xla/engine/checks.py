@@ -1,11 +1,14 @@
 """What a generation cannot run is refused here, before anything compiles."""
 
+import math
 from typing import Any
 
 import numpy as np
 
 from keras_xla.config import CONSTRAINTS, GenerationOptions
 from keras_xla.engine.padding import Rows
+
+_LARGEST_SCORE = 70.0  # its natural logarithm, but for that of a log-probability; float32 holds 88
 
 
 def check(model: Any, prompts: Rows, options: GenerationOptions, source: Rows | None = None) -> None:
@@ -51,6 +54,12 @@ def check_options(model: Any, options: GenerationOptions) -> None:
     if options.num_beams > 1 and options.num_beams * 2 > vocab:
         raise ValueError(
             f"Received num_beams={options.num_beams}; expected at most half of the vocabulary's {vocab} tokens."
+        )
+    new, penalty = options.most_new_tokens, options.length_penalty
+    if options.num_beams > 1 and -penalty * math.log(new) > _LARGEST_SCORE:
+        raise ValueError(
+            f"Received length_penalty={penalty} with max_new_tokens={new}, with which the scores of beams are more "
+            f"than float32 holds; expected at least {-_LARGEST_SCORE / math.log(new):.1f}."
         )
     if len(set(options.suppress_tokens)) >= vocab:  # all of them are in the vocabulary
         raise ValueError("Received suppress_tokens with the whole vocabulary; expected some token to be left.")

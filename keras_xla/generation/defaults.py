@@ -124,6 +124,18 @@ def known_options(stored: Mapping[str, Any], where: str, speech: bool) -> dict[s
     return {name: value for name, value in stored.items() if name not in ignored}
 
 
+def warn_of_max_length(given: Any, asked: Mapping[str, Any], has_encoder: bool) -> None:
+    """Warn of a `generation_config` of the user's own whose `max_length` a decoder-only model does not follow."""
+    if has_encoder or not isinstance(given, Mapping):
+        return
+    most = given.get("max_length")
+    if most is not None and {**given, **asked}.get("max_new_tokens") is None:
+        warn(
+            f"Received generation_config with max_length={most!r}, which counts the prompt, and is not used here. Pass "
+            "max_new_tokens."
+        )
+
+
 def as_saved(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Stored options as a file can have them: JSON knows no dict by tuples, as `sequence_bias` may be one."""
     bias = stored.get("sequence_bias")

@@ -16,7 +16,7 @@ from keras_xla.engine.search.own_processors import as_functions
 from keras_xla.engine.states.prompt_cache import PromptCache, SavedPrompt
 from keras_xla.engine.warmup import silent
 from keras_xla.generation.compiled import SavedExecutables
-from keras_xla.generation.defaults import check_arguments, check_defaults, known_options, resolve
+from keras_xla.generation.defaults import check_arguments, check_defaults, known_options, resolve, warn_of_max_length
 from keras_xla.generation.in_graph import host_call, output_specs, symbolic_outputs
 from keras_xla.generation.loading import FromPretrained
 from keras_xla.generation.progress import CompileProgress
@@ -143,9 +143,10 @@ class XLAGenerationLayer(TextMethods, ChecksQuantizationItself, SavedWithTokeniz
         check_arguments(cache_bytes=cache_bytes, on_recompile=on_recompile, **buckets)
         stored = options_of(model) if generation_config is None else generation_config
         decoder, tokenizer = as_decoder(model, quantization), tokenizer_of(model) if tokenizer is None else tokenizer
-        stored = known_options(stored, f"the {type(model).__name__}", is_speech(decoder))
         if max_new_tokens is not None:
             options["max_new_tokens"] = max_new_tokens
+        warn_of_max_length(generation_config, options, hasattr(decoder, "encode"))
+        stored = known_options(stored, f"the {type(model).__name__}", is_speech(decoder))
         positions: Any = decoder.max_positions if is_speech(decoder) else None
         asked = resolve(stored, options, hasattr(decoder, "encode"), positions)
         check_defaults(asked.options)

@@ -19,6 +19,7 @@ from keras_xla.generation.defaults import (
     known_options,
     resolve,
     stored_options,
+    warn_of_max_length,
 )
 from keras_xla.generation.progress import ProgressBar
 from keras_xla.generation.speech.front_end import check_front_end
@@ -88,6 +89,7 @@ class FromPretrained(keras.layers.Layer):
         if speech:
             check_front_end(checkpoint.path)
         stored = kwargs.pop("generation_config", None)
+        warn_of_max_length(stored, kwargs, has_encoder)
         stored = known_options(stored_options(checkpoint, found) if stored is None else stored, checkpoint.path, speech)
         # Options are checked before the weights are read, which can take a while.
         if "logits_processors" in kwargs:
@@ -106,6 +108,8 @@ class FromPretrained(keras.layers.Layer):
         if tokenizer is None and checkpoint.read_tokenizer is not None:
             tokenizer = LazyTokenizer(checkpoint.read_tokenizer)
         dtype = model.dtype_policy if dtype == "auto" else dtype
+        if not has_encoder:  # where the length in a file, which counts the prompt, is not used
+            stored = {name: value for name, value in stored.items() if name != "max_length"}
         layer: Any = cls(model, tokenizer, dtype=dtype, generation_config=stored, **kwargs)
         if compiled is not None:
             layer.load_compiled(compiled)

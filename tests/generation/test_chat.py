@@ -2,6 +2,7 @@
 
 import gc
 import re
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -179,6 +180,21 @@ def test_template_arguments_reach_the_template(model):
     ):
         expected = layer.generate(text, return_prompt=True)
         assert layer.generate(messages, chat_template=template, return_prompt=True, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        (dict(bogus=1), TypeError, "unknown generation option 'bogus'"),
+        (dict(do_sample=True, temperature=-1.0), ValueError, "temperature=-1.0"),
+        (dict(enable_thinking="yes"), TypeError, "enable_thinking='yes'"),
+        (dict(num_return_sequences=2), ValueError, "num_return_sequences=2; a chat goes on with one answer"),
+    ],
+)
+def test_options_that_no_turn_can_have_are_refused_as_a_chat_begins(layer, options, error, text):
+    with pytest.raises(error, match=text):
+        layer.chat(**options)
+    layer.chat(verbose=0, assistant=None, cancel=threading.Event(), enable_thinking=False, max_new_tokens=3)
 
 
 def test_options_of_a_template_are_refused_where_there_is_no_chat(layer):

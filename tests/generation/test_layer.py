@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 import zipfile
 
 import keras
@@ -543,9 +544,28 @@ def test_padding_of_a_call_is_stripped_from_arrays_and_lists(layer):
 
 
 @pytest.mark.slow
-def test_a_very_negative_length_penalty_is_no_nan(layer):
-    out = layer.generate([[5, 6, 7]], num_beams=2, length_penalty=-200.0, max_new_tokens=20)
-    assert out["sequences"].shape == (1, 20)
+def test_a_length_that_counts_the_prompt_is_not_ignored_in_silence(layer, checkpoint):
+    given, text = dict(max_length=7, pad_token_id=0), "max_length=7, which counts the prompt"
+    with pytest.warns(UserWarning, match=text):
+        XLAGenerationLayer(layer.model, generation_config=given)
+    with pytest.warns(UserWarning, match=text):
+        XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), generation_config=given)
+    with warnings.catch_warnings(action="error"):
+        assert XLAGenerationLayer(layer.model, max_new_tokens=5, generation_config=given).options.max_new_tokens == 5
+        XLAGenerationLayer(layer.model, generation_config={**given, "max_new_tokens": 3})
+        XLAGenerationLayer.from_pretrained(checkpoint("gpt2"), max_new_tokens=5, generation_config=given)
+
+
+def test_a_negative_length_penalty_makes_no_answer_shorter(layer):
+    """Where all answers are of one length the penalty changes none, however low it makes their scores."""
+    options = dict(num_beams=2, num_return_sequences=2, max_new_tokens=20, eos_token_id=None)
+    plain = layer.generate([[5, 6, 7]], length_penalty=0.0, **options)
+    for penalty in (-2.0, -5.0, -7.5, -20.0):
+        out = layer.generate([[5, 6, 7]], length_penalty=penalty, **options)
+        np.testing.assert_array_equal(out["sequences"], plain["sequences"])
+        np.testing.assert_allclose(out["scores"], plain["scores"] * 20.0**-penalty, rtol=1e-4)
+    with pytest.raises(ValueError, match=r"length_penalty=-200.0 with max_new_tokens=20.*expected at least -23.4"):
+        layer.generate([[5, 6, 7]], length_penalty=-200.0, **options)
 
 
 @pytest.mark.parametrize(

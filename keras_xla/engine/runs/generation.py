@@ -21,6 +21,7 @@ from keras_xla.engine.states.state_pool import StatePool
 
 CALL_SECONDS = 0.5  # that a call of several runs takes: Python's part of it is below 1 %, and Ctrl-C waits no longer
 _NO_BEAM, _NO_LOGITS = -1e8, -1e20  # log-probabilities below: of a beam that is not there; after logits that were NaN
+_NO_ANSWER = np.float32(-1e9)  # the score of one that is missing
 FIRST_COUNT = 8  # runs of a call while nobody knows how long one takes
 
 
@@ -262,6 +263,8 @@ def _best_beams(state: Any, new: slice, step: int, options: GenerationOptions, c
         ended = logprobs / np.float32(max(step, 1)) ** np.float32(options.length_penalty)
         compete = ((cut_off & searching) | ~finished.any(axis=1))[:, None] & (logprobs > _NO_BEAM)
         rank = np.concatenate([np.where(finished, scores, -np.inf), np.where(compete, ended, -np.inf)], axis=1)
+        broken = np.isnan(logprobs).any(axis=1) | np.isnan(scores[:, 0])
+        scores = np.where(finished, scores, _NO_ANSWER)
     best = np.argsort(-rank, axis=1, kind="stable")[:, :width]
     # All tokens may be forbidden behind a beam: that ends the search, where another one has finished.
     dead = (logprobs[:, 0] < _NO_LOGITS) & ~finished.any(axis=1)
@@ -279,5 +282,5 @@ def _best_beams(state: Any, new: slice, step: int, options: GenerationOptions, c
         taken(tokens, running)[..., new],
         made,
         chosen,
-        np.isnan(logprobs).any(axis=1) | np.isnan(scores[:, 0]) | dead,
+        broken | dead,
     )

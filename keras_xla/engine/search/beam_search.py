@@ -17,7 +17,8 @@ from keras_xla.engine.search.request import Request
 
 # B batch, K beams, C candidates, T slots, V vocabulary
 
-_NONE = np.float32(-1e9)  # the score of a beam that is not there; Hugging Face's, so that sums round alike
+_NONE = np.float32(-1e9)  # the log-probability of a beam that is not there; Hugging Face's, so that sums round alike
+_NO_SCORE = np.float32(-np.inf)  # of one that has not finished: a negative length_penalty makes scores below _NONE
 
 
 class BeamState(NamedTuple):
@@ -82,7 +83,7 @@ class BeamSearch:
             logprobs=ops.concatenate([ops.zeros((shape[0], 1), "float32"), none[:, 1:]], axis=1),
             tokens=empty,
             lengths=ops.zeros(shape, "int32"),
-            scores=none,
+            scores=ops.full(shape, _NO_SCORE, "float32"),
             finished=ops.zeros(shape, "bool"),
             open=self._request.starts < self._request.prompt_end,  # the others only fill the bucket
             left_running=ops.zeros(shape, "float32") if self._processed_scores else (),
@@ -167,7 +168,9 @@ class BeamSearch:
         final = logprobs / ops.cast(step + 1, "float32") ** self._request.length_penalty[:, None]
         full = ops.logical_and(self._early, ops.all(state.finished, axis=-1))
         closed = ops.logical_or(full, ops.logical_not(state.open))[:, None]
-        final = final + ops.where(closed, _NONE, 0.0) + ops.where(just, 0.0, _NONE)
+        there = ops.logical_or(logprobs > _NONE / 2, final > _NONE)
+        counts = ops.logical_and(ops.logical_and(just, there), ops.logical_not(closed))
+        final = ops.where(ops.logical_or(counts, ops.isnan(final)), final, _NO_SCORE)
         scores = ops.concatenate([state.scores, final], axis=1)
         _, best = ops.top_k(scores, self.width)
         lengths = ops.broadcast_to(step + 1, just.shape)
@@ -186,7 +189,9 @@ class BeamSearch:
         longest = ops.logical_and(r.early_stopping == 2, r.length_penalty > 0)
         length = ops.where(longest, r.max_new_tokens, step + 1)  # [B]
         possible = state.logprobs[:, :1] / (ops.cast(length, "float32") ** r.length_penalty)[:, None]
-        worst = ops.where(state.finished, ops.min(state.scores, axis=1, keepdims=True), _NONE)
+        least = ops.where(state.logprobs[:, :1] > _NONE / 2, _NO_SCORE, _NONE)  # of a beam that is not there
+        worst = ops.min(ops.maximum(state.scores, least), axis=1, keepdims=True)
+        worst = ops.where(state.finished, worst, least)
         return ops.any(possible > worst, axis=1)
 
 

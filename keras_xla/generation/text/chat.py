@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_xla.generation.text.options import OF_CALLS, TextOptions, split_text
 from keras_xla.troubleshooting import explained
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Chat:
         self.messages: list[Message] = [dict(message) for message in listed(messages)]
         self._layer, self._options, self._reuse = layer, dict(options), reuse
         self._turn = threading.Lock()
+        self._checked(self._options)
 
     def send(self, content: str | None = None, *, role: str = "user", **overrides: Any) -> str:
         """Add a message, and return the answer, which is added to the messages, too.
@@ -120,19 +122,7 @@ class Chat:
                 asked.append({"role": role, "content": content})
             if not asked:
                 raise ValueError("Received no message; expected a text for the first turn.")
-            options = {**self._options, **overrides}
-            if "reuse_prompt" in options:
-                raise ValueError("Received reuse_prompt for a turn; a chat goes on from the turn before. Leave it out.")
-            if options.get("return_prompt"):
-                raise ValueError("Received return_prompt=True in a chat, whose messages have all turns. Leave it out.")
-            options["return_prompt"] = False
-            copies = options.get("num_return_sequences", self._layer.options.num_return_sequences)
-            if copies not in (None, 1):
-                raise ValueError(f"Received num_return_sequences={copies}; a chat goes on with one answer. Pass 1.")
-            if options.get("output_logprobs") or options.get("top_logprobs"):
-                raise ValueError("Received output_logprobs in a chat, whose answers are plain texts. Use generate.")
-            if options.get("on_error", "raise") != "raise":
-                raise ValueError("Received on_error in a chat, which goes on with its answer. Leave it out.")
+            options = self._checked({**self._options, **overrides})
             answer, goes_on = [], options.get("continue_final_message", False)
             try:
                 for piece in make(asked, options):
@@ -144,6 +134,28 @@ class Chat:
             self._add(asked, self._told(answer, options), goes_on)
         finally:
             self._turn.release()
+
+    def _checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of a turn, as `generate` takes them.
+
+        Raises:
+            ValueError, TypeError: for those that a turn cannot have.
+        """
+        if "reuse_prompt" in options:
+            raise ValueError("Received reuse_prompt for a turn; a chat goes on from the turn before. Leave it out.")
+        if options.get("return_prompt"):
+            raise ValueError("Received return_prompt=True in a chat, whose messages have all turns. Leave it out.")
+        copies = options.get("num_return_sequences", self._layer.options.num_return_sequences)
+        if copies not in (None, 1):
+            raise ValueError(f"Received num_return_sequences={copies}; a chat goes on with one answer. Pass 1.")
+        if options.get("output_logprobs") or options.get("top_logprobs"):
+            raise ValueError("Received output_logprobs in a chat, whose answers are plain texts. Use generate.")
+        if options.get("on_error", "raise") != "raise":
+            raise ValueError("Received on_error in a chat, which goes on with its answer. Leave it out.")
+        own, others = split_text(options)
+        TextOptions(**own)
+        self._layer.options.replace(**{name: value for name, value in others.items() if name not in OF_CALLS})
+        return {**options, "return_prompt": False}
 
     def _told(self, answer: Sequence[str], options: Mapping[str, Any]) -> str:
         """The answer as the chat's template takes it: without the token that ended it, which the template adds."""

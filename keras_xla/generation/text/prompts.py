@@ -240,8 +240,10 @@ def _ragged(prompts: Sequence, mask: Any, pad: int | None, holes: bool) -> list[
     arrays = [_array(prompt) for prompt in prompts]
     for i, array in enumerate(arrays):
         if isinstance(prompts[i], Mapping):
+            chats = " Of rows with chats pass the chats: [row['messages'] for row in rows]."
             raise TypeError(
                 f"Prompt {i} is a {type(prompts[i]).__name__}; expected one dict with the ids of all prompts."
+                f"{chats if 'messages' in prompts[i] else ''}"
             )
         if array.ndim != 1:
             raise ValueError(f"Prompt {i} has shape {array.shape}; expected a list of ids. For one prompt pass [ids].")
