@@ -158,30 +158,6 @@ class Transcriber:
                 transcripts[clip] = Transcript(text, timed, spoken[clip])
         return [transcripts[clip] for clip in range(len(clips))]
 
-    def stream(
-        self, clip: np.ndarray, speech: SpeechOptions | None = None, options: GenerationOptions | None = None
-    ) -> Iterator[Segment]:
-        """The segments of one clip, as they are made, window after window; see `transcribe`."""
-        ((which, plan),) = self._plans([clip], speech or SpeechOptions(), options or GenerationOptions())
-        return (segment for _, segments in self._run([clip], which, plan) for segment in segments)
-
-    def detect_languages(self, clips: Sequence[np.ndarray]) -> list[dict[str, float]]:
-        """For each clip the probability of each language by its code, the likeliest first; by its first window.
-
-        Raises:
-            ValueError: for no clips, and for a model of one language.
-        """
-        if not len(clips):
-            raise ValueError("Received no clips; expected at least one.")
-        if not self.tokens.languages:
-            raise ValueError("This model knows one language only. Load a multilingual one to detect languages.")
-        size, found = min(len(clips), self.batch_size), []
-        for first in range(0, len(clips), size):
-            tracks = [_Track(i, self.features(clip), None, []) for i, clip in enumerate(clips[first : first + size])]
-            rows = tracks + [None] * (size - len(tracks))
-            found += self._languages(rows, self._hear(rows))[: len(tracks)]
-        return [dict(sorted(each.items(), key=lambda item: -item[1])) for each in found]
-
     def _plans(self, clips, speech, options) -> list[tuple[list[int], TranscriptionPlan]]:
         """The clips without timestamps and those with, each with a plan: long ones need them."""
         if not len(clips):
@@ -244,22 +220,17 @@ class Transcriber:
                 features[i] = track.features.window(track.seek, self.features.frames)
         return self.model.encode(features)
 
-    def _languages(self, rows, hidden) -> list[dict[str, float]]:
-        """Probabilities of the languages; nothing for idle rows."""
-        start = np.array([self.tokens.start], np.int32)
-        logits = self.model.logits([_IDLE if track is None else start for track in rows], hidden)
-        ids = list(self.tokens.languages.values())
-        chances = [_softmax(row[ids]) for row in logits]
-        pairs = zip(rows, chances, strict=True)
-        return [{} if t is None else dict(zip(self.tokens.languages, c.tolist(), strict=True)) for t, c in pairs]
-
     def _detect(self, rows, hidden) -> None:
         """Fill in the languages that are neither given nor found yet."""
         unknown = [None if track is None or track.language is not None else track for track in rows]
-        if self.tokens.languages and any(unknown):
-            for track, chances in zip(unknown, self._languages(unknown, hidden), strict=True):
-                if track is not None:
-                    track.language = max(chances, key=chances.__getitem__)
+        if not self.tokens.languages or not any(unknown):
+            return
+        codes, ids = zip(*self.tokens.languages.items(), strict=True)
+        start = np.array([self.tokens.start], np.int32)
+        logits = self.model.logits([_IDLE if track is None else start for track in unknown], hidden)
+        for track, row in zip(unknown, logits, strict=True):
+            if track is not None:
+                track.language = codes[row[list(ids)].argmax()]
 
     def _prompt(self, language: str | None, history: Sequence[int] | None, plan: TranscriptionPlan) -> np.ndarray:
         """What was said before, as far as it goes, and the beginning of the transcription; None forgets that."""

@@ -155,11 +155,7 @@ class TestAgainstTheReference:
             inputs = extractor(clips, sampling_rate=16000, return_tensors="pt").input_features
             ids = reference.torch_model(*weights).detect_language(inputs).tolist()
             expected = [next(code for code, i in TOKENS.languages.items() if i == id_) for id_ in ids]
-            ours = transcriber(Spy(weights), batch_size=4)
-            chances = ours.detect_languages(clips)
-            assert [next(iter(each)) for each in chances] == expected
-            assert all(sum(each.values()) == pytest.approx(1) and len(each) == 3 for each in chances)
-            made = ours.transcribe(clips, SpeechOptions(max_new_tokens=3))
+            made = transcriber(Spy(weights), batch_size=4).transcribe(clips, SpeechOptions(max_new_tokens=3))
             assert [transcript.language for transcript in made] == expected
             found |= set(expected)
         assert len(found) > 1
@@ -304,16 +300,6 @@ def test_a_rest_without_room_for_a_word_is_not_transcribed():
         assert len(model.asked) == windows
 
 
-def test_segments_are_streamed_as_windows_are_made():
-    model, options = Spy(), SpeechOptions(max_new_tokens=10)
-    stream, seen = transcriber(model).stream(sound(3.3), options), []
-    for segment in stream:
-        seen.append((segment, len(model.asked)))
-    (whole,) = transcriber().transcribe([sound(3.3)], options)
-    assert tuple(segment for segment, _ in seen) == whole.segments
-    assert seen[0][1] < seen[-1][1]
-
-
 class TestPrompts:
     def prompt(self, clip=None, tokens=TOKENS, **options):
         model = Spy(script=timed(GOOD))
@@ -425,7 +411,3 @@ def test_more_of_what_cannot_be():
         transcriber().transcribe([sound(0.5)], SpeechOptions(), options)
     with pytest.raises(ValueError, match="no clips"):
         transcriber().transcribe([])
-    with pytest.raises(ValueError, match="no clips"):
-        transcriber().detect_languages([])
-    with pytest.raises(ValueError, match="one language only"):
-        transcriber(tokens=english).detect_languages([sound(0.5)])
