@@ -40,6 +40,8 @@ def main() -> None:
     options = parser.parse_args()
     module = options.module[0] if options.module else None
     command = [*options.module, *options.script] if module else options.script  # `-mname` leaves the arguments there
+    if module is None and command[:1] == ["--"]:  # what ends Python's own options, too
+        command = command[1:]
     if options.troubleshoot is not None:
         _tell_cause(parser, options)
         return
@@ -213,7 +215,7 @@ def _run_script(command: list[str]) -> None:
         _run_as_main("__main__", alter_argv=False)
         return
     _set_first_path(os.path.dirname(os.path.realpath(path)))
-    path = os.path.abspath(path)
+    path = os.path.join(os.getcwd(), path)  # as Python does: behind a link `..` is another folder than its text says
     with io.open_code(path) as file:
         content = file.read()  # once: it may be a pipe
     code = pkgutil.read_code(io.BytesIO(content))  # of a .pyc file
@@ -230,7 +232,7 @@ def _loader(path: str) -> Any:
 def _run_code(code: types.CodeType, **attributes: Any) -> None:
     """Run it as the module `__main__`, which has these attributes."""
     script = types.ModuleType("__main__")
-    vars(script).update(__builtins__=builtins, __spec__=None, **attributes)
+    vars(script).update(__builtins__=builtins, __spec__=None, __annotations__={}, **attributes)
     sys.modules["__main__"] = script  # pickle and multiprocessing look there
     exec(code, script.__dict__)
 

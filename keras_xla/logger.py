@@ -4,6 +4,8 @@ import logging
 import os
 
 logger = logging.getLogger("keras_xla")
+if logger.level == logging.NOTSET:  # a script that asks for its own log at INFO has not asked for ours
+    logger.setLevel(logging.WARNING)
 VARIABLE = "KERAS_XLA_LOG_LEVEL"
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 

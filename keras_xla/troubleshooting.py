@@ -197,5 +197,8 @@ def _explained_function(what: Callable) -> Callable:
         except Exception as error:
             _tell(error)
             raise
+        except KeyboardInterrupt as error:
+            hide_ours(error)
+            raise
 
     return call

@@ -54,6 +54,11 @@ def test_the_environment_asks_for_it_once_a_line():
     assert len(lines) == 1 and lines[0].startswith("keras_xla: compiled double in ")
 
 
+def test_a_script_that_logs_at_info_has_not_asked_for_it():
+    script = "import logging; logging.basicConfig(level=logging.INFO, format='%(name)s: %(message)s')\n" + SCRIPT
+    assert said_by(script, "")[:2] == (0, [])
+
+
 @pytest.mark.slow
 def test_a_level_above_info_leaves_it_quiet():
     assert said_by(SCRIPT, "WARNING")[:2] == (0, [])

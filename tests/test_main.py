@@ -73,6 +73,7 @@ WITHOUT_KERAS = {
     """,
     "interrupt": "raise KeyboardInterrupt",
     "hook": "import sys; sys.excepthook = lambda *args: print('hook', args[1]); 1 / 0",
+    "annotations": "print(__annotations__)",
     "atexit": "import atexit; atexit.register(print, 'bye'); value = 1; atexit.register(lambda: print(value))",
 }
 
@@ -87,6 +88,17 @@ def test_output_traceback_and_exit_code_are_those_of_python(name, python, tmp_pa
     arguments = (script, "one", "--quiet", "-m", "two")  # the script's, though they look like ours
     expected, made = python(*arguments), python("-m", "keras_xla", "--quiet", *arguments)
     assert (made.stdout, made.stderr, made.returncode) == (expected.stdout, expected.stderr, expected.returncode)
+
+
+def test_a_path_is_taken_as_the_system_takes_it(python, tmp_path):
+    """Behind a link, `..` is the folder that the link leads to."""
+    (tmp_path / "other" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "other" / "deep")
+    (tmp_path / "script.py").write_text("raise SystemExit('the wrong one')")
+    (tmp_path / "other" / "script.py").write_text("import sys; print(sys.argv, sys.path[0], __file__); 1 / 0")
+    for path in ("link/../script.py", "./other/../other/script.py"):
+        expected, made = python(path, "a"), python("-m", "keras_xla", "--quiet", "--", path, "a")
+        assert (made.stdout, made.stderr, made.returncode) == (expected.stdout, expected.stderr, 1)
 
 
 @pytest.mark.parametrize("end", ["", "1 / 0", "import sys; sys.exit('no data')"], ids=["end", "error", "message"])

@@ -111,6 +111,10 @@ class Attachment:
         session = self._sessions.current.get(kind)
         return 0 if session is None else session.done
 
+    def goes_on(self, kind: str) -> bool:
+        """Whether a call of `fit` (`"train"`), `evaluate` or `predict` goes on in this thread."""
+        return kind in self._sessions.current
+
     @property
     def busy(self) -> bool:
         """Whether a call goes on that has arrays in memory, or one in this thread."""

@@ -94,6 +94,11 @@ def _split(inputs: Any) -> list:
 def _open(clip: Mapping, rate: Any) -> tuple[Any, Any]:
     """What a dict holds, and its sampling rate."""
     own = clip.get("sampling_rate")
+    if clip.get("bytes") is not None and clip.get("array") is None:
+        raise TypeError(
+            "Received a dict with the bytes of a sound file, as a dataset has them before it decodes; expected "
+            "samples. Decode the column, such as by dataset.cast_column(name, datasets.Audio())."
+        )
     for name in _CONTENTS:
         if clip.get(name) is not None:
             return clip[name], rate if own is None else own

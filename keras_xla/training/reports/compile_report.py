@@ -19,6 +19,7 @@ from keras_xla.troubleshooting import explained
 
 FORMAT = 1
 _KINDS = {"fit": "train", "evaluate": "test", "predict": "predict"}  # of the steps of each call
+_NO_CALL: Any = ("", None, None, ())
 _CODE = " " * 4  # before lines that Markdown leaves as they are
 
 
@@ -76,35 +77,40 @@ class CompileReport(AnyKeras):
         self._json_path = pathlib.Path(json_path) if json_path is not None else None
         self._reported: keras.Model | None = None
         self._attachment: Any = None  # an `Attachment`, since a call has begun
-        self._call, self._calls = "", dict.fromkeys(_KINDS, 0)
-        self._whole: Any = None  # a `Stretch`: the call
-        self._part: Any = None  # and its epoch
-        self._unprinted: list[str] = []
+        self._calls = dict.fromkeys(_KINDS, 0)
+        # Of the call that goes on: which it is, a `Stretch` for it and one for its epoch, and what is to be printed.
+        self._call, self._whole, self._part, self._unprinted = _NO_CALL
+        self._outer: list[tuple] = []  # the same of calls around it
 
     def set_model(self, model: keras.Model) -> None:
         """Begin anew for another model."""
         super().set_model(model)
         if model is not self._reported:
             self._reported, self.periods, self._calls = model, [], dict.fromkeys(self._calls, 0)
-        self._call = ""  # a call that failed left it
+        if self._call and not self._attachment.goes_on(_KINDS[self._call]):  # a call that failed left it
+            self._call, self._whole, self._part, self._unprinted = _NO_CALL
+            self._outer.clear()
 
     def on_train_begin(self, logs=None):
         self._begin("fit")
 
     def on_epoch_begin(self, epoch, logs=None):
+        self._back_to("fit")
         self._print_epoch()
         self._part = Stretch(self._attachment.journal)
 
     def on_epoch_end(self, epoch, logs=None):
+        self._back_to("fit")
         period = self._end_period(self._part, epoch + 1)
         self._unprinted = [period.summary(f"epoch {epoch + 1}"), *period.events()]
 
     def on_train_end(self, logs=None):
+        self._back_to("fit")
         self._print_epoch()
         self._end(self._whole.end("fit", self._calls["fit"]))
 
     def on_test_begin(self, logs=None):
-        if self._call == "fit":
+        if self._call == "fit" and self._part is not None:
             self._part.begin_validation()
         else:
             self._begin("evaluate")
@@ -124,9 +130,10 @@ class CompileReport(AnyKeras):
     def _begin(self, call: str) -> None:
         # Not in set_model: an XLACompile further down the list comes after it.
         self._attachment = require_attachment("CompileReport", self._reported)
-        self._call, self._unprinted = call, []
+        if self._call:  # it runs in a callback of that one
+            self._outer.append((self._call, self._whole, self._part, self._unprinted))
+        self._call, self._whole, self._part, self._unprinted = call, Stretch(self._attachment.journal), None, []
         self._calls[call] += 1
-        self._whole = Stretch(self._attachment.journal)
         self._write_json()  # so that a wrong path is known before anything runs
 
     def _end_period(self, stretch: Stretch, number: int) -> Period:
@@ -143,8 +150,16 @@ class CompileReport(AnyKeras):
             self._summaries.flush()
         return period
 
+    def _back_to(self, call: str) -> None:
+        """Leave calls within this one that have failed, without an end of their own."""
+        while self._call != call and self._outer:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._call, self._whole, self._part, self._unprinted = self._outer.pop() if self._outer else _NO_CALL
+
     def _end(self, whole: Period, unfinished_bar: bool = False) -> None:
-        self._call = ""
+        self._leave()
         text = whole.summary(whole.call)
         if whole.history.eventful:
             text += f"\n{report_of(self._reported, self._attachment, whole.history)}"

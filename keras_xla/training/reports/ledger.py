@@ -57,5 +57,8 @@ class Ledger:
         if trace in STEPS_AT_A_TIME and others == STEPS_AT_A_TIME - {trace}:
             return f"shapes as before, for {trace} at a time"
         if any(signature == seen for _, seen in self._seen):
-            return "traced again: shapes as before, another structure of the batch or other types of the model's state"
+            return (
+                "traced again: shapes as before, now for data whose last batch is smaller, for another structure of "
+                "the batch or for other types of the model's state"
+            )
         return describe_change(self._last, signature)

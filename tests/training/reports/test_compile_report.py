@@ -209,6 +209,28 @@ def test_another_model_and_a_fit_that_failed_begin_anew(model):
     assert [(period.call, period.number) for period in report.periods] == [("predict", 1)]
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_calls_within_a_fit_may_have_the_same_report(model, first):
+    report = CompileReport(console=False)
+
+    def fail(logs):
+        raise RuntimeError("stop")
+
+    failing = keras.callbacks.LambdaCallback(on_predict_begin=fail)
+
+    def run(*arguments):
+        model.evaluate(X, Y, batch_size=SIZE, callbacks=[report], verbose=0)
+        model.predict(X, batch_size=SIZE, callbacks=[report], verbose=0)
+        with pytest.raises(RuntimeError, match="stop"):
+            model.predict(X, batch_size=SIZE, callbacks=[report, failing], verbose=0)
+
+    nested = keras.callbacks.LambdaCallback(on_train_begin=run, on_epoch_end=run)
+    fit(model, *([report, nested] if first else [nested, report]), epochs=2)
+    model.evaluate(X, Y, batch_size=SIZE, callbacks=[report], verbose=0)
+    calls = [period.call for period in report.periods]
+    assert calls.count("fit") == 2 and calls.count("predict") == 3 and calls[-1] == "evaluate"
+
+
 def test_tensorboard_files(model, tmp_path):
     tf = pytest.importorskip("tensorflow")
     fit(model, CompileReport(console=False, log_dir=tmp_path), epochs=2, batch_size=18)

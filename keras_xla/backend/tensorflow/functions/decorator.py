@@ -17,6 +17,7 @@ from keras_xla.backend.tensorflow.functions.function_tuner import FunctionTuner
 from keras_xla.backend.tensorflow.graphs.operations import is_user_file
 from keras_xla.private.names import otherwise
 from keras_xla.private.tensorflow.graphs import Function, may_be_recorded
+from keras_xla.tracebacks import hide_ours
 
 _PLAIN: Callable = tf.function
 _POLICY_OF: list[Callable] = []  # one while functions are replaced
@@ -39,7 +40,11 @@ class WatchedFunction(Function):
         tuner = self._tuner
         if tuner is None or tuner.settled or not _POLICY_OF or not _outermost():
             return super().__call__(*args, **kwargs)
-        return tuner.call(self, args, kwargs)
+        try:
+            return tuner.call(self, args, kwargs)
+        except Exception as error:
+            hide_ours(error)
+            raise
 
     def __getstate__(self):
         return super().__getstate__() | {"_tuner": None}

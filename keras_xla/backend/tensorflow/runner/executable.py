@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_xla.backend.memory import lacks_memory
 from keras_xla.backend.new_shapes import ShapesRefused, Timing, TrialImpossible, WayFailed
+from keras_xla.backend.tensorflow.graphs.error_lines import with_lines
 from keras_xla.backend.tensorflow.graphs.graph import leaves_of
 from keras_xla.backend.tensorflow.graphs.last_batch import Shapes, filling
 from keras_xla.backend.tensorflow.partial.split import NotSplittable
@@ -253,6 +254,15 @@ class Executable:
         return [tf.TensorSpec([None, *of.shape[1:]], x.dtype) for of, x in zip(known, arrays, strict=True)]
 
     def _run(self, call: Callable[[], Any], compiled: Callable[[Any], bool] = lambda _: True) -> Any:
+        try:
+            return self._run_or_compile(call, compiled)
+        except tf.errors.OpError as error:
+            told = with_lines(error, self.trace.concrete.graph)
+            if told is error:
+                raise
+            raise told from None
+
+    def _run_or_compile(self, call: Callable[[], Any], compiled: Callable[[Any], bool]) -> Any:
         if not self.untried:
             return call()
         with self._lock:  # another thread may be compiling it
