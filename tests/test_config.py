@@ -48,6 +48,8 @@ BAD = [
     (dict(bos_token_id=1), TypeError, "Leave it out: the tokenizer puts it in front"),
     (dict(on_error="skip"), TypeError, "It is an argument of generate alone"),
     (dict(reuse_prompt=True), TypeError, "It is an argument of calls with prompts, such as generate and stream"),
+    (dict(return_prompt=True), TypeError, "It is an argument of calls with prompts"),
+    (dict(max_lenght=9), TypeError, "Use max_new_tokens"),
     (dict(top_h=0.3), TypeError, "keras_xla has nothing like it"),
     (dict(num_beam_groups=2), TypeError, "keras_xla has nothing like it"),
 ]

@@ -51,11 +51,12 @@ _NOT_NEEDED = {
     "use_cache": "there always is a cache",
 }
 
-# Arguments of methods that others do not have: of `generate` alone, or of what takes prompts.
-_OF_GENERATE = ("output_logprobs", "top_logprobs", "verbose", "on_error", "streamer")
-_OF_CALLS = (
-    *("assistant", "cancel", "negative_prompt", "reuse_prompt", "add_special_tokens", "skip_special_tokens"),
-    *("chat_template", "tools", "documents", "add_generation_prompt", "continue_final_message", "enable_thinking"),
+# Arguments that are no options: of `generate` alone, and of all that takes prompts.
+OF_GENERATE = ("output_logprobs", "top_logprobs", "verbose", "on_error", "streamer")
+OF_CALLS = ("assistant", "cancel", "negative_prompt", "reuse_prompt")
+_OF_TEXT = (  # `TextOptions`, which only calls with text have
+    *("return_prompt", "add_special_tokens", "skip_special_tokens", "chat_template", "tools", "documents"),
+    *("add_generation_prompt", "continue_final_message", "enable_thinking", "chat_template_kwargs"),
 )
 
 # What nothing here does, though another option has a name like it.
@@ -68,11 +69,13 @@ def hint(name: str, known: list[str]) -> str:
         return f" Use {_ELSEWHERE[name]}."
     if name in _NOT_NEEDED:
         return f" Leave it out: {_NOT_NEEDED[name]}."
-    if name in _OF_GENERATE:
+    if name in OF_GENERATE:
         return " It is an argument of generate alone."
-    if name in _OF_CALLS:
+    if name in (*OF_CALLS, *_OF_TEXT):
         return " It is an argument of calls with prompts, such as generate and stream, and compiles nothing."
     if name in _NOT_HERE:
         return " keras_xla has nothing like it."
-    near = difflib.get_close_matches(name, known, 1, 0.7)
+    near = difflib.get_close_matches(name, [*known, *_ELSEWHERE], 1, 0.7)
+    if near and near[0] in _ELSEWHERE:
+        return f" Use {_ELSEWHERE[near[0]]}."
     return f" Did you mean {near[0]!r}?" if near else f" The known ones: {', '.join(known)}."

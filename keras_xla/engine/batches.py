@@ -1,7 +1,7 @@
 """Which prompts of a call run together, and where their answers belong."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,12 +19,12 @@ class Part:
         prompts: `(n,)` ints, their numbers in the call.
         options: Theirs.
         room_for: Prompts of the largest part of the call: the last, smaller one takes its batch bucket, and compiles
-            nothing.
+            nothing. 0 for some of the prompts that do not run together.
     """
 
     prompts: np.ndarray
     options: GenerationOptions
-    room_for: int = 0
+    room_for: int = field(default=0, kw_only=True)
 
     @property
     def copies(self) -> int:
@@ -81,7 +81,7 @@ def split(
     parts = [order[first : first + size] for first in range(0, len(order), size)]
     room_for = max([min(room_for, size), *map(len, parts)])
     parts = [few for part in parts for few in _that_fit(part, lengths, options, fit)]
-    return [Part(part, options.of_rows(part), room_for) for part in parts]
+    return [Part(part, options.of_rows(part), room_for=room_for) for part in parts]
 
 
 def _that_fit(part: np.ndarray, lengths: Sequence[int], options: GenerationOptions, fit: Callable) -> Iterator:

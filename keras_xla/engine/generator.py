@@ -129,7 +129,7 @@ class Generator:
         broken = np.unique(np.flatnonzero(np.isnan(outputs["scores"])) // answers)
         if not len(broken):
             return outputs
-        again = call.replace(room_for=len(call.prompts)).of(Part(broken, call.options.of_rows(broken), call.copies))
+        again = call.replace(room_for=len(call.prompts)).of(Part(broken, call.options.of_rows(broken)))
         for part in self.parts(again):
             try:
                 mended = self._outputs_of_part(part, again, deadline, call.options.most_new_tokens)

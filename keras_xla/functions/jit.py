@@ -29,7 +29,7 @@ from keras_xla.functions.methods import OfInstances
 from keras_xla.functions.parameters import Parameters, owner_of, seen_by
 from keras_xla.functions.refused import refuse_what_compiles_itself
 from keras_xla.functions.saving import from_config, to_config
-from keras_xla.functions.static_values import state_of, static_value, structure_of
+from keras_xla.functions.static_values import has_lost_weights, state_of, static_value, structure_of
 from keras_xla.private.keras.call_context import call_context
 from keras_xla.troubleshooting import explained
 
@@ -51,7 +51,8 @@ def jit(
     XLA compiles at the first call, which takes a moment. The program that it makes, the executable, serves all later
     calls whose arguments have the same shapes and dtypes.
 
-    - Tensors and arrays, in any structure, may change their values freely. New shapes or dtypes compile again.
+    - Tensors and arrays, in any structure, may change their values freely. New shapes or dtypes compile again (also
+      what JAX calls a weak type).
     - Everything else (int, float, bool, str, None, objects) is static: it is part of the executable, and a new value
       compiles again. Pass `np.float32(x)` to keep a number a tensor. But pass sizes and axes as Python ints: on
       TensorFlow, an integer tensor that becomes a shape compiles for every value, and nothing here can see that.
@@ -355,10 +356,11 @@ class CompiledFunction:
         return key, outputs, follows
 
     def _let_go(self, new: CallKey) -> None:
-        """Forget executables with weights that the layer has no longer, as after `quantize`, and those weights."""
-        for key in [key for key in self._executables if key.layer[:1] != new.layer[:1]]:
+        """Forget executables of the same layers with other weights, as before a `quantize`, and those weights."""
+        for key in [key for key in self._executables if has_lost_weights(key.layer, new.layer)]:
             del self._executables[key]
             self._held.pop(key.layer, None)
+            self._follows = {some: follows for some, follows in self._follows.items() if some[0] != key}
             self._forgotten += 1
 
     def _caller(self, key: CallKey, arguments: dict[str, Any]) -> Callable:

@@ -27,6 +27,10 @@ class WeakMethod:
     def __self__(self) -> Any:
         return self._instance()
 
+    @property
+    def __func__(self) -> Callable:
+        return self._fn
+
     def __call__(self, *args, **kwargs):
         return self._fn(self.__self__, *args, **kwargs)
 

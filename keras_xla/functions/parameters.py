@@ -16,6 +16,7 @@ from keras_xla.private.keras.call_context import call_context
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _OWN = ("its own",)
+_MANY = 1000  # more than that in a list are data, and not looked through
 _Form = tuple  # how arguments were given, where a function may tell: a part of the key of an executable
 
 
@@ -95,22 +96,51 @@ class Parameters:
 
 def owner_of(fn: Any) -> Any:
     """The object whose method a function is, or the function itself; of a `functools.partial`, of what it calls."""
-    fn = _without_partial(fn)
+    fn = without_partial(fn)
     return getattr(fn, "__self__", fn)
 
 
 def seen_by(fn: Any) -> list[Any]:
-    """What a function may use beside its arguments: variables around it, globals, and attributes of its object."""
-    fn = _without_partial(fn)
-    seen = list(getattr(fn.__self__, "__dict__", {}).values()) if isinstance(fn, types.MethodType) else []
+    """What a function may use beside its arguments: attributes of its object, variables around it, and globals.
+
+    What is in a list, a tuple or a dict counts, and what functions beside it use.
+    """
+    fn, seen = without_partial(fn), []
+    waiting, known = [getattr(fn, "__func__", fn), *_attributes(owner_of(fn))], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) in known:
+            continue
+        known.add(id(each))
+        seen.append(each)
+        if isinstance(each, list | tuple | dict):
+            held = each.values() if isinstance(each, dict) else each
+            waiting += held if len(each) <= _MANY else ()
+        elif isinstance(each, types.FunctionType | types.MethodType) and _module_of(each) in (_module_of(fn), None):
+            waiting += _variables(each)
+    return seen
+
+
+def _attributes(owner: Any) -> list[Any]:
+    """Of an object whose method is called, or that is called itself; Keras looks into layers by itself."""
+    known = isinstance(owner, keras.layers.Layer | type | types.ModuleType | types.FunctionType)
+    return [] if known else list(getattr(owner, "__dict__", {}).values())
+
+
+def _variables(fn: Any) -> list[Any]:
     try:
         found = inspect.getclosurevars(inspect.unwrap(fn))
-    except (TypeError, ValueError):  # no function, or one whose variables are not there yet
-        return seen
-    return [*seen, *found.nonlocals.values(), *found.globals.values()]
+    except (TypeError, ValueError):  # no function of Python's, or one whose variables are not there yet
+        return []
+    return [*found.nonlocals.values(), *found.globals.values()]
 
 
-def _without_partial(fn: Any) -> Any:
+def _module_of(fn: Any) -> str | None:
+    return getattr(fn, "__module__", None)
+
+
+def without_partial(fn: Any) -> Any:
+    """What a `functools.partial` calls; any other function itself."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return fn

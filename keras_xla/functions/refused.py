@@ -5,11 +5,14 @@ from typing import Any
 
 import keras
 
+from keras_xla.functions.parameters import without_partial
+
 _LOOPS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
 def refuse_what_compiles_itself(fn: Callable) -> None:
     """Raise `TypeError` for a layer that compiles itself, or a method of it, and for Keras' own loops over batches."""
+    fn = without_partial(fn)
     owner: Any = getattr(fn, "__self__", fn)
     name = getattr(fn, "__name__", "")
     if getattr(owner, "compiles_itself", False) is True:

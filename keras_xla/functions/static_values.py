@@ -74,10 +74,8 @@ def static_value(who: str, name: str, x: Any, checked: bool = True) -> Static:
             f"{who} received {name} of type {kind}, a dataclass that holds tensors: their values would be a part of "
             "the executable. Pass them in a tuple or a dict."
         )
-    if isinstance(x, slice):  # which has a hash since Python 3.12
-        return Static(parts(x), x)
     try:
-        hash(x)
+        hash(parts(x) if isinstance(x, slice) else x)  # slices have a hash since Python 3.12
     except TypeError:
         unhashed = dataclasses.is_dataclass(x) and type(x).__hash__ is None
         hint = f" Give the dataclass frozen=True{'' if checked else ' or eq=False'}." if unhashed else ""
@@ -88,7 +86,7 @@ def static_value(who: str, name: str, x: Any, checked: bool = True) -> Static:
     if isinstance(x, keras.layers.Layer):
         return Static((x, tuple(Static(("itself", id(each)), each) for each in x.weights), trainable(x)), x)
     known = parts(x)
-    return Static(known if isinstance(x, float | complex) else (x, known), x)  # NaN equals nothing
+    return Static(known if isinstance(x, float | complex | slice) else (x, known), x)  # NaN equals nothing
 
 
 def trainable(layer: keras.layers.Layer) -> tuple[tuple, ...]:
@@ -99,6 +97,14 @@ def trainable(layer: keras.layers.Layer) -> tuple[tuple, ...]:
 def state_of(layer: Any) -> tuple:
     """What a trace depends on beside its arguments, of the layer whose method the function is; `()` for others."""
     return (tuple(map(id, layer.weights)), trainable(layer)) if isinstance(layer, keras.layers.Layer) else ()
+
+
+def has_lost_weights(old: tuple, new: tuple) -> bool:
+    """Whether a new state of a layer has the same layers with other weights, in place of the old ones."""
+    if not old or not new:
+        return False
+    (old_weights, before), (new_weights, after) = old, new
+    return old_weights != new_weights and [each[:2] for each in before] == [each[:2] for each in after]
 
 
 def structure_of(x: Any) -> tuple | None:

@@ -169,6 +169,9 @@ class Attachment:
         model, attribute = self._model, f"{kind}_function"
         ahead = self.jit_compile == "auto" or backend.name == "jax"
         ahead &= reads_ahead(given.get("x")) and not capped()  # which only Keras' loop knows in a validation
+        # Another number since the function was made: plain Keras goes on with the function, and counts by that number.
+        function = getattr(model, attribute, None)
+        ahead &= not isinstance(function, StepFunction) or function.steps == keras2.steps_per_execution(model)
         epochs = self._sessions.epochs(kind, {**given, **given.get("kwargs", {})})
         steps = given.get("steps")
         of_fit = CACHED_EVALUATION in given.get("kwargs", {})

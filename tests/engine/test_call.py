@@ -13,7 +13,7 @@ TWICE = GenerationOptions(do_sample=True, num_return_sequences=2, max_new_tokens
 
 def part_of(call, prompts, room_for=0):
     prompts = np.array(prompts)
-    return call.of(Part(prompts, call.options.of_rows(prompts), room_for))
+    return call.of(Part(prompts, call.options.of_rows(prompts), room_for=room_for))
 
 
 def test_all_that_belongs_to_a_prompt_goes_with_it():

@@ -652,6 +652,57 @@ def test_weights_that_a_layer_has_no_longer_are_let_go_of():
     assert fast.trace_count == 3
 
 
+def test_heads_that_come_back_find_their_executables():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
+    fast, heads = jit(model), [keras.layers.Dense(n) for n in (1, 2)]
+    for n in (0, 1, 0, 1, 0):
+        model.add(heads[n])
+        np.testing.assert_allclose(values(fast(ONES)), values(model(ONES)), rtol=1e-5, atol=1e-6)
+        model.pop()
+    assert fast.trace_count == 2
+
+
+class Around:
+    """No layer itself."""
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    @jit
+    def decorated(self, x):
+        return keras.ops.sum(self.layer(x))
+
+    def __call__(self, x):
+        return keras.ops.sum(self.layer(x))
+
+
+@pytest.mark.parametrize("how", ["decorated", "method", "object", "in a dict", "in another function"])
+def test_layers_that_a_function_uses_keep_their_losses(how):
+    layer = keras.layers.Dense(2, activity_regularizer="l2")
+    layer(ONES)
+    expected, held = [float(x) for x in layer.losses], {"it": [layer]}
+
+    def inner(x):
+        return layer(x)
+
+    function = {
+        "decorated": Around(layer).decorated,
+        "method": jit(Around(layer).__call__),
+        "object": jit(Around(layer)),
+        "in a dict": jit(lambda x: keras.ops.sum(held["it"][0](x))),
+        "in another function": jit(lambda x: keras.ops.sum(inner(x))),
+    }[how]
+    for _ in range(2):
+        function(ONES)
+        np.testing.assert_allclose([float(x) for x in layer.losses], expected, rtol=1e-5)
+
+
+def test_loops_behind_a_partial_are_refused():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    with pytest.raises(TypeError, match="received predict of the model"):
+        jit(functools.partial(model.predict, verbose=0))
+
+
 def test_losses_of_a_model_that_a_function_is_around_are_as_without_jit():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, activity_regularizer="l2")])
 

@@ -73,6 +73,14 @@ def test_dtypes_that_give_way_to_others_do_so_inside(dtype):
     assert fast.trace_count == 2
 
 
+def test_dtypes_that_give_way_do_so_with_buckets_too():
+    half, fast = jax.numpy.ones((1,), "float16"), jit(lambda x, half: x * half, buckets={"x": {0: (4,)}})
+    for size in (3, 4):
+        assert (
+            fast(jax.numpy.full((size,), 1.0), half).dtype == (jax.numpy.full((size,), 1.0) * half).dtype == "float16"
+        )
+
+
 def test_gradients_are_compiled_where_jit_is_outside(compiled):
     fast = jit(jax.grad(lambda x: jax.numpy.sum(jax.numpy.tanh(x))))
     for _ in range(2):

@@ -70,6 +70,8 @@ def test_a_slice_is_a_part_of_the_executable():
     for which in (slice(0, 1), slice(0, 1), slice(None, None, 2), slice(1, None)):
         assert part(ONES, which).shape == ONES[which].shape
     assert part.trace_count == 3
+    with pytest.raises(TypeError, match="received which of type slice, which is neither a tensor nor hashable"):
+        part(ONES, slice(np.array(1), 2))
 
 
 def test_fields_of_a_class_of_attrs_are_told_apart_by_type():

@@ -149,9 +149,19 @@ def test_what_is_left_of_a_batch_needs_no_executable_of_its_own(model, bad):
     before = layer.trace_count
     with pytest.warns(UserWarning, match="3 of 4"):
         layer.generate([bad, [5, 6], bad, bad], output_logprobs=True, on_error="skip")
-    with pytest.warns(UserWarning, match="1 of 40"):  # whose NaN make it run again
+    with pytest.warns(UserWarning, match="1 of 40"):
         layer.generate([[5, 6], *[[8, 9]] * 38, bad], eos_token_id=2, verbose=0, on_error="skip")
     assert layer.trace_count == before
+
+
+def test_what_runs_again_of_a_long_list_needs_no_executable_of_its_own(model):
+    layer = made_layer(model, (32, 64), on_recompile="raise", eos_token_id=2)
+    layer.warmup(40, 2, verbose=0)
+    before = layer.trace_count
+    with pytest.warns(UserWarning, match="1 of 40"):
+        out = layer.generate([*[[8, 9]] * 39, [5, BROKEN]], verbose=0, on_error="skip")
+    assert np.isnan(out["scores"]).sum() == 1 and layer.trace_count == before
+    assert any("continuous" in str(key) for key in layer._generator.executables.keys)
 
 
 def test_a_call_that_was_ended_does_not_begin_again_with_what_was_nan(layer, monkeypatch):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.experimental
 import keras
 import numpy as np
 
@@ -19,6 +20,7 @@ _OF_A_THREAD = {
     "numpy_dtype_promotion": "jax_numpy_dtype_promotion",
     "debug_nans": "jax_debug_nans",
     "debug_infs": "jax_debug_infs",
+    "enable_x64": "jax_enable_x64",
 }
 
 
@@ -79,7 +81,8 @@ def with_thread_settings(settings: dict[str, Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for manager, value in settings.items():
             if value != now[manager]:
-                stack.enter_context(getattr(jax, manager)(value))
+                of = jax if hasattr(jax, manager) else jax.experimental  # where older versions have the newest
+                stack.enter_context(getattr(of, manager)(value))
         yield
 
 

@@ -1,7 +1,8 @@
 """Arrays that stay on the device between executables, donated to each and handed back by it."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -129,11 +130,12 @@ class OnState:
         values = {name: state.values.pop(name) for name in self._names}
         if self._specs is None:  # the values are given away in the call
             self._specs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (weights, values, args))
-            with reading() as read:
+            with reading() as read, _weights_may_be_gone(weights):
                 values, outputs = self._compiled(weights, values, args)
             self._was_read = bool(read)
         else:
-            values, outputs = self._compiled(weights, values, args)
+            with _weights_may_be_gone(weights):
+                values, outputs = self._compiled(weights, values, args)
         state.values |= values
         return outputs
 
@@ -145,6 +147,20 @@ class OnState:
         if self._was_read:  # written down again it would lack functions (JAX 0.10, on CPU)
             return False
         return put_executable(self._compiled, self._specs, name, cache)
+
+
+@contextlib.contextmanager
+def _weights_may_be_gone(weights: Sequence[jax.Array]) -> Iterator[None]:
+    """Say so in an error, where Keras' own steps have given the memory of the weights away meanwhile."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        if not any(each.is_deleted() for each in weights):
+            raise
+        raise RuntimeError(
+            "The weights with which a stream began are gone: on JAX, fit, evaluate and predict of Keras give the "
+            "memory of a model's weights away. Read the stream to its end before, or close it."
+        ) from error
 
 
 def jit_on_state(fn: Callable, variables: Sequence[keras.Variable], names: tuple[str, ...]) -> OnState:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_xla.backend.slices import update_slice
 from keras_xla.engine.search.prompt_lookup import LONGEST
 from keras_xla.engine.search.samplers import FORBIDDEN
 from keras_xla.engine.search.sampling import Sampling, SamplingState
@@ -89,7 +90,7 @@ class Assistant:
         def one(now):
             i, guessed, scores, chosen, state, cache = now
             chosen, state = self._search.advance_rows(scores, going, chosen, state)
-            guessed = ops.slice_update(guessed, (0, i), chosen)
+            guessed = update_slice(guessed, (0, i), chosen)
 
             def run(now):
                 slots = ops.minimum(last + 1 + i, self._slots - 1)  # rows that have ended go on, too

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_xla.backend.slices import update_slice
 from keras_xla.models.interface import ChunkDecoder, Decoder, View
 
 # B batch, K beams, T cache slots, N steps for which there is room, V vocabulary
@@ -75,7 +76,7 @@ class SharedCache:
         shared = self._prompt_end - 1  # slots of the prompts: every beam runs their last token itself
         beams = ops.arange(width, dtype="int32")
         table = ops.take_along_axis(table, parents[:, :, None], axis=1)
-        table = ops.slice_update(table, (0, 0, step), ops.tile(beams[None, :, None], (batch, 1, 1)))
+        table = update_slice(table, (0, 0, step), ops.tile(beams[None, :, None], (batch, 1, 1)))
         slot = ops.arange(slots, dtype="int32")
         which, beam = (slot - shared) // width, (slot - shared) % width  # step and beam of each slot behind those
         ran_in = ops.take(table, ops.clip(which, 0, table.shape[2] - 1), axis=2)  # [B, K, T]

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_xla.backend.slices import update_slice
 from keras_xla.engine.search import random, samplers
 from keras_xla.engine.search.filters import filter_logits
 from keras_xla.engine.search.request import Request
@@ -94,7 +95,7 @@ class BeamSearch:
         """See `decode.Search`."""
         logprobs, parents, tokens, left = self._expand(scores, step, state)  # [B, C] each
         rows = ops.take_along_axis(state.running, parents[:, :, None], axis=1)
-        rows = ops.slice_update(rows, (0, 0, self._request.prompt_end + step), tokens[:, :, None])  # [B, C, T]
+        rows = update_slice(rows, (0, 0, self._request.prompt_end + step), tokens[:, :, None])  # [B, C, T]
         over = ops.logical_or(ops.take(self._is_eos, tokens), self._last(step)[:, None])
 
         going_on = logprobs + ops.where(over, _NONE, 0.0)
@@ -140,7 +141,7 @@ class BeamSearch:
 
         def drawn():
             # The largest of Gumbel-perturbed scores are a draw without replacement (Kool et al., 2019).
-            eos_count = ops.sum(ops.cast(r.eos >= 0, "int32"))
+            eos_count = ops.cast(ops.sum(ops.cast(r.eos >= 0, "int32")), "int32")
             least = ops.maximum(eos_count, 1) + 1
             kept = filter_logits(flat, r.filters(self.width), least, r.eos.shape[0] + 1)
             kept = ops.where(ops.isnan(flat), flat, kept)  # broken weights are no forbidden tokens

@@ -257,7 +257,7 @@ def _logprobs(x):
 
 
 def _count(which):
-    return ops.sum(ops.cast(which, "int32"), axis=-1, keepdims=True)
+    return ops.cast(ops.sum(ops.cast(which, "int32"), axis=-1, keepdims=True), "int32")
 
 
 def _is_one(least) -> bool:

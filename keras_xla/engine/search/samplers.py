@@ -49,7 +49,7 @@ def _invert(weights, uniform):
     below_one = 1.0 - 2.0**-23  # rounding must not lead past the last weight above 0
     target = ops.minimum(uniform, below_one) * cumulative[:, -1]
     target = ops.minimum(target, cumulative[:, -1] * below_one)
-    index = ops.sum(ops.cast(cumulative <= target[:, None], "int32"), axis=-1)
+    index = ops.cast(ops.sum(ops.cast(cumulative <= target[:, None], "int32"), axis=-1), "int32")
     index = ops.minimum(index, weights.shape[-1] - 1)
     weight = ops.take_along_axis(weights, index[:, None], axis=-1)[:, 0]
     start = ops.take_along_axis(cumulative, index[:, None], axis=-1)[:, 0] - weight

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_xla.backend.slices import update_slice
 from keras_xla.engine.search import random, samplers
 from keras_xla.engine.search.filters import filter_logits
 from keras_xla.engine.search.request import Request
@@ -130,5 +131,5 @@ class Sampling:
 def _put(array, slot, values):
     """`array [B, T]` with the `values [B]` in a slot, or in one for each row `[B]`; slots from T on take nothing."""
     if not len(slot.shape):
-        return ops.slice_update(array, (0, slot), values[:, None])
+        return update_slice(array, (0, slot), values[:, None])
     return ops.where(ops.arange(array.shape[1], dtype="int32")[None] == slot[:, None], values[:, None], array)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from keras import ops
 
+from keras_xla.backend.slices import slice_at, update_slice
 from keras_xla.engine.search.decode import state_at
 from keras_xla.engine.search.prompt_lookup import LONGEST
 from keras_xla.engine.search.request import Request
@@ -211,7 +212,7 @@ class _Loop:
     def _more(self, now: _Carry):
         stuck = ops.logical_and(ops.logical_not(now.state.done), ops.logical_not(self._going(now.state)))
         on = ops.logical_and(self._search.unfinished(now.state), ops.logical_not(ops.any(stuck)))
-        all_runs, unmixed = ops.sum(now.runs), self._limits.unmixed
+        all_runs, unmixed = ops.cast(ops.sum(now.runs), "int32"), self._limits.unmixed
         one_kind = ops.logical_and(ops.take(now.runs, now.kind) == all_runs, all_runs - now.runs[0] < unmixed)
         alike = ops.logical_or(unmixed == 0, one_kind)
         return ops.logical_and(ops.logical_and(on, alike), all_runs < self._limits.count)
@@ -241,7 +242,7 @@ class _Loop:
             known = ops.minimum(guessed[:, :guesses], self._model.vocab_size - 1)
             tokens = ops.concatenate([now.chosen, known], axis=1)
             made, cache = self._scores(tokens, now.state, cache)
-            return ops.slice_update(scores, (0, 0, 0), made), cache
+            return update_slice(scores, (0, 0, 0), made), cache
 
         scores, cache = now.scores, now.cache
         for kind, guesses in enumerate((0, *self._sizes)):
@@ -307,7 +308,7 @@ class _Loop:
 
         def choose(now):
             i, going, chosen, state = now
-            behind = ops.slice(scores, (0, i, 0), (scores.shape[0], 1, scores.shape[2]))[:, 0]  # much faster than take
+            behind = slice_at(scores, (0, i, 0), (scores.shape[0], 1, scores.shape[2]))[:, 0]  # much faster than take
             chosen, state = self._search.advance_rows(behind, going, chosen, state)
             same = chosen[:, 0] == ops.take(guessed, ops.minimum(i, guesses - 1), axis=1)
             return i + 1, ops.logical_and(ops.logical_and(going, same), self._going(state)), chosen, state

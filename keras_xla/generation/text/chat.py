@@ -1,21 +1,20 @@
 """A conversation, whose past stays in the model's cache."""
 
+import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_xla.generation.text.options import OF_CALLS, TextOptions, split_text
+from keras_xla.config.other_names import OF_CALLS, OF_GENERATE
+from keras_xla.generation.text.options import TextOptions, split_text
 from keras_xla.troubleshooting import explained
 
 if TYPE_CHECKING:
     from keras_xla.generation.layer import XLAGenerationLayer
 
 Message = Mapping[str, Any]
-
-# Arguments of `generate` that a turn may have, and of which a stream knows nothing.
-_OF_WHOLE_ANSWERS = ("verbose", "on_error", "output_logprobs", "top_logprobs")
 
 
 @explained
@@ -56,7 +55,11 @@ class Chat:
         self.messages: list[Message] = [dict(message) for message in listed(messages)]
         self._layer, self._options, self._reuse = layer, dict(options), reuse
         self._turn = threading.Lock()
-        self._checked(self._options)
+        own, others = split_text(options)
+        others = {name: value for name, value in others.items() if name not in (*OF_CALLS, *OF_GENERATE)}
+        with contextlib.suppress(ValueError):  # options that contradict each other: those of a turn may complete them
+            TextOptions(**own)
+            layer.options.replace(**others)
 
     def send(self, content: str | None = None, *, role: str = "user", **overrides: Any) -> str:
         """Add a message, and return the answer, which is added to the messages, too.
@@ -152,9 +155,6 @@ class Chat:
             raise ValueError("Received output_logprobs in a chat, whose answers are plain texts. Use generate.")
         if options.get("on_error", "raise") != "raise":
             raise ValueError("Received on_error in a chat, which goes on with its answer. Leave it out.")
-        own, others = split_text(options)
-        TextOptions(**own)
-        self._layer.options.replace(**{name: value for name, value in others.items() if name not in OF_CALLS})
         return {**options, "return_prompt": False}
 
     def _told(self, answer: Sequence[str], options: Mapping[str, Any]) -> str:
@@ -180,7 +180,7 @@ class Chat:
         yield from answer
 
     def _pieces(self, messages, options) -> Iterator[str]:
-        options = {name: value for name, value in options.items() if name not in _OF_WHOLE_ANSWERS}
+        options = {name: value for name, value in options.items() if name not in OF_GENERATE}
         return self._layer.stream(messages, reuse_prompt=self._reuse, **options)
 
 

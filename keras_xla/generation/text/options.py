@@ -76,11 +76,6 @@ class TextOptions:
         return {**self.chat_template_kwargs, **arguments}
 
 
-# Arguments of calls that are no options.
-OF_CALLS = (
-    *("assistant", "cancel", "negative_prompt", "on_error", "output_logprobs", "reuse_prompt", "streamer"),
-    *("top_logprobs", "verbose"),
-)
 TEXT_FIELDS = tuple(f.name for f in dataclasses.fields(TextOptions))
 _OF_CHATS = (
     "chat_template",

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_xla import backend
+from keras_xla.backend.slices import slice_at
 
 # B batch, S queries, T slots, C slots of a block
 # H key-value heads, G query heads a key-value head, D head size
@@ -70,8 +71,8 @@ def attend_blockwise(q, k, v, mask, bias, scale: float, visited: tuple[Any, Any]
 
     def attend_block(slot, highest, total, y):
         begin = ops.minimum(slot, slots - size)  # the last block may reach back to slots that are done
-        values = ops.slice(v, (0, begin, 0), (rows, size, width))  # [BH, C, D]
-        keys = _part(k, begin, size) if keys_transposed else ops.slice(k, (0, begin, 0), (rows, size, width))
+        values = slice_at(v, (0, begin, 0), (rows, size, width))  # [BH, C, D]
+        keys = _part(k, begin, size) if keys_transposed else slice_at(k, (0, begin, 0), (rows, size, width))
         scores = ops.cast(scores_of(q, keys, keys_transposed), "float32")
         scores = ops.reshape(scores, (batch, heads, length, size))
         if bias is not None:
@@ -109,4 +110,4 @@ def _block() -> int:
 
 def _part(x, begin, size: int):
     """Slots from `begin` on of what has them in its last axis."""
-    return ops.slice(x, (*[0] * (len(x.shape) - 1), begin), (*ops.shape(x)[:-1], size))
+    return slice_at(x, (*[0] * (len(x.shape) - 1), begin), (*ops.shape(x)[:-1], size))

@@ -13,6 +13,7 @@ from keras import ops
 from keras.backend import standardize_dtype
 
 from keras_xla import backend
+from keras_xla.backend.slices import update_slice
 from keras_xla.models.interface import View
 
 # B batch, N batch times key-value heads, T slots, S new tokens, D head size
@@ -37,7 +38,7 @@ def write(cache, keys, values, slot, keys_transposed: bool = False):
 def _write(old, new, slot, axis: int):
     """Put `new` into `old` from `slot` on; `axis` counts the slots."""
     if not len(getattr(slot, "shape", ())):
-        return ops.slice_update(old, (0, slot, 0) if axis == 1 else (0, 0, slot), new)
+        return update_slice(old, (0, slot, 0) if axis == 1 else (0, 0, slot), new)
     if standardize_dtype(new.dtype) == "bfloat16" and backend.on_cpu():  # else all of the cache is float32 in between
         return ops.view(_write(ops.view(old, "int16"), ops.view(new, "int16"), slot, axis), "bfloat16")
     rows, shape = new.shape[0], new.shape[: axis + 1]

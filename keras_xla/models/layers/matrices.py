@@ -180,7 +180,7 @@ class Int8Matrix(Matrix):
         x = x / ops.where(step == 0.0, 1.0, step)
         first = ops.round(x)
         second = ops.round((x - first) * _DIGIT)
-        if rows is not None and rows <= _FEW_ROWS:
+        if isinstance(rows, int) and rows <= _FEW_ROWS:  # JAX counts with symbols while Keras asks for shapes
             both = ops.cast(ops.concatenate([first, second]), "int8")
             y = ops.cast(backend.matmul_int8(both, values), "float32")  # [2N, outputs]
             y = y[:rows] + y[rows:] / _DIGIT

@@ -329,6 +329,24 @@ def test_steps_are_traced_by_the_tensors_of_their_batches(groups):
     assert sum(ran for _, ran in groups) > 60
 
 
+@pytest.mark.parametrize(
+    "other",
+    [lambda x: {"b": x}, lambda x: {"a": x, "b": x}, lambda x: {"a": keras.ops.cast(x, "float16")}],
+    ids=["key", "keys", "dtype"],
+)
+def test_batches_whose_outputs_are_of_other_kinds_raise_as_in_plain_keras(other):
+    class Picks(keras.Model):
+        def call(self, x):
+            return other(x) if x.shape[0] == 8 else {"a": x}  # the last batch is smaller
+
+    errors = []
+    for model in both(Picks):
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)) as caught:
+            model.predict(dataset(), verbose=0)
+        errors.append(type(caught.value))
+    assert errors[0] is errors[1]
+
+
 def test_a_layer_may_know_the_size_of_its_batch_only():
     class Flat(keras.layers.Layer):
         def call(self, x):

@@ -6,9 +6,11 @@ import keras
 import pytest
 
 from keras_xla.backend.execution import Execution
+from keras_xla.training.compile import compile
 from keras_xla.training.reports.journal import Journal
 from keras_xla.training.session import Session, watched
 from keras_xla.training.steps.run_ahead import StepFunction
+from tests.training.helpers import LOSS, X, Y, classifier
 
 
 class Runner:
@@ -204,3 +206,17 @@ def test_tensorboard_looks_at_every_batch_where_a_script_has_set_the_default_wri
     with tensorflow.summary.create_file_writer(str(tmp_path)).as_default():
         assert watched([callback], "train")
     assert not watched([callback], "train")
+
+
+def test_another_number_of_steps_that_is_set_later_counts_as_in_plain_keras():
+    """Keras then calls the function that it has once for so many batches."""
+    counted = []
+    for make in (keras.Model.compile, compile):
+        keras.utils.set_random_seed(0)
+        model = classifier()
+        make(model, "sgd", LOSS)
+        model.fit(X[:24], Y[:24], batch_size=4, verbose=0)
+        model.steps_per_execution = 3
+        history = model.fit(X[:24], Y[:24], batch_size=4, epochs=2, verbose=0).history
+        counted.append([int(model.optimizer.iterations.value), len(history["loss"])])
+    assert counted[0] == counted[1]

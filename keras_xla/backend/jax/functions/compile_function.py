@@ -154,8 +154,10 @@ def to_tensor(x) -> jax.Array:
     return jnp.asarray(x, dtype=jax.dtypes.canonicalize_dtype(x.dtype))
 
 
-def pad(x: Any, widths: Sequence[tuple[int, int]], value: Any) -> np.ndarray:
+def pad(x: Any, widths: Sequence[tuple[int, int]], value: Any) -> np.ndarray | jax.Array:
     """The array with `value` around it, through numpy: jax would compile a kernel for every size."""
+    if is_weak(x):  # which NumPy does not know
+        return jnp.pad(x, widths, constant_values=value)
     x = np.asarray(x)
     return np.pad(x, widths, constant_values=np.asarray(value, dtype=x.dtype))
 

@@ -23,14 +23,18 @@ class Gathered:
     """
 
     def __init__(self, batches: float | None = None):
-        self._batches, self._structure = batches, None
+        self._batches = batches
+        self._structure: Any = None
+        self._lists: Any = None  # the same with a list in the place of each output, as Keras has
         self._columns: list[_Column] = []
 
     def add(self, outputs: Any, ran: int) -> None:
         """Take the outputs of the next `ran` batches, joined along the first axis."""
         if not self._columns:
-            # Raises what Keras raises for a None among them.
-            keras.tree.map_structure_up_to(outputs, lambda _: None, keras.tree.map_structure(lambda x: [x], outputs))
+            self._lists = keras.tree.map_structure(lambda x: [x is None], outputs)
+        # Raises what Keras raises for a None among them, and for a batch whose outputs have another structure.
+        keras.tree.map_structure_up_to(outputs, lambda *_: None, self._lists, outputs)
+        if not self._columns:
             self._structure = keras.tree.map_structure(lambda _: None, outputs)
             self._columns = [_Column(self._batches and self._batches / ran) for _ in keras.tree.flatten(outputs)]
         for column, part in zip(self._columns, keras.tree.flatten(outputs), strict=True):
@@ -64,14 +68,15 @@ class _Column:
     def _fits(self, part) -> bool:
         if self._array is None or self._parts:
             return False
-        return part.shape[1:] == self._array.shape[1:] and self._rows + len(part) <= len(self._array)
+        alike = part.dtype.as_numpy_dtype == self._array.dtype and part.shape[1:] == self._array.shape[1:]
+        return alike and self._rows + len(part) <= len(self._array)
 
     def result(self) -> Any:
         if self._array is not None and not self._parts:
             return self._array if self._rows == len(self._array) else self._array[: self._rows]
         parts = [] if self._array is None else [tf.constant(self._array[: self._rows])]
         parts += self._parts
-        if all(map(_dense, parts)) and len({x.shape[1:] for x in parts}) == 1:
+        if all(map(_dense, parts)) and len({(x.shape[1:], x.dtype) for x in parts}) == 1:
             return np.concatenate([np.asarray(x) for x in parts])  # `tf.concat` would be copied once more
         made = joined(parts)
         return made.numpy() if isinstance(made, tf.Tensor) else made

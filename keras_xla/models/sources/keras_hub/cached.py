@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_xla.backend.slices import slice_at, update_slice
 from keras_xla.models.interface import Cache
 from keras_xla.models.recompute import Recompute, to_beginning
 from keras_xla.private.keras_hub import build_cache
@@ -64,9 +65,9 @@ class CachedTask:
 
         def run(row, scores, kv):
             at = (row, *[0] * (len(one) - 1))
-            token = ops.slice(tokens, (row,), (1,))
-            mine, update = self._call(token, ops.slice(kv, at, one), ops.take(position, row))
-            return row + 1, ops.slice_update(scores, (row, 0), mine), ops.slice_update(kv, at, update)
+            token = slice_at(tokens, (row,), (1,))
+            mine, update = self._call(token, slice_at(kv, at, one), ops.take(position, row))
+            return row + 1, update_slice(scores, (row, 0), mine), update_slice(kv, at, update)
 
         start = ops.zeros((), "int32"), ops.zeros((batch, self.vocab_size), "float32"), kv
         return ops.while_loop(lambda row, *_: row < batch, run, start)[1:]
