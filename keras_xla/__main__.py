@@ -246,7 +246,7 @@ def _run_module(command: list[str]) -> None:
 def _run_as_main(module: str, alter_argv: bool) -> None:
     """Run a module as `python -m` does: for good, since threads and `atexit` may look for `__main__` later on."""
     sys.modules["__main__"] = script = types.ModuleType("__main__")
-    vars(script)["__builtins__"] = builtins
+    vars(script).update(__builtins__=builtins, __annotations__={})
     python.run_as_main(module, alter_argv)
 
 

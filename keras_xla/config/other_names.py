@@ -2,6 +2,7 @@
 
 import difflib
 
+_OF_THE_HUB = ("cache_dir", "revision", "token")
 _ELSEWHERE = {
     "assistant_model": "assistant, an XLAGenerationLayer",
     "batch_size": "batch_buckets of the layer: its largest size is how many prompts run at once",
@@ -31,7 +32,7 @@ _ELSEWHERE = {
     "stopping_criteria": "stop_strings, max_time or cancel",
     "torch_dtype": "dtype of from_pretrained",
     "truncation": "truncation=True of the tokenizer: nothing is cut off here",
-    **dict.fromkeys(("cache_dir", "revision", "token"), "the folder that huggingface_hub.snapshot_download returns"),
+    **dict.fromkeys(_OF_THE_HUB, "the folder that huggingface_hub.snapshot_download returns"),
 }
 
 # What other packages need to be told, and why it is not needed here.
@@ -75,7 +76,7 @@ def hint(name: str, known: list[str]) -> str:
         return " It is an argument of calls with prompts, such as generate and stream, and compiles nothing."
     if name in _NOT_HERE:
         return " keras_xla has nothing like it."
-    near = difflib.get_close_matches(name, [*known, *_ELSEWHERE], 1, 0.7)
+    near = difflib.get_close_matches(name, [*known, *(each for each in _ELSEWHERE if each not in _OF_THE_HUB)], 1, 0.7)
     if near and near[0] in _ELSEWHERE:
         return f" Use {_ELSEWHERE[near[0]]}."
     return f" Did you mean {near[0]!r}?" if near else f" The known ones: {', '.join(known)}."

@@ -149,8 +149,9 @@ def refuse_ops(model: keras.Model, ops: list[BlockingOp]) -> None:
     _refuse(model.name, list(dict.fromkeys(_from_op(model, op) for op in ops)))
 
 
-def refuse_ops_in_function(name: str, layer: keras.layers.Layer | None, ops: list[BlockingOp]) -> None:
-    """The same of a function that somebody has compiled, or a layer or one of its methods."""
+def refuse_ops_in_function(name: str, owner: Any, ops: list[BlockingOp]) -> None:
+    """The same of a function that somebody has compiled, or of a layer or one of its methods, whose `owner` it is."""
+    layer = owner if isinstance(owner, keras.layers.Layer) else None
     blockers = dict.fromkeys(_from_op(layer, op, fix_in_function) for op in ops)
     _refuse(name, [str(blocker).removeprefix(f"{_OUTSIDE}: ") for blocker in blockers])
 

@@ -29,7 +29,7 @@ from keras_xla.functions.methods import OfInstances
 from keras_xla.functions.parameters import Parameters, owner_of, seen_by
 from keras_xla.functions.refused import refuse_what_compiles_itself
 from keras_xla.functions.saving import from_config, to_config
-from keras_xla.functions.static_values import has_lost_weights, state_of, static_value, structure_of
+from keras_xla.functions.static_values import outdated, state_of, static_value, structure_of
 from keras_xla.private.keras.call_context import call_context
 from keras_xla.troubleshooting import explained
 
@@ -51,8 +51,7 @@ def jit(
     XLA compiles at the first call, which takes a moment. The program that it makes, the executable, serves all later
     calls whose arguments have the same shapes and dtypes.
 
-    - Tensors and arrays, in any structure, may change their values freely. New shapes or dtypes compile again (also
-      what JAX calls a weak type).
+    - Tensors and arrays, in any structure, may change their values freely. New shapes or dtypes compile again.
     - Everything else (int, float, bool, str, None, objects) is static: it is part of the executable, and a new value
       compiles again. Pass `np.float32(x)` to keep a number a tensor. But pass sizes and axes as Python ints: on
       TensorFlow, an integer tensor that becomes a shape compiles for every value, and nothing here can see that.
@@ -145,7 +144,7 @@ class CompiledFunction:
     """
 
     def __init__(self, fn: Any, buckets: Any, pad_value: Any, name: Any, on_recompile: str):
-        self._fn, self._pad_value, self._on_recompile = fn, pad_value, on_recompile
+        self._fn, self._pad_value, self._on_recompile, self._forgotten = fn, pad_value, on_recompile, 0
         self._options = buckets, pad_value, name, on_recompile
         self._name: str = name or getattr(fn, "__qualname__", "") or getattr(fn, "name", type(fn).__name__)
         self._parameters = Parameters(fn, by_name=bool(buckets))
@@ -154,7 +153,6 @@ class CompiledFunction:
         self._follows: dict[tuple, Followed] = {}
         self._last: CallKey | None = None
         self._held: dict[tuple, list] = {}  # the variables whose ids are in keys, so that no other gets their ids
-        self._forgotten = 0  # executables
         self._lock = threading.RLock()
         self._owners: tuple[type, ...] = ()  # classes of which it is a method
         self._methods = OfInstances(
@@ -169,6 +167,8 @@ class CompiledFunction:
                 (key, value) for key, value in vars(fn).items() if key not in {"__wrapped__", *vars(self)}
             )
         self.__signature__ = self._parameters.signature  # what inspect.signature and help tell
+
+    compiled_from = property(lambda self: self._fn, doc="The function, method or layer that it compiles.")
 
     @property
     def trace_count(self) -> int:
@@ -356,8 +356,9 @@ class CompiledFunction:
         return key, outputs, follows
 
     def _let_go(self, new: CallKey) -> None:
-        """Forget executables of the same layers with other weights, as before a `quantize`, and those weights."""
-        for key in [key for key in self._executables if has_lost_weights(key.layer, new.layer)]:
+        """Forget executables for weights and layers that the layer has no longer, and those weights."""
+        gone = outdated([key.layer for key in self._executables], new.layer)
+        for key in [key for key in self._executables if key.layer in gone]:
             del self._executables[key]
             self._held.pop(key.layer, None)
             self._follows = {some: follows for some, follows in self._follows.items() if some[0] != key}
@@ -396,5 +397,4 @@ class CompiledFunction:
         return (self._fn if isinstance(self._fn, keras.layers.Layer) else None), known
 
     def _refuse(self, blockers):
-        owner = self._layer
-        refuse_ops_in_function(self._name, owner if isinstance(owner, keras.layers.Layer) else None, blockers)
+        refuse_ops_in_function(self._name, self._layer, blockers)

@@ -105,26 +105,40 @@ def seen_by(fn: Any) -> list[Any]:
 
     What is in a list, a tuple or a dict counts, and what functions beside it use.
     """
-    fn, seen = without_partial(fn), []
-    waiting, known = [getattr(fn, "__func__", fn), *_attributes(owner_of(fn))], set[int]()
-    while waiting:
+    owner, fn = owner_of(fn), getattr(fn, "__func__", fn)
+    waiting, home = [fn, *_attributes(owner)], _module_of(_code_of(without_partial(fn)))
+    seen, known = list[Any](), set[int]()
+    while waiting and len(known) < 10 * _MANY:
         each = waiting.pop()
         if id(each) in known:
             continue
         known.add(id(each))
         seen.append(each)
         if isinstance(each, list | tuple | dict):
-            held = each.values() if isinstance(each, dict) else each
-            waiting += held if len(each) <= _MANY else ()
-        elif isinstance(each, types.FunctionType | types.MethodType) and _module_of(each) in (_module_of(fn), None):
-            waiting += _variables(each)
+            waiting += [*(dict.values(each) if isinstance(each, dict) else each)][:_MANY]
+        elif isinstance(each, functools.partial):
+            waiting += [each.func, *each.args, *each.keywords.values()]
+        elif each is fn or _module_of(_code_of(each)) == home:
+            waiting += _variables(_code_of(each))
     return seen
+
+
+def _code_of(each: Any) -> Any:
+    """The function that runs where this is called: of a method, a compiled function, or an object; None for others."""
+    each = each.compiled_from if hasattr(type(each), "compiled_from") else each
+    if isinstance(each, types.FunctionType | types.MethodType):
+        return each
+    call = type(each).__call__ if callable(each) else None
+    return call if isinstance(call, types.FunctionType) and not isinstance(each, keras.layers.Layer) else None
 
 
 def _attributes(owner: Any) -> list[Any]:
     """Of an object whose method is called, or that is called itself; Keras looks into layers by itself."""
     known = isinstance(owner, keras.layers.Layer | type | types.ModuleType | types.FunctionType)
-    return [] if known else list(getattr(owner, "__dict__", {}).values())
+    try:
+        return [] if known else list(vars(owner).values())
+    except Exception:  # an object may have none, or say so in its own way
+        return []
 
 
 def _variables(fn: Any) -> list[Any]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -13,6 +13,7 @@ from keras_xla.private.keras.layers import layers_if_known
 from keras_xla.private.keras.structures import spec_of
 
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+_MOST_STATES = 4  # of a layer, for which executables are kept
 _MANY = 1000  # of a set with more, types are told apart: it is asked at each call
 
 
@@ -99,12 +100,19 @@ def state_of(layer: Any) -> tuple:
     return (tuple(map(id, layer.weights)), trainable(layer)) if isinstance(layer, keras.layers.Layer) else ()
 
 
-def has_lost_weights(old: tuple, new: tuple) -> bool:
-    """Whether a new state of a layer has the same layers with other weights, in place of the old ones."""
-    if not old or not new:
-        return False
-    (old_weights, before), (new_weights, after) = old, new
-    return old_weights != new_weights and [each[:2] for each in before] == [each[:2] for each in after]
+def outdated(states: Sequence[tuple], new: tuple) -> set[tuple]:
+    """Which states of a layer, in the order in which they came, are of no use once it has a `new` one.
+
+    Those are states of the same layers with other weights, as before a `quantize`, and all but the newest few: parts of
+    a model may be replaced, and come back.
+    """
+
+    def names(state: tuple) -> list:
+        return [each[:2] for each in state[1]]
+
+    others = [state for state in reversed(dict.fromkeys(states)) if state and new and state != new]
+    lost = {state for state in others if state[0] != new[0] and names(state) == names(new)}
+    return lost | set(others[_MOST_STATES - 1 :])
 
 
 def structure_of(x: Any) -> tuple | None:

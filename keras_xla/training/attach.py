@@ -111,9 +111,9 @@ class Attachment:
         session = self._sessions.current.get(kind)
         return 0 if session is None else session.done
 
-    def goes_on(self, kind: str) -> bool:
-        """Whether a call of `fit` (`"train"`), `evaluate` or `predict` goes on in this thread."""
-        return kind in self._sessions.current
+    def session(self, kind: str) -> Session | None:
+        """The call of `fit` (`"train"`), `evaluate` or `predict` that goes on in this thread."""
+        return self._sessions.pace(kind)
 
     @property
     def busy(self) -> bool:

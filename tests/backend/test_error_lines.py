@@ -72,3 +72,31 @@ def test_what_is_not_known_stays_as_it_is():
         tf.constant(1, name="known")
     error = with_lines(tf.errors.NotFoundError(None, None, "it is {{node known}}"), graph)
     assert type(error) is tf.errors.NotFoundError and traceback.extract_stack()[-1].name in error.message
+
+
+def test_errors_of_the_data_are_not_told_of_the_step():
+    """Names of operations are those of another graph there."""
+
+    class Gathers(keras.Model):
+        def call(self, ids):
+            return tf.cast(tf.gather(tf.zeros((5, 1)), ids[:, 0]), "float32")
+
+    data = tf.data.Dataset.from_tensor_slices((IDS, Y)).map(lambda x, y: (x, tf.gather(y, x[0]))).batch(32)
+    texts = []
+    for compile_ in (keras.Model.compile, compile):
+        model = Gathers()
+        compile_(model, optimizer="sgd", loss="mse")
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            model.evaluate(data, verbose=0)
+        texts.append(re.sub(r"_\d+|\[Op:.*", "", str(caught.value)))
+    assert "in call" not in texts[1] and "IteratorGetNext" in texts[0] and "IteratorGetNext" in texts[1]
+
+
+def test_what_is_on_an_error_stays_on_it():
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.constant(1, name="known")
+    given = tf.errors.NotFoundError(None, None, "it is {{node known}}", {"key": b"value"})
+    given.add_note("a note")
+    error = with_lines(given, graph)
+    assert error is not given and error.experimental_payloads == {"key": b"value"} and error.__notes__ == ["a note"]

@@ -8,6 +8,7 @@ import gc
 import inspect
 import pickle
 import threading
+import time
 import weakref
 
 import keras
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from keras_xla import RecompileError, XLAUnsupportedError
 from keras_xla.functions.jit import jit
+from keras_xla.functions.parameters import seen_by
 from keras_xla.private.keras.masks import mask_of, put_mask
 from tests import examples
 from tests.training.helpers import Log
@@ -674,6 +676,59 @@ class Around:
 
     def __call__(self, x):
         return keras.ops.sum(self.layer(x))
+
+
+GLOBAL = keras.layers.Dense(2, activity_regularizer="l2")
+
+
+def with_global(x):
+    return keras.ops.sum(GLOBAL(x))
+
+
+class AroundGlobal:
+    @jit
+    def decorated(self, x):
+        return with_global(x)
+
+    def __call__(self, x):
+        return with_global(x)
+
+
+def test_layers_that_are_global_keep_their_losses():
+    GLOBAL(ONES)
+    expected = [float(x) for x in GLOBAL.losses]
+    jitted, given = jit(with_global), functools.partial(lambda layer, x: keras.ops.sum(layer(x)), GLOBAL)
+    others = jit(AroundGlobal()), jit(lambda x: jitted(x)), jit(functools.partial(with_global)), jit(given)
+    for function in (jitted, AroundGlobal().decorated, *others):
+        for _ in range(2):
+            function(ONES)
+            np.testing.assert_allclose([float(x) for x in GLOBAL.losses], expected, rtol=1e-5)
+
+
+def test_what_a_function_uses_is_not_looked_through_for_long():
+    class Odd:
+        @property
+        def __dict__(self):
+            raise RuntimeError("nobody asks")
+
+        def __call__(self, x):
+            return x * len(data)
+
+    data = [[{"a": [i]} for i in range(1000)] for _ in range(100)]
+    begun = time.perf_counter()
+    assert len(seen_by(lambda x: x * len(data))) <= 10_000
+    assert time.perf_counter() - begun < 1.0
+    assert values(jit(Odd())(ONES)) == (ONES * 100).tolist()
+
+
+def test_of_sets_of_layers_the_newest_few_are_kept():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4)])
+    fast = jit(model)
+    for _ in range(8):
+        model.add(keras.layers.Dense(1))
+        fast(ONES)
+        model.pop()
+    assert fast.trace_count == 8 and len(fast._executables) == len(fast._held) == 4
 
 
 @pytest.mark.parametrize("how", ["decorated", "method", "object", "in a dict", "in another function"])

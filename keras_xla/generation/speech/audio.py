@@ -94,7 +94,9 @@ def _split(inputs: Any) -> list:
 def _open(clip: Mapping, rate: Any) -> tuple[Any, Any]:
     """What a dict holds, and its sampling rate."""
     own = clip.get("sampling_rate")
-    if clip.get("bytes") is not None and clip.get("array") is None:
+    path = clip.get("path")
+    there = any(clip.get(name) is not None for name in _CONTENTS if name != "path")
+    if clip.get("bytes") is not None and not there and not (path is not None and os.path.exists(path)):
         raise TypeError(
             "Received a dict with the bytes of a sound file, as a dataset has them before it decodes; expected "
             "samples. Decode the column, such as by dataset.cast_column(name, datasets.Audio())."

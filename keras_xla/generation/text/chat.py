@@ -180,7 +180,7 @@ class Chat:
         yield from answer
 
     def _pieces(self, messages, options) -> Iterator[str]:
-        options = {name: value for name, value in options.items() if name not in OF_GENERATE}
+        options = {name: value for name, value in options.items() if name not in OF_GENERATE or name == "streamer"}
         return self._layer.stream(messages, reuse_prompt=self._reuse, **options)
 
 

@@ -5,6 +5,7 @@ import os
 import pathlib
 import sys
 import textwrap
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -19,7 +20,6 @@ from keras_xla.troubleshooting import explained
 
 FORMAT = 1
 _KINDS = {"fit": "train", "evaluate": "test", "predict": "predict"}  # of the steps of each call
-_NO_CALL: Any = ("", None, None, ())
 _CODE = " " * 4  # before lines that Markdown leaves as they are
 
 
@@ -76,72 +76,81 @@ class CompileReport(AnyKeras):
         )
         self._json_path = pathlib.Path(json_path) if json_path is not None else None
         self._reported: keras.Model | None = None
-        self._attachment: Any = None  # an `Attachment`, since a call has begun
         self._calls = dict.fromkeys(_KINDS, 0)
-        # Of the call that goes on: which it is, a `Stretch` for it and one for its epoch, and what is to be printed.
-        self._call, self._whole, self._part, self._unprinted = _NO_CALL
-        self._outer: list[tuple] = []  # the same of calls around it
+        self._running: list[_Call] = []  # those that go on, the innermost last
+        self._begins = False  # whether this was just put into the list of callbacks of a call
 
     def set_model(self, model: keras.Model) -> None:
-        """Begin anew for another model."""
+        """Begin anew for another model, unless it runs in a callback of the one before."""
         super().set_model(model)
-        if model is not self._reported:
+        self._running = [call for call in self._running if call.goes_on]  # one that failed has told nobody
+        if model is not self._reported and not self._running:
             self._reported, self.periods, self._calls = model, [], dict.fromkeys(self._calls, 0)
-        if self._call and not self._attachment.goes_on(_KINDS[self._call]):  # a call that failed left it
-            self._call, self._whole, self._part, self._unprinted = _NO_CALL
-            self._outer.clear()
+        self._begins = True
 
     def on_train_begin(self, logs=None):
         self._begin("fit")
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._back_to("fit")
-        self._print_epoch()
-        self._part = Stretch(self._attachment.journal)
+        call = self._call("fit")
+        self._print_epoch(call)
+        call.part = Stretch(call.attachment.journal)
 
     def on_epoch_end(self, epoch, logs=None):
-        self._back_to("fit")
-        period = self._end_period(self._part, epoch + 1)
-        self._unprinted = [period.summary(f"epoch {epoch + 1}"), *period.events()]
+        call = self._call("fit")
+        period = self._end_period(call, call.part, epoch + 1)
+        call.unprinted = [period.summary(f"epoch {epoch + 1}"), *period.events()]
 
     def on_train_end(self, logs=None):
-        self._back_to("fit")
-        self._print_epoch()
-        self._end(self._whole.end("fit", self._calls["fit"]))
+        call = self._call("fit")
+        self._print_epoch(call)
+        self._end(call, call.whole.end("fit", self._calls["fit"]))
 
     def on_test_begin(self, logs=None):
-        if self._call == "fit" and self._part is not None:
-            self._part.begin_validation()
-        else:
+        if self._begins:
             self._begin("evaluate")
+        else:  # the validation of a fit has its callbacks
+            self._call("fit").part.begin_validation()
 
     def on_test_end(self, logs=None):
-        if self._call == "fit":
-            self._part.end_validation()
+        if self._running[-1].name == "fit":
+            self._running[-1].part.end_validation()
         else:
-            self._end(self._end_period(self._whole, self._calls["evaluate"]), unfinished_bar=True)
+            self._end_alone("evaluate")
 
     def on_predict_begin(self, logs=None):
         self._begin("predict")
 
     def on_predict_end(self, logs=None):
-        self._end(self._end_period(self._whole, self._calls["predict"]), unfinished_bar=True)
+        self._end_alone("predict")
 
-    def _begin(self, call: str) -> None:
+    def _begin(self, name: str) -> None:
         # Not in set_model: an XLACompile further down the list comes after it.
-        self._attachment = require_attachment("CompileReport", self._reported)
-        if self._call:  # it runs in a callback of that one
-            self._outer.append((self._call, self._whole, self._part, self._unprinted))
-        self._call, self._whole, self._part, self._unprinted = call, Stretch(self._attachment.journal), None, []
-        self._calls[call] += 1
-        self._write_json()  # so that a wrong path is known before anything runs
+        attachment = require_attachment("CompileReport", self.model)
+        session = attachment.session(_KINDS[name])
+        self._running.append(_Call(name, self.model, self.params, attachment, session, Stretch(attachment.journal)))
+        self._begins = False
+        self._calls[name] += 1
+        self._write_json(self._running[-1])  # so that a wrong path is known before anything runs
 
-    def _end_period(self, stretch: Stretch, number: int) -> Period:
+    def _call(self, name: str) -> "_Call":
+        """The innermost call of that name. Those within it that are still there have failed."""
+        while self._running[-1].name != name:
+            self._leave()
+        return self._running[-1]
+
+    def _leave(self) -> None:
+        self._running.pop()
+        if self._running:
+            super().set_model(self._running[-1].model)
+            self.set_params(self._running[-1].params)
+
+    def _end_period(self, call: "_Call", stretch: Stretch, number: int) -> Period:
         # What ran; where keras_xla runs no steps itself, what Keras has announced.
-        steps = self._attachment.steps_done(_KINDS[self._call]) or (self.params or {}).get("steps")
-        period = stretch.end(self._call, number, None if steps is None else int(steps))  # JSON knows none of NumPy's
+        steps = call.attachment.steps_done(_KINDS[call.name]) or (call.params or {}).get("steps")
+        period = stretch.end(call.name, number, None if steps is None else int(steps))  # JSON knows none of NumPy's
         self.periods.append(period)
-        self._write_json()
+        self._write_json(call)
         if self._summaries:
             for tag, value in period.scalars().items():
                 self._summaries.scalar(tag, value, number - 1)
@@ -150,26 +159,22 @@ class CompileReport(AnyKeras):
             self._summaries.flush()
         return period
 
-    def _back_to(self, call: str) -> None:
-        """Leave calls within this one that have failed, without an end of their own."""
-        while self._call != call and self._outer:
-            self._leave()
+    def _end_alone(self, name: str) -> None:
+        call = self._call(name)
+        self._end(call, self._end_period(call, call.whole, self._calls[name]), unfinished_bar=True)
 
-    def _leave(self) -> None:
-        self._call, self._whole, self._part, self._unprinted = self._outer.pop() if self._outer else _NO_CALL
-
-    def _end(self, whole: Period, unfinished_bar: bool = False) -> None:
-        self._leave()
+    def _end(self, call: "_Call", whole: Period, unfinished_bar: bool = False) -> None:
         text = whole.summary(whole.call)
         if whole.history.eventful:
-            text += f"\n{report_of(self._reported, self._attachment, whole.history)}"
+            text += f"\n{report_of(call.model, call.attachment, whole.history)}"
         if self._summaries:
             self._summaries.text(f"{whole.call}/report", textwrap.indent(text, _CODE), whole.number - 1)
             self._summaries.flush()
         self._print(text, unfinished_bar)
+        self._leave()
 
-    def _print_epoch(self) -> None:
-        lines, self._unprinted = self._unprinted, []
+    def _print_epoch(self, call: "_Call") -> None:
+        lines, call.unprinted = call.unprinted, []
         if lines:
             self._print("\n".join(lines))
 
@@ -184,14 +189,34 @@ class CompileReport(AnyKeras):
             text = ("\r\x1b[K" if sys.stdout.isatty() else "\n") + text
         print(text, flush=True)
 
-    def _write_json(self) -> None:
+    def _write_json(self, call: "_Call") -> None:
         if self._json_path is None:
             return
         content = {
             "format": FORMAT,
-            "report": report_of(self._reported, self._attachment, self._attachment.journal.snapshot()).to_dict(),
+            "report": report_of(call.model, call.attachment, call.attachment.journal.snapshot()).to_dict(),
             "peak_memory_mib": peak_memory(),
             "periods": [period.to_dict() for period in self.periods],
         }
         self._json_path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._json_path, json.dumps(content, indent=1) + "\n")
+
+
+@dataclass
+class _Call:
+    """A call of `fit`, `evaluate` or `predict`, with a `Stretch` for it and one for its epoch."""
+
+    name: str
+    model: keras.Model
+    params: dict[str, Any] | None
+    attachment: Any  # of the model: an `Attachment`
+    session: Any  # as the attachment knows it; None where that begins later, or where Keras has it alone
+    whole: Stretch
+    part: Any = None
+    unprinted: list[str] = field(default_factory=list)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it has not ended: one that failed tells no callback."""
+        now = self.attachment.session(_KINDS[self.name])
+        return now is not None and self.session in (None, now)

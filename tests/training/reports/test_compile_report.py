@@ -231,6 +231,29 @@ def test_calls_within_a_fit_may_have_the_same_report(model, first):
     assert calls.count("fit") == 2 and calls.count("predict") == 3 and calls[-1] == "evaluate"
 
 
+def test_within_a_fit_that_xla_compile_takes_over():
+    model, report = classifier(), CompileReport(console=False)
+    model.compile(**{name: value for name, value in FORCED.items() if name != "jit_compile"})
+
+    def run(*arguments):
+        model.predict(X, batch_size=SIZE, callbacks=[report], verbose=0)
+        model.evaluate(X, Y, batch_size=SIZE, callbacks=[report], verbose=0)
+
+    nested = keras.callbacks.LambdaCallback(on_epoch_end=run)
+    fit(model, keras_xla.callbacks.XLACompile(), report, nested, epochs=2)
+    assert [period.call for period in report.periods].count("fit") == 2
+
+
+def test_another_model_within_a_fit(model):
+    other, report = keras_xla.compile(classifier(), **FORCED), CompileReport(console=False)
+    run = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda *_: other.predict(X, batch_size=SIZE, callbacks=[report], verbose=0)
+    )
+    fit(model, report, run, epochs=3)
+    assert [period.call for period in report.periods] == ["fit", "predict"] * 3
+    assert [period.number for period in report.periods if period.call == "fit"] == [1, 2, 3]
+
+
 def test_tensorboard_files(model, tmp_path):
     tf = pytest.importorskip("tensorflow")
     fit(model, CompileReport(console=False, log_dir=tmp_path), epochs=2, batch_size=18)

@@ -25,6 +25,8 @@ def with_lines(error: tf.errors.OpError, graph: Any) -> tf.errors.OpError:
 
     It is the same one where they are in it, or are not known.
     """
+    if not isinstance(error.message, str) or "IteratorGetNext" in error.message:  # an operation of the data's
+        return error
     message = _UNKNOWN.sub(lambda found: _lines(graph, found[1]) or found[0], error.message)
     node = _NODE.search(message)
     if "Detected at node" not in message and node and (lines := _lines(graph, node[1])):
@@ -32,9 +34,11 @@ def with_lines(error: tf.errors.OpError, graph: Any) -> tf.errors.OpError:
     if message == error.message:
         return error
     try:
-        made = type(error)(error.node_def, error.op, _FUNCTION.sub("", message))
+        made = type(error)(error.node_def, error.op, _FUNCTION.sub("", message), error.experimental_payloads)
     except TypeError:  # a class of somebody else's
         return error
+    for note in getattr(error, "__notes__", ()):
+        made.add_note(note)
     return made.with_traceback(error.__traceback__)
 
 
