@@ -113,8 +113,8 @@ class CompileReport(AnyKeras):
             self._call("fit").part.begin_validation()
 
     def on_test_end(self, logs=None):
-        if self._running[-1].name == "fit":
-            self._running[-1].part.end_validation()
+        if next(call.name for call in reversed(self._running) if call.name != "predict") == "fit":
+            self._call("fit").part.end_validation()
         else:
             self._end_alone("evaluate")
 
