@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from keras_xla.config import GenerationOptions, checkpoint_defaults, without_idle
+from keras_xla.config.other_names import OF_TEXT
+from keras_xla.generation.text.options import TEXT_FIELDS
 
 BAD = [
     (dict(max_new_tokens=0), ValueError, "max_new_tokens=0; expected an int of at least 1"),
@@ -160,3 +162,7 @@ def test_bools_of_numpy_are_bools():
     assert GenerationOptions(num_beams=2, early_stopping=np.True_).early_stopping is True
     with pytest.raises(TypeError, match="do_sample=1; expected True or False"):
         GenerationOptions(do_sample=1)
+
+
+def test_every_option_of_texts_is_known_as_one_that_calls_take():
+    assert set(OF_TEXT) == set(TEXT_FIELDS)

@@ -55,7 +55,7 @@ _NOT_NEEDED = {
 # Arguments that are no options: of `generate` alone, and of all that takes prompts.
 OF_GENERATE = ("output_logprobs", "top_logprobs", "verbose", "on_error", "streamer")
 OF_CALLS = ("assistant", "cancel", "negative_prompt", "reuse_prompt")
-_OF_TEXT = (  # `TextOptions`, which only calls with text have
+OF_TEXT = (  # `TextOptions`, which only calls with text have
     *("return_prompt", "add_special_tokens", "skip_special_tokens", "chat_template", "tools", "documents"),
     *("add_generation_prompt", "continue_final_message", "enable_thinking", "chat_template_kwargs"),
 )
@@ -72,7 +72,7 @@ def hint(name: str, known: list[str]) -> str:
         return f" Leave it out: {_NOT_NEEDED[name]}."
     if name in OF_GENERATE:
         return " It is an argument of generate alone."
-    if name in (*OF_CALLS, *_OF_TEXT):
+    if name in (*OF_CALLS, *OF_TEXT):
         return " It is an argument of calls with prompts, such as generate and stream, and compiles nothing."
     if name in _NOT_HERE:
         return " keras_xla has nothing like it."

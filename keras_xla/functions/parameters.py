@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 
+from keras_xla.backend.unwrap import without_partial
 from keras_xla.private.keras.call_context import call_context
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -151,13 +152,6 @@ def _variables(fn: Any) -> list[Any]:
 
 def _module_of(fn: Any) -> str | None:
     return getattr(fn, "__module__", None)
-
-
-def without_partial(fn: Any) -> Any:
-    """What a `functools.partial` calls; any other function itself."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    return fn
 
 
 def own_signature(fn: Any) -> inspect.Signature:

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_xla.functions.parameters import without_partial
+from keras_xla.backend.unwrap import without_partial
 
 _LOOPS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 

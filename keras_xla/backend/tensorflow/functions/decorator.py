@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_xla.backend.tensorflow.functions.function_tuner import FunctionTuner
 from keras_xla.backend.tensorflow.graphs.operations import is_user_file
+from keras_xla.backend.unwrap import without_partial
 from keras_xla.private.names import otherwise
 from keras_xla.private.tensorflow.graphs import Function, may_be_recorded
 from keras_xla.tracebacks import hide_ours
@@ -105,9 +106,7 @@ def _outermost() -> bool:
 
 
 def _is_user_function(function: Callable) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
+    function = inspect.unwrap(without_partial(function))
     if isinstance(getattr(function, "__self__", function), keras.layers.Layer):
         return True  # a model: who decorates it has been looked at
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
