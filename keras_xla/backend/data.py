@@ -6,8 +6,8 @@ import keras
 
 
 def is_dataset(data: Any) -> bool:
-    """Whether it is of `tf.data`, or distributed by TensorFlow."""
-    return type(data).__module__.partition(".")[0] == "tensorflow" and hasattr(data, "element_spec")
+    """Whether it is of `tf.data`, or distributed by TensorFlow; which need not be there to tell."""
+    return hasattr(data, "element_spec") and any(x.__module__.startswith("tensorflow.") for x in type(data).__mro__)
 
 
 def runs_python(data: Any) -> bool:

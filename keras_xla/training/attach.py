@@ -12,29 +12,13 @@ from keras_xla import backend
 from keras_xla.backend import keras2
 from keras_xla.backend.data import known_batches, runs_python
 from keras_xla.backend.row_numbers import MARK, are_numbers, owner_of
-from keras_xla.backend.steps import (
-    is_distributed,
-    make_runner,
-    must_be_freed,
-    predict_data,
-    reads_ahead,
-    require_private,
-    runs_eagerly,
-    state_maker,
-    watched_step,
-)
-from keras_xla.private.keras.trainer import CACHED_EVALUATION, require_step_functions, step_function
-from keras_xla.private.names import Gone, otherwise
-from keras_xla.training.decide.decisions import decisions
-from keras_xla.training.decide.policy import Policy
+from keras_xla.backend.steps import must_be_freed, reads_ahead
+from keras_xla.private.keras.trainer import CACHED_EVALUATION
 from keras_xla.training.methods import Methods
-from keras_xla.training.reports.journal import STEP_KINDS, Decision, Journal
-from keras_xla.training.reports.ledger import Ledger
+from keras_xla.training.reports.journal import STEP_KINDS, Journal
 from keras_xla.training.session import Session, Sessions, capped, flat, is_list
 from keras_xla.training.steps.array_rows import ArrayRows, BatchesForOthers, array_rows, with_validation_cut_off
-from keras_xla.training.steps.early_functions import EarlyFunctions
 from keras_xla.training.steps.fill_predict import fill_last_batch
-from keras_xla.training.steps.handed_state import hands_over_state, state_runner
 from keras_xla.training.steps.in_order import (
     InOrder,
     dataset_in_order,
@@ -42,9 +26,9 @@ from keras_xla.training.steps.in_order import (
     predict_in_order,
     rows_in_order,
 )
-from keras_xla.training.steps.last_batch import filled_step, stop_filling
-from keras_xla.training.steps.run_ahead import PredictFunction, StepFunction
-from keras_xla.training.steps.shown_losses import counted_by_batches
+from keras_xla.training.steps.last_batch import stop_filling
+from keras_xla.training.steps.run_ahead import StepFunction
+from keras_xla.training.steps.step_functions import StepFunctions
 from keras_xla.troubleshooting import warn
 
 METHODS = {"train": "fit", "test": "evaluate", "predict": "predict"}
@@ -53,7 +37,7 @@ _ATTRIBUTE = "keras_xla_attachment"  # of a model
 
 
 class Attachment:
-    """Builds the step functions of one model instance; lives on the instance, so that its class stays plain Keras.
+    """What is put on one model instance; lives on the instance, so that its class stays plain Keras.
 
     Attributes:
         jit_compile: True or `"auto"`; False from when plain Keras was asked for until the calls that go on have ended.
@@ -66,15 +50,16 @@ class Attachment:
         self._model, self.jit_compile, self.enabled = model, jit_compile, False
         self.journal = Journal()
         self._sessions = Sessions()
-        self._eager: dict[str, Callable | None] = {}  # Keras' own functions, made while tf.function was off
         self._arrays: dict[int, ArrayRows] = {}  # of the calls that go on, by the number that row numbers carry
-        self._early = EarlyFunctions(model)
         self._said = False
         ours: dict[str, Callable] = {"compile": self.compile}
         for kind, name in METHODS.items():
             ours[name] = functools.partial(self.call, kind)
             ours[f"make_{kind}_function"] = functools.partial(self.make, kind)
         self.methods = Methods(model, ours)
+        self._functions = StepFunctions(
+            model, self.methods, lambda: self.jit_compile, self._sessions, self._arrays, self.journal
+        )
 
     def __deepcopy__(self, memo):
         return None  # what is a copy of a model has nothing attached
@@ -101,6 +86,10 @@ class Attachment:
                 f"jit_compile={self.jit_compile!r} as before. For plain Keras pass jit_compile=False to it."
             )
         return result
+
+    def make(self, kind: str, force: bool = False):
+        """In place of `Model.make_train_function`, `make_test_function` or `make_predict_function`."""
+        return self._functions.make(kind, force)
 
     def follow(self, session: Session | None) -> None:
         """Let this tell how many steps are to come in a `fit` that was Keras' own when it began; None to stop."""
@@ -212,7 +201,7 @@ class Attachment:
 
     def _with_rows(self, session: Session, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments of `fit`, with row numbers in place of arrays where our functions gather the rows."""
-        ours = {kind: self._gathers_rows(kind) for kind in ("train", "test")}
+        ours = {kind: self._functions.gathers_rows(kind) for kind in ("train", "test")}
         if not self.methods.is_outermost("evaluate") or not self.methods.is_keras_own("evaluate"):
             ours["test"] = False
         if given["validation_split"] and given["validation_data"] is None:
@@ -230,19 +219,6 @@ class Attachment:
                 given = {**given, "validation_data": (self._keep(session, "test", rows).numbers(),)}
         return given
 
-    def _gathers_rows(self, kind: str) -> bool:
-        function = self._function(kind)
-        return isinstance(function, StepFunction) and function.runner.gathers_rows
-
-    def _function(self, kind: str) -> Callable | None:
-        """The function of a kind of step, before Keras makes it; None where only Keras may."""
-        if predict_data is None:  # on JAX; there Keras reads the state of what it distributes when a function is made
-            return None
-        method = f"make_{kind}_function"
-        if not (self.methods.is_outermost(method) and self.methods.is_keras_own(method)):
-            return None
-        return self._early.made(kind, self._make)
-
     def _keep(self, session: Session, kind: str, rows: ArrayRows) -> ArrayRows:
         """Keep arrays for the steps of a call."""
         session.owners.append(rows.owner)
@@ -251,7 +227,7 @@ class Attachment:
         return rows
 
     def _rows(self, session: Session, given: dict[str, Any], extra: dict[str, Any]) -> InOrder | None:
-        return rows_in_order(self._model, session, given, extra, self._arrays, self._function, self.journal)
+        return rows_in_order(self._model, session, given, extra, self._arrays, self._functions.early, self.journal)
 
     def _evaluate(self, session: Session, given: dict[str, Any], extra: dict[str, Any]):
         batches = self._rows(session, given, extra)
@@ -265,93 +241,13 @@ class Attachment:
         model = self._model
         if not is_list(given["callbacks"]):  # a CallbackList, which knows other numbers of batches
             batches = self._rows(session, given, {}) or dataset_in_order(
-                model, session, given, self._function, self.journal
+                model, session, given, self._functions.early, self.journal
             )
             if batches is not None:
                 return predict_in_order(model, batches, given)
-        rows = None if self._is_plain() else fill_last_batch(model, given)
+        rows = None if self._functions.is_plain else fill_last_batch(model, given)
         outputs = type(model).predict(model, **given)
         return outputs if rows is None else keras.tree.map_structure(lambda array: array[:rows], outputs)
-
-    def make(self, kind: str, force: bool = False):
-        """In place of `Model.make_train_function`, `make_test_function` or `make_predict_function`."""
-        return self._make(kind, force or self._early.asked(kind))
-
-    def _make(self, kind: str, force: bool) -> Callable:
-        model, attribute = self._model, f"{kind}_function"
-        function = getattr(model, attribute)
-        ours = isinstance(function, (StepFunction, PredictFunction))
-        traced = ours if runs_eagerly() else function is self._eager.get(kind)  # tf.function is off since then, or on
-        method, made = f"make_{kind}_function", None
-        own = not self.methods.is_keras_own(method)
-        if function is not None and not (force or traced):
-            if own:  # which may make another one for each call
-                self.methods.behind(method)()
-                made = getattr(model, attribute)
-            if not own or made is function:
-                return function
-
-        def session():
-            return self._sessions.current.get(kind)
-
-        def keras_make():
-            if made is not None:
-                return made
-            if not own:
-                with contextlib.suppress(Gone):
-                    return step_function(model, kind)
-            setattr(model, attribute, None)
-            self.methods.behind(method)()
-            return getattr(model, attribute)
-
-        if self._is_plain():
-            function = keras_make()
-            setattr(model, attribute, function)
-            self._eager[kind] = function if runs_eagerly() else None
-            return function
-        ledger = Ledger(f"{model.name}.{kind}_step", kind, self.journal)
-        policy = Policy(model, kind, self.jit_compile, decisions(), self.journal, lambda: self._sessions.pace(kind))
-        runner = None
-        leads = "tf.distribute" if is_distributed(model) else "Keras 2" if keras2.loops_over_steps(model) else None
-        if not own and leads is None:
-            runner = self._runner(kind, policy, ledger)
-        if runner is None and not model.jit_compile:
-            who = leads or "Keras' own function"
-            self.journal.decided(Decision(kind, "all batches", "graph", f"{who} runs the step"))
-            function = keras_make()
-        elif runner is None:
-            make = functools.partial(watched_step, kind, keras_make, own, ledger.saw)
-            if not own and hands_over_state(model, kind):
-                steps = keras2.steps_per_execution(model)
-                function = StepFunction(state_runner(model, kind, make, ledger), kind, steps, session, self.journal)
-            else:
-                function = make()
-        elif kind == "predict":
-            function = PredictFunction(runner, session, self.journal)
-        else:
-            function = StepFunction(runner, kind, keras2.steps_per_execution(model), session, self.journal)
-        setattr(model, attribute, function)
-        return function
-
-    def _is_plain(self) -> bool:
-        """Whether plain Keras runs the steps of the model as it is now."""
-        model = self._model
-        off = self.jit_compile is False or (self.jit_compile is True and not model.jit_compile)
-        return off or model.run_eagerly or runs_eagerly()
-
-    @otherwise(None)
-    def _runner(self, kind: str, policy: Policy, ledger: Ledger) -> Any:
-        """The backend's runner; None where Keras' own function has to run the steps."""
-        require_private()
-        require_step_functions(keras2.model_class(self._model))
-        model, before, fill = self._model, None, None
-        step = keras2.step_of(model, kind)
-        closed: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
-        if not keras2.is_keras2(model) and kind != "predict":
-            before = state_maker(model) if kind == "train" else None
-            fill = filled_step(model, kind) if self.jit_compile is True else None
-            closed = functools.partial(counted_by_batches, model)
-        return make_runner(step, self._arrays, policy, ledger.compiled, before, fill, closed)
 
 
 def attach(model: keras.Model, jit_compile: bool | str) -> Attachment:

@@ -5,8 +5,9 @@ import pytest
 import tensorflow as tf
 
 from keras_xla import XLAGenerationLayer
+from keras_xla.backend.data import is_dataset
 from keras_xla.generation.text import prompts
-from keras_xla.generation.text.datasets import is_dataset, listed
+from keras_xla.generation.text.datasets import listed
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.tokenizers import tiny

@@ -10,11 +10,6 @@ from keras_xla.generation.text import prompts
 _ENDLESS = -1  # what such a dataset says of its length
 
 
-def is_dataset(inputs: Any) -> bool:
-    """Whether the inputs are a `tf.data.Dataset`; TensorFlow need not be there to tell."""
-    return hasattr(inputs, "element_spec") and hasattr(inputs, "as_numpy_iterator")
-
-
 def listed(dataset: Any) -> list | dict[str, np.ndarray]:
     """All prompts of a dataset in its order: bytes, or 1-D int32 arrays of ids; with masks, a dict of ids and mask.
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 
 from keras_xla import backend
+from keras_xla.backend.data import is_dataset
 from keras_xla.backend.signature import batch_names, with_names
 from keras_xla.functions.argument_buckets import POW2
 from keras_xla.training.data.padding import WHO, Padding
@@ -99,7 +100,7 @@ def bucket_lengths(
     """
     _check(axis, budget, weights, leaves)
     padding = Padding(sizes_of(buckets, budget), axis, tuple(leaves or ()), padding_values, weights)
-    if _is_dataset(data):
+    if is_dataset(data) and hasattr(data, "map"):  # what TensorFlow has distributed has none
         from keras_xla.backend.tensorflow.pad_batches import map_batches, open_axis
 
         if leaves is None:
@@ -280,10 +281,6 @@ def _array(x: Any) -> np.ndarray:
             "tensors are for a tf.data.Dataset: tf.data.Dataset.from_tensor_slices((x, y)).batch(32)."
         )
     return np.asarray(x)
-
-
-def _is_dataset(data: Any) -> bool:
-    return any(k.__name__ == "DatasetV2" and k.__module__.startswith("tensorflow.") for k in type(data).__mro__)
 
 
 def _check(axis, budget, weights, leaves) -> None:
