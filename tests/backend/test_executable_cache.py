@@ -91,6 +91,14 @@ def test_a_folder_that_may_not_be_written_costs_one_warning_for_all_executables(
     assert len(told) == 1
 
 
+def test_what_the_system_does_not_let_one_look_at_is_not_there(cache):
+    cache.put("a", b"x")
+    too_long = 300 * "a"  # for a file's name: an OSError, as is a folder that may not be entered, but for root
+    with pytest.raises(OSError, match="too long"):
+        (cache.folder / too_long).stat()
+    assert cache.holds("a") and not cache.holds("b") and not cache.holds(too_long)
+
+
 def test_a_folder_that_is_a_file_costs_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
     cache = ExecutableCache(tmp_path / "file", 1000)

@@ -272,6 +272,22 @@ def test_what_a_file_says_of_drawing_is_the_default(tmp_path, given, expected):
     assert {name: value for name, value in made.items() if not name.endswith("_token_id")} == expected
 
 
+def test_the_tokenizer_is_that_of_the_file_that_was_opened_whatever_becomes_of_it(tmp_path):
+    fields = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": ["<unk>", "<s>", "</s>", "\u2581", "a", "\u2581a", "<x>"],
+        "tokenizer.ggml.scores": [0.0, 0.0, 0.0, -2.0, -1.0, -0.5, 0.0],
+        "tokenizer.ggml.token_type": [2, 3, 3, 1, 1, 1, 4],
+    }
+    path = write_gguf(tmp_path / "m.gguf", fields=fields)
+    expected = open_checkpoint(path).read_tokenizer()
+    checkpoint = open_checkpoint(path)
+    with open(path, "r+b") as file:  # in place, as a copy over it or a download writes it
+        file.write(bytes(path.stat().st_size))
+    tokenizer = checkpoint.read_tokenizer()
+    assert tokenizer("a<x>aa")["input_ids"] == expected("a<x>aa")["input_ids"]
+
+
 def test_a_tensor_of_no_known_name_keeps_it(tmp_path):
     arrays = {
         "token_embd.weight": np.zeros((96, 64), np.float32),

@@ -157,7 +157,7 @@ class ExecutableCache:
 
     def holds(self, key: str) -> bool:
         """Whether there is something under a key, whole or not."""
-        return self._path(key).exists()
+        return os.path.exists(self._path(key))  # False also where the folder may not be entered
 
     def drop(self, key: str) -> None:
         """Remove it."""

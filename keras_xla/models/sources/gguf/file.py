@@ -38,7 +38,9 @@ class GGUFFile:
         self.generation_config = gguf_generation_config(self._header.fields) or None
         self.read_tokenizer: Callable[[], Any] | None = None
         if "tokenizer.ggml.tokens" in self._header.metadata:
-            self.read_tokenizer = functools.partial(gguf_tokenizer, self._header.metadata, self.path)
+            # Read with the first text, when the file may be another one: of what is mapped, a copy.
+            told = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in self._header.metadata.items()}
+            self.read_tokenizer = functools.partial(gguf_tokenizer, told, self.path)
         # A tensor without a Hugging Face name keeps its own: the loader then reports it as unexpected.
         self._theirs = {hugging_face_name(name): name for name in self._header.tensors if name != ROPE_FACTORS}
 
