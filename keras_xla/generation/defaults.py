@@ -17,6 +17,7 @@ from keras_xla.generation.speech.tokens import SpeechTokens
 from keras_xla.troubleshooting import warn
 
 _TOKENS = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "bos_token_id")
+_SUPPRESSED = ("suppress_tokens", "begin_suppress_tokens")  # a file may say -1 for none
 _VOCABULARIES = ("vocab_size", "decoder_vocab_size")
 _FIELDS = tuple(field.name for field in dataclasses.fields(GenerationOptions))
 SPEECH_FIELDS = tuple(field.name for field in dataclasses.fields(SpeechOptions))
@@ -88,7 +89,8 @@ def stored_options(checkpoint: Any, model_config: Any) -> dict[str, Any]:
     options = {**{name: getattr(model_config, name, None) for name in _TOKENS}, **stored}
     options = {name: value for name, value in options.items() if name not in _NOT_STORED}
     vocab = max((getattr(model_config, name, None) or 0 for name in _VOCABULARIES), default=0)
-    return {name: _that_exist(value, vocab) if name in _TOKENS else value for name, value in options.items()}
+    tokens = *_TOKENS, *_SUPPRESSED
+    return {name: _that_exist(value, vocab) if name in tokens else value for name, value in options.items()}
 
 
 def _that_exist(ids: Any, vocab: int) -> Any:

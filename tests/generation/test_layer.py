@@ -673,6 +673,16 @@ def test_what_old_checkpoints_say_in_config_json(checkpoint, tmp_path):
         known_options(stored(num_beams=4, num_beam_groups=2), "old", False)
 
 
+def test_suppressed_tokens_of_a_checkpoint_that_no_model_has_are_none(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint("gpt2"), tmp_path / "none")
+    stored = dict(suppress_tokens=[-1], begin_suppress_tokens=[5, 10**6])
+    (folder / "generation_config.json").write_text(json.dumps(stored))
+    options = XLAGenerationLayer.from_pretrained(folder).options
+    assert options.suppress_tokens == () and options.begin_suppress_tokens == (5,)
+    with pytest.raises(ValueError, match="suppress_tokens=-1; expected an int of at least 0"):
+        XLAGenerationLayer.from_pretrained(folder, suppress_tokens=[-1])
+
+
 def test_what_is_no_option_of_transformers_is_none_of_a_checkpoint(checkpoint, tmp_path):
     folder = shutil.copytree(checkpoint("gpt2"), tmp_path / "own")
     own = dict(presence_penalty=1.5, frequency_penalty=1.0, seed=3, regex="a", do_sample=True, temperature=0.5)
