@@ -72,7 +72,7 @@ coverage: $(VENV)/.test .venv-transformers4/.installed
 
 # Scripts of actions in plain Keras and in ours, whatever can be seen of them compared: an hour or so.
 differential: $(VENV)/.test
-	$(BIN)/python -m tests.differential --count 500
+	$(BIN)/python -m tests.differential --count 600
 
 # The tests that the Keras wheel ships, plainly and with ours: more than an hour, half of it the first time only.
 keras-tests: $(VENV)/.keras-tests

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import layers
+from keras import layers, ops
 
 FEATURES, CLASSES, IDS, LENGTH, LONGEST = 5, 3, 11, 3, 9
 CROSSENTROPY = "sparse_categorical_crossentropy"
@@ -61,6 +61,11 @@ def _measured(rng, rows):
 
 def _ids(rng, rows):
     return rng.integers(1, IDS, (rows, LENGTH)).astype("int32"), _labels(rng, rows)
+
+
+def _two_ids(rng, rows):
+    ids = rng.integers(0, IDS, (rows, 2 * LENGTH + 1)).astype("int32")
+    return [ids[:, :LENGTH], ids[:, LENGTH:]], _labels(rng, rows)
 
 
 def _texts(rng, rows):
@@ -299,8 +304,65 @@ def ragged():
     )
 
 
+class Reshaped(layers.Layer):
+    """Looks its ids up as one long row: their number is a part of the step."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = layers.Embedding(IDS, 4)
+
+    def call(self, x):
+        rows, length = ops.shape(x)
+        return ops.reshape(self.table(ops.reshape(x, (rows * length,))), (rows, length, 4))
+
+
+def towers():
+    left, right = keras.Input((LENGTH,), dtype="int32"), keras.Input((LENGTH + 1,), dtype="int32")
+    looked_up, pooled = Reshaped(), layers.GlobalAveragePooling1D()
+    both = layers.concatenate([pooled(looked_up(x)) for x in (left, right)])
+    return keras.Model([left, right], layers.Dense(CLASSES, "softmax", dtype="float32")(both))
+
+
+def coder():
+    x = keras.Input((LENGTH, 3))
+    _, *states = layers.LSTM(3, return_state=True)(x)
+    made = layers.LSTM(3)(x, initial_state=states)
+    return keras.Model(x, layers.Dense(CLASSES, "softmax", dtype="float32")(made))
+
+
+def attention():
+    ids = keras.Input((LENGTH,), dtype="int32")
+    x = layers.Embedding(IDS, 4, mask_zero=True)(ids)
+    x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 2, dropout=0.1)(x, x, use_causal_mask=True))
+    pooled = layers.GlobalAveragePooling1D()(x)
+    return keras.Model(ids, layers.Dense(CLASSES, "softmax", dtype="float32")(pooled))
+
+
+def wrapped():
+    return _head(
+        layers.Bidirectional(layers.GRU(3, return_sequences=True)),
+        layers.TimeDistributed(layers.Dense(3, "tanh")),
+        layers.Flatten(),
+        shape=(LENGTH, 3),
+    )
+
+
+def augmented():
+    return _head(
+        layers.RandomFlip(seed=1),
+        layers.RandomContrast(0.2, value_range=(-4, 4), seed=2),
+        layers.SeparableConv2D(2, 3, activation="tanh"),
+        layers.GlobalMaxPooling2D(),
+        shape=(8, 8, 1),
+    )
+
+
+def categories():
+    return _head(layers.CategoryEncoding(IDS, "multi_hot"), layers.Dense(4, "tanh"), shape=(LENGTH,), dtype="int32")
+
+
 MSE = {"loss": "mse", "metrics": ("mae",), "classes": False, "bad": ("width",)}
-KINDS: dict[str, Kind] = {
+FIRST_KINDS: dict[str, Kind] = {
     "mlp": Kind(mlp, _classified),
     "dropout": Kind(dropout, _classified),
     "batchnorm": Kind(batchnorm, _classified),
@@ -339,3 +401,12 @@ KINDS: dict[str, Kind] = {
     "texts": Kind(texts, _texts, bad=("label", "id"), longest=LONGEST),
     "tagger": Kind(tagger, _tagged, classes=False, bad=("id",), longest=LONGEST),
 }
+LATER_KINDS: dict[str, Kind] = {
+    "towers": Kind(towers, _two_ids, bad=("label",)),
+    "coder": Kind(coder, _series),
+    "attention": Kind(attention, _ids, bad=("label", "id")),
+    "wrapped": Kind(wrapped, _series),
+    "augmented": Kind(augmented, _images, bad=("label",), splits=True),
+    "categories": Kind(categories, _ids, bad=("label",)),
+}
+KINDS = FIRST_KINDS | LATER_KINDS

@@ -2,15 +2,17 @@
 
 import dataclasses
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.differential import actions as do
 from tests.differential.callbacks import BATCHES, BUILTIN, HOOKS, At, Builtin, Look
 from tests.differential.data import ARRAYS, FORMS, KNOWN, Data
-from tests.differential.models import KINDS, Kind
+from tests.differential.models import FIRST_KINDS, KINDS, LATER_KINDS, Kind
 from tests.differential.shown import Shown
 
-SLOW = ("lstm", "gru", "convnet")  # to trace
+SLOW = ("lstm", "gru", "convnet", "coder", "wrapped", "augmented")  # to trace
+OF_FIRST_KINDS = 500  # numbers
 _HOOKS = {"fit": ("train", "epoch", "test"), "evaluate": ("test",), "predict": ("predict",)}
 
 
@@ -51,19 +53,21 @@ class Scenario(Shown):
 def numbered(number: int, way: str | None = None) -> Scenario:
     """The scenario of that number; the same one for ever, as long as what is drawn below stays.
 
+    Kinds of models that came later are those of the numbers from `OF_FIRST_KINDS` on.
+
     Args:
         way: One of `WAYS`; as the number has it with None.
     """
-    return drawn(random.Random(number), way)
+    return drawn(random.Random(number), way, FIRST_KINDS if number < OF_FIRST_KINDS else LATER_KINDS)
 
 
-def drawn(rng: random.Random, way: str | None = None) -> Scenario:
-    """A scenario from any source of random numbers (hypothesis' `randoms()` too)."""
+def drawn(rng: random.Random, way: str | None = None, among: Mapping[str, Kind] = KINDS) -> Scenario:
+    """A scenario from any source of random numbers (hypothesis' `randoms()` too), of a kind of model `among` these."""
     any_way = rng.choice(("plain",) * 5 + ("xla",) * 3 + ("tried", "partial", "true", "any"))
     way = way or any_way
     kinds = [
         name
-        for name, kind in KINDS.items()
+        for name, kind in among.items()
         if (kind.splits or way != "partial") and (kind.whole or way != "true") and not kind.longest
     ]
     name = rng.choice([each for each in kinds for _ in range(1 if each in SLOW else 4)])

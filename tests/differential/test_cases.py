@@ -341,3 +341,16 @@ def test_a_loss_that_keras_chooses_by_the_outputs_shape(loss, jit_compile):
         )
     for name, values in histories[0].items():
         np.testing.assert_allclose(histories[1][name], values, rtol=1e-5)
+
+
+class TestStepsWithTheNumberOfTheirRows:
+    @WAYS
+    def test_the_last_batch_of_arrays_is_checked_as_it_is(self, way):
+        """What is reshaped to a full batch's size told TensorFlow's optimizer that every batch is full."""
+        equal(Compile(), Fit(data=Data(rows=20, batch=8)), kind="towers", way=way)
+
+
+class TestListsThatNobodyUses:
+    @WAYS
+    def test_of_an_encoder_only_the_states_count(self, way):
+        equal(Compile(), Fit(), kind="coder", way=way)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED, Bound, Need, needs_of
 from keras_xla.backend.tensorflow.checks.ranges import negative_counted_back, range_of
 from keras_xla.backend.tensorflow.checks.scopes import BRANCHES, CALLS, CHEAP, LOOPS, Ref, Scope, Values, operations_in
-from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of
+from keras_xla.backend.tensorflow.graphs.graph import Graph, hidden, node_of
 from keras_xla.backend.tensorflow.graphs.operations import is_of_sparse_gradients
 
 _SAME_ELEMENTS = ("Reshape", "ExpandDims", "Squeeze", "Transpose")
@@ -129,7 +129,9 @@ class Checks:
 
     def predicate(self, flat: Sequence[tf.Tensor]) -> tf.Tensor:
         """Whether all that is early holds for the flat inputs of the step, in the graph under construction."""
-        given = dict(zip(self._values.graph.inputs, flat, strict=True))
+        # The same operations as for a full batch, such as a Reshape to its size: TensorFlow's optimizer would take it for
+        # the size of every batch, also where it is asked for in front of this.
+        given = dict(zip(self._values.graph.inputs, hidden(flat), strict=True))
         made: dict[Ref, tf.Tensor] = {}
         with tf.device("CPU:0"):  # where the batch comes from: no one waits for another device
             terms = [

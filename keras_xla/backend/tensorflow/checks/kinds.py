@@ -221,8 +221,8 @@ def _length(values: Values, handle: Ref) -> int | None:
             return None if count is None else int(count)
         if op.type == "TensorListFromTensor":
             return _size(values, handle.inputs()[0], 0)
-        if op.type == "TensorListSetItem" and not grows_list(op):
-            handle = handle.inputs()[0]
+        if op.type == "ZerosLike" or (op.type == "TensorListSetItem" and not grows_list(op)):
+            handle = handle.inputs()[0]  # zeros are the gradient of a list that nobody uses
         elif op.type in LOOPS:
             handle = handle.inputs()[handle.tensor.value_index]
         elif op.type == "Placeholder" and call is not None and call[1].type in LOOPS:
