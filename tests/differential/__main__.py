@@ -1,4 +1,4 @@
-"""Many scenarios in several processes: `python -m tests.differential --count 500`."""
+"""Many scenarios in several processes: `python -m tests.differential --count 600`."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ PATIENCE = 600  # seconds for one scenario
 def main() -> int:
     """Exit status 1 if anything differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description=__doc__)
-    parser.add_argument("--count", type=int, default=500, help="how many scenarios")
+    parser.add_argument("--count", type=int, default=600, help="how many scenarios")
     parser.add_argument("--start", type=int, default=0, help="the number of the first one")
     parser.add_argument("--way", choices=WAYS, help="lead keras_xla that way, whatever the scenario has drawn")
     parser.add_argument("--processes", type=int, default=2)
