@@ -232,6 +232,64 @@ def test_gradients_of_roots_that_may_be_of_zero_run_plainly(square, late):
     assert [checks.graph.nodes[name].op for name in checks.late] == ["RsqrtGrad"] * late
 
 
+def gradient_of(function):
+    """That of a sum of what a function makes."""
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(function(x))
+        return tape.gradient(y, x)
+
+    return gradient
+
+
+def largest(x):
+    return tf.reduce_max(x, axis=0)
+
+
+def smallest_of_rows(x):
+    return tf.reduce_min(x, axis=1, keepdims=True)
+
+
+def largest_of_segments(x):
+    return tf.math.unsorted_segment_max(x[:2], [0, 1], 2)
+
+
+SQUARE = tf.constant(np.arange(25, dtype="float32").reshape(5, 5))
+
+
+@pytest.mark.parametrize("take", [largest, smallest_of_rows, largest_of_segments])
+@pytest.mark.parametrize(
+    ("make", "plainly"),
+    [
+        (lambda x: x, False),
+        (lambda x: x + 1.0, False),
+        (lambda x: x * 2.0, False),
+        (lambda x: tf.nn.relu(x @ SQUARE + 1.0) * 2.0, False),  # a product of a sum
+        (lambda x: x * 2.0 + 1.0, True),
+        (lambda x: tf.reverse(tf.nn.relu(x * 2.0), [1]) - x, True),
+        (lambda x: (x @ SQUARE) * 0.1 + x, True),
+        (lambda x: tf.nn.gelu(x), True),
+        (lambda x: tf.cast(tf.cast(x, "bfloat16") + 1, "float32"), True),  # XLA may leave that rounding out
+    ],
+)
+def test_maxima_are_taken_plainly_where_xla_may_compute_them_in_two_ways(make, plainly, take):
+    checks, _ = checks_of(gradient_of(lambda x: take(make(x))), ROWS)
+    kinds = {checks.graph.nodes[name].op for name in checks.beside}
+    assert all("Max" in kind or "Min" in kind for kind in kinds) and len(kinds) == plainly and not checks.late
+
+
+def test_maxima_without_a_gradient_are_left_to_xla():
+    assert not checks_of(lambda x: x == largest(x * 2.0 + 1.0), ROWS)[0].beside
+
+
+def test_a_nan_has_another_place_for_xla_among_sorted_numbers():
+    checks, _ = checks_of(lambda x: tf.searchsorted([-1.0, 0.0, 1.0], tf.reshape(x, [-1]), side="right"), ROWS)
+    assert holds(checks, ROWS) and not checks.late
+    assert not holds(checks, np.where(ROWS.max() == ROWS, np.nan, ROWS))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_roots_are_looked_at_in_every_dtype(dtype):
     for square, late in ((tf.square, 1), (lambda x: tf.square(x) + 1e-3, 0)):

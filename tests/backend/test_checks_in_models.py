@@ -47,7 +47,8 @@ class Step:
         spec = tuple(tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in batch)
         self.trace, shapes = Trace(model.train_step, spec), shapes_of(batch)
         self.ok = Executable(self.trace, "xla", shapes, print).early
-        self.late = [self.trace.concrete.graph.get_operation_by_name(name) for name in self.trace.checks(shapes).late]
+        self.checks = self.trace.checks(shapes)
+        self.late = [self.trace.concrete.graph.get_operation_by_name(name) for name in self.checks.late]
         self.predicate = tf.function(self.ok, autograph=False).get_concrete_function(batch) if self.ok else None
         self.run = tf.function(make(self.trace, "xla", shapes), autograph=False)
 
@@ -148,6 +149,22 @@ def test_models_in_which_nothing_runs_plainly_for_its_checks(make, dtype):
     step = Step(model, x, CLASSES, np.ones(8, "float32"))
     assert not step.late
     assert step.holds(x, CLASSES, np.ones(8, "float32"))
+
+
+@pytest.mark.parametrize(
+    ("middle", "plainly"),
+    [
+        (lambda: [layers.Bidirectional(layers.LSTM(4, return_sequences=True)), layers.GlobalMaxPooling1D()], 0),
+        (lambda: [layers.Conv1D(4, 3, activation="relu"), layers.Dropout(0.1), layers.GlobalMaxPooling1D()], 0),
+        (lambda: [layers.Reshape((12, 4, 1)), layers.Conv2D(4, 3), layers.ReLU(), layers.MaxPooling2D()], 0),
+        (lambda: [layers.Dense(4), layers.LayerNormalization(), layers.GlobalMaxPooling1D()], 1),
+        (lambda: [layers.Conv1D(4, 3, activation="gelu"), layers.GlobalMaxPooling1D()], 1),
+    ],
+)
+def test_maxima_run_plainly_only_where_xla_may_compute_them_in_two_ways(middle, plainly):
+    model = keras.Sequential([keras.Input((12, 4)), *middle(), layers.Flatten(), layers.Dense(3)])
+    step = Step(compiled(model), SERIES, CLASSES)
+    assert len(step.checks.beside) == plainly and not step.late
 
 
 def test_models_without_anything_to_look_at():

@@ -157,6 +157,17 @@ def test_a_tower_alone_is_not_worth_an_executable():
         split_of(lambda x: tf.nn.relu(tf.nn.conv2d(x, weights, 1, "SAME")), IMAGES, towers=True)
 
 
+def test_all_of_it_runs_plainly_where_values_alone_keep_it_from_xla():
+    limits = kernel(3)
+
+    def step(x):
+        return tf.raw_ops.Bucketize(input=x + limits, boundaries=[-1.0, 0.0, 1.0])
+
+    run, plain, compiled = split_of(step, IMAGES[0, 0])
+    assert not compiled and plain["Bucketize"] == 1
+    np.testing.assert_array_equal(run(IMAGES[0, 0]), step(IMAGES[0, 0]))
+
+
 def test_what_is_of_varying_shape_cannot_enter_an_executable():
     def step(x):
         words = tf.strings.split(tf.strings.as_string(x), ".").flat_values

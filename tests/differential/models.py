@@ -361,6 +361,14 @@ def categories():
     return _head(layers.CategoryEncoding(IDS, "multi_hot"), layers.Dense(4, "tanh"), shape=(LENGTH,), dtype="int32")
 
 
+def peaks():
+    return _head(layers.Dense(3), layers.BatchNormalization(), layers.GlobalMaxPooling1D(), shape=(LENGTH, 3))
+
+
+def unit_length():
+    return _head(layers.LSTM(3), layers.UnitNormalization(), shape=(LENGTH, 3))
+
+
 MSE = {"loss": "mse", "metrics": ("mae",), "classes": False, "bad": ("width",)}
 FIRST_KINDS: dict[str, Kind] = {
     "mlp": Kind(mlp, _classified),
@@ -409,4 +417,9 @@ LATER_KINDS: dict[str, Kind] = {
     "augmented": Kind(augmented, _images, bad=("label",), splits=True),
     "categories": Kind(categories, _ids, bad=("label",)),
 }
-KINDS = FIRST_KINDS | LATER_KINDS
+# Of defects that were found; no scenario is drawn with them.
+KINDS_OF_CASES: dict[str, Kind] = {
+    "peaks": Kind(peaks, _series),
+    "unit_length": Kind(unit_length, _series),
+}
+KINDS = FIRST_KINDS | LATER_KINDS | KINDS_OF_CASES

@@ -61,8 +61,10 @@ def numbered(number: int, way: str | None = None) -> Scenario:
     return drawn(random.Random(number), way, FIRST_KINDS if number < OF_FIRST_KINDS else LATER_KINDS)
 
 
-def drawn(rng: random.Random, way: str | None = None, among: Mapping[str, Kind] = KINDS) -> Scenario:
-    """A scenario from any source of random numbers (hypothesis' `randoms()` too), of a kind of model `among` these."""
+def drawn(
+    rng: random.Random, way: str | None = None, among: Mapping[str, Kind] = FIRST_KINDS | LATER_KINDS
+) -> Scenario:
+    """A scenario from any source of random numbers (hypothesis' `randoms()` too), of a model's kind `among` these."""
     any_way = rng.choice(("plain",) * 5 + ("xla",) * 3 + ("tried", "partial", "true", "any"))
     way = way or any_way
     kinds = [

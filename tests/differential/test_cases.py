@@ -354,3 +354,14 @@ class TestListsThatNobodyUses:
     @WAYS
     def test_of_an_encoder_only_the_states_count(self, way):
         equal(Compile(), Fit(), kind="coder", way=way)
+
+    @WAYS
+    def test_they_do_not_cross_into_a_compiled_part(self, way):
+        equal(Compile(), Fit(), kind="unit_length", way=way)
+
+
+class TestMaxima:
+    @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+    @WAYS
+    def test_their_gradients_find_them_where_xla_rounds_in_two_ways(self, way, dtype):
+        equal(Compile(), Fit(), Evaluate(), Predict(), kind="peaks", way=way, dtype=dtype)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.kinds import CHECKED, Bound, Need, needs_of
+from keras_xla.backend.tensorflow.checks.maxima import compared_maxima
 from keras_xla.backend.tensorflow.checks.ranges import negative_counted_back, range_of
 from keras_xla.backend.tensorflow.checks.scopes import BRANCHES, CALLS, CHEAP, LOOPS, Ref, Scope, Values, operations_in
 from keras_xla.backend.tensorflow.graphs.graph import Graph, hidden, node_of
@@ -28,7 +29,8 @@ class Checks:
         early: What a batch must fulfil.
         late: Names of the operations of the step that have to run plainly, for what they or functions that they call
             check is not known before.
-        beside: Names of those that make the indices for them, and run plainly, too.
+        beside: Names of those that run plainly, too: they make the indices for `late`, or are maxima whose gradient XLA
+            may get wrong.
     """
 
     def __init__(self, concrete, specs: Sequence[tf.TensorSpec]):
@@ -45,6 +47,8 @@ class Checks:
             if (scope.root or op.name) in used:
                 for need in needs_of(self._values, scope, op):
                     self._add(need, scope, op)
+                for ref in compared_maxima(self._values, scope, op):
+                    self.beside[ref.scope.root or ref.op.name] = None
         self.early = [Need(test, ref, *bounds) for (test, ref, _), bounds in self._bounds.items()]
 
     def _add(self, need: Need, scope: Scope, op: tf.Operation) -> None:

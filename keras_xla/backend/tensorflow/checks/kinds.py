@@ -30,7 +30,9 @@ class Need(NamedTuple):
 
 _UNKNOWN = [Need("never")]
 # Singular ones are errors, or XLA's own algorithm stops before it is as near.
-_NUMERIC = frozenset({"MatrixInverse", "MatrixSolve", "SelfAdjointEigV2", "Svd", "TridiagonalSolve"})
+_NUMERIC = frozenset(
+    {"MatrixInverse", "MatrixSolve", "MatrixTriangularSolve", "SelfAdjointEigV2", "Svd", "TridiagonalSolve"}
+)
 _STRICT = frozenset({"InvertPermutation", "SparseToDense"})
 # Gradients of what may be infinite or NaN. TensorFlow's kernels give 0 where nothing depends on the output, and XLA
 # multiplies that by infinity.
@@ -254,6 +256,7 @@ FOUND: dict[str, Callable[[Values, tf.Operation, list[Ref]], list[Need]]] = {
     "SparseSoftmaxCrossEntropyWithLogits": _along(-1),
     **dict.fromkeys(("InTopK", "InTopKV2"), _along(-1)),  # False for a class that there is not; XLA gives it a score
     "Bucketize": lambda values, op, inputs: [Need("finite", inputs[0])] if inputs[0].tensor.dtype.is_floating else [],
+    "UpperBound": lambda values, op, inputs: [Need("finite", inputs[1])] if inputs[1].tensor.dtype.is_floating else [],
     "Cast": _cast,
     **dict.fromkeys(("LeftShift", "RightShift"), _shift),
     "ScatterNd": _place_first,

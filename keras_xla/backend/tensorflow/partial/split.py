@@ -1,12 +1,12 @@
 """A traced step in parts: what XLA cannot compile or is bad at runs plainly, and all the rest in executables.
 
-Four things are not compiled. Operations without an XLA kernel (string lookups, hash tables). Random numbers: XLA on
+Five things are not compiled. Operations without an XLA kernel (string lookups, hash tables). Random numbers: XLA on
 CPU makes them one at a time, anew for each use, and by another algorithm than TensorFlow's kernels; so a split step is
 faster than the whole one, and draws the same dropout masks as the plain graph does with the same seeds. And, where it
 is asked for, convolutions, which XLA on CPU is several times slower at: of an image model's training step the tower
 runs plainly, then the head with its gradients in XLA, then the tower's gradients plainly, and the update in XLA. And
 operations that check values which nobody can tell before the step: their own kernels raise what they always raise, and
-what changes variables waits for them.
+what changes variables waits for them. And maxima whose gradient XLA may get wrong; see `checks.maxima`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -15,7 +15,7 @@ from graphlib import TopologicalSorter
 import tensorflow as tf
 
 from keras_xla.backend.tensorflow.checks.find import Checks
-from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of, repack
+from keras_xla.backend.tensorflow.graphs.graph import Graph, node_of, repack, tensor_of
 from keras_xla.backend.tensorflow.graphs.operations import compilable_ops, has_varying_shape, operations_of
 from keras_xla.backend.tensorflow.partial.cut import cut
 from keras_xla.backend.tensorflow.stored_calls import StoredCalls, xla_function
@@ -65,12 +65,15 @@ def split(checks: Checks, towers: bool = False, calls: StoredCalls | None = None
     It is `run(flat inputs) -> outputs`, to be called in a `tf.function`, which keeps reading and changing variables in
     order. With `towers`, convolutions, and what lies between them, run plainly. `calls` keep the executables; None
     keeps none. Raises `NotSplittable` if nothing is left to be compiled; so does `run`, if an executable would take
-    what has no fixed shape.
+    what has no fixed shape. Where values alone keep XLA from all of it, all of it runs plainly.
     """
     graph = checks.graph
     sorts = _Sorts(graph, towers, checks)
     numbers = sorts.cut()
-    if not any(number % 2 for number in numbers.values()):
+    if _lists_cross(graph, numbers):  # which XLA neither takes nor gives
+        sorts = _Sorts(graph, towers, checks, lists=True)
+        numbers = sorts.cut()
+    if (towers or sorts.refused or not checks.late) and not any(number % 2 for number in numbers.values()):
         raise NotSplittable("hardly anything is left to be compiled")
     parts = [_Piece(graph, number, numbers, sorts, calls) for number in sorted(set(numbers.values()))]
     constants = sorted(name for name in set(graph.outputs) if node_of(name) in sorts.constant)
@@ -98,22 +101,39 @@ def runs_in_parts(checks: Checks) -> bool:
     return any(number % 2 == 0 for number in _Sorts(checks.graph, False, checks).cut().values())
 
 
+def _lists_cross(graph: Graph, numbers: dict[str, int]) -> bool:
+    """Whether a list of tensors would be handed from one part to another, of which XLA compiles one."""
+    for name, number in numbers.items():
+        for tensor in map(tensor_of, graph.nodes[name].input):
+            source, _, index = tensor.partition(":")
+            other = numbers.get(source, number)
+            if other == number or not (number % 2 or other % 2) or source in graph.fixed:
+                continue
+            if graph.operation(source).outputs[int(index)].dtype == tf.variant:
+                return True
+    return False
+
+
 class _Sorts:
     """What the operations of a graph are, as far as it matters for where they run.
 
+    With `lists`, all that takes or gives a list of tensors runs plainly, as loops with gradients do.
+
     Attributes:
+        refused: Whether XLA cannot compile some of them.
         constant: Names of those that need nothing but constants; every part makes its own.
         late: Names of those that check values in the middle of the step.
         waiting: Names of those that change variables, and so wait for `late`. Those that `late` itself needs do not.
     """
 
-    def __init__(self, graph: Graph, towers: bool, checks: Checks):
+    def __init__(self, graph: Graph, towers: bool, checks: Checks, lists: bool = False):
         self._graph, self._towers = graph, towers
         self._inner: dict[str, list] = {}
         self._names = graph.upstream([*map(node_of, graph.outputs), *graph.effects])
         blocked = {name for name in self._names if any(map(_is_blocked, self._operations(name)))}
+        self.refused = bool(blocked)
         slow = {name for name in self._names if towers and self._is(name, _TOWER)}
-        if towers and any(map(self._grows, self._names)):
+        if lists or (towers and any(map(self._grows, self._names))):
             slow |= {name for name in self._names if any(map(_has_lists, self._operations(name)))}
         drawn = {name for name in self._names if graph.nodes[name].op in RANDOM}
         self.late = self._names.intersection(checks.late)

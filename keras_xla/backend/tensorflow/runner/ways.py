@@ -53,7 +53,10 @@ def in_parts(trace: Trace, way: str, shapes: Shapes | None) -> bool:
     facts = trace.facts
     if way == "graph" or shapes is None:
         return False
-    return bool(facts.random or facts.blocked or _towers(trace, way) or trace.checks(shapes).late)
+    if facts.random or facts.blocked or _towers(trace, way):
+        return True
+    checks = trace.checks(shapes)
+    return bool(checks.late or checks.beside)
 
 
 def redrawn_in(trace: Trace, way: str, shapes: Shapes | None) -> list[str]:
