@@ -280,8 +280,22 @@ def test_maxima_are_taken_plainly_where_xla_may_compute_them_in_two_ways(make, p
     assert all("Max" in kind or "Min" in kind for kind in kinds) and len(kinds) == plainly and not checks.late
 
 
-def test_maxima_without_a_gradient_are_left_to_xla():
-    assert not checks_of(lambda x: x == largest(x * 2.0 + 1.0), ROWS)[0].beside
+@pytest.mark.parametrize("compare", [tf.equal, tf.not_equal, tf.greater_equal, tf.less, tf.greater, tf.less_equal])
+def test_so_are_those_that_are_compared_with_what_they_were_taken_of(compare):
+    def step(x):
+        y = x * 2.0 + 1.0
+        return compare(y, largest(y)), compare(x, smallest_of_rows(y))  # the second one is of something else
+
+    checks, _ = checks_of(step, ROWS)
+    assert [checks.graph.nodes[name].op for name in checks.beside] == ["Max"]
+
+
+def test_a_product_of_matrices_over_one_place_is_one_of_numbers():
+    column = tf.ones((1, 5))
+    assert len(checks_of(lambda x: largest(x[:, :1] @ column + 1.0) == x @ SQUARE, ROWS)[0].beside) == 0
+    for x, marked in ((ROWS[:, :1], 1), (ROWS[:, :2], 0)):
+        checks, _ = checks_of(lambda x: (y := x @ tf.ones((x.shape[1], 5)) + 1.0) == largest(y), x)
+        assert len(checks.beside) == marked
 
 
 def test_a_nan_has_another_place_for_xla_among_sorted_numbers():

@@ -5,9 +5,8 @@ import pytest
 import tensorflow as tf
 
 from keras_xla import XLAGenerationLayer
-from keras_xla.backend.data import is_dataset
 from keras_xla.generation.text import prompts
-from keras_xla.generation.text.datasets import listed
+from keras_xla.generation.text.datasets import has_prompts, listed
 from keras_xla.models.registry import load_model
 from keras_xla.models.sources.checkpoint import open_checkpoint
 from tests.tokenizers import tiny
@@ -123,8 +122,10 @@ def test_an_empty_prompt_of_ids_costs_no_other_its_answer(layer):
 
 
 def test_only_datasets_are(layer):
-    others = [TEXTS, "a", ROWS, {"input_ids": ROWS}, ragged, tf.constant(TEXTS)]
-    assert not any(map(is_dataset, others)) and is_dataset(slices(TEXTS))
+    others = [TEXTS, "a", ROWS, {"input_ids": ROWS}, ragged, tf.constant(TEXTS), iter(slices(TEXTS))]
+    assert not any(map(has_prompts, others)) and has_prompts(slices(TEXTS))
+    with pytest.raises(TypeError, match="Pass a list of its elements"):
+        layer.generate(iter(slices([[5, 6], [7, 8]])))
 
 
 def test_ragged_batches_inside_a_pipeline(layer):

@@ -5,9 +5,15 @@ from typing import Any
 
 import numpy as np
 
+from keras_xla.backend.data import is_dataset
 from keras_xla.generation.text import prompts
 
 _ENDLESS = -1  # what such a dataset says of its length
+
+
+def has_prompts(inputs: Any) -> bool:
+    """Whether the inputs are a `tf.data.Dataset`: an iterator over one, say, is none."""
+    return is_dataset(inputs) and hasattr(inputs, "cardinality")
 
 
 def listed(dataset: Any) -> list | dict[str, np.ndarray]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_xla.backend.data import is_dataset
 from keras_xla.config import GenerationOptions
 from keras_xla.config.values import as_integer
 from keras_xla.engine.call import Call
@@ -107,7 +106,7 @@ class TextPipeline:
         Raises:
             TypeError, ValueError: for bad inputs or options; before anything compiles.
         """
-        inputs = datasets.listed(inputs) if is_dataset(inputs) else as_list(inputs)
+        inputs = datasets.listed(inputs) if datasets.has_prompts(inputs) else as_list(inputs)
         negative_prompt = as_list(negative_prompt)
         own, rest = split_text(overrides or {})
         options = options.replace(**_with_assistant(assistant, rest))
@@ -208,7 +207,7 @@ class TextPipeline:
         check_top(top, self.generator.model.vocab_size)
         scorer = Scorer(self.generator)
         scorer.check()
-        inputs = datasets.listed(inputs) if is_dataset(inputs) else as_list(inputs)
+        inputs = datasets.listed(inputs) if datasets.has_prompts(inputs) else as_list(inputs)
         call = self.completion(inputs, tokenizer, options, overrides).call
         rows = call.prompts
         if answers is None:

@@ -135,7 +135,9 @@ class Checks:
         """Whether all that is early holds for the flat inputs of the step, in the graph under construction."""
         # These are the operations for a full batch, such as a Reshape to its size. TensorFlow's optimizer would take
         # that for the size of every batch, also where the size is asked for in front of this.
-        given = dict(zip(self._values.graph.inputs, hidden(flat), strict=True))
+        given = dict(zip(self._values.graph.inputs, flat, strict=True))
+        taken = sorted({name for need in self.early if need.ref for name in self._values.needs(need.ref) or ()})
+        given |= zip(taken, hidden([given[name] for name in taken]), strict=True)
         made: dict[Ref, tf.Tensor] = {}
         with tf.device("CPU:0"):  # where the batch comes from: no one waits for another device
             terms = [

@@ -1,4 +1,4 @@
-"""Maxima and minima whose gradient looks for them among what they were taken of.
+"""Maxima and minima that are compared with what they were taken of, as their gradients do, and Keras' F-scores.
 
 XLA may compute a tensor twice, once for its maximum and once for whoever uses it besides. In one of the two it may
 contract a product and a sum into one operation (FMA), which rounds once, or leave out the rounding to 16 bits. Then
@@ -37,21 +37,23 @@ _EXACT = frozenset(
         ),
     }
 )
+_FUNCTIONS = frozenset({"Elu", "Erf", "Exp", "Sigmoid", "Softmax", "Softplus", "Tanh"})  # one computation wherever
 _PRODUCTS = frozenset({"Mul", "Square", "LeakyRelu"})
 _SUMS = frozenset({"Add", "AddV2", "AddN", "BiasAdd", "Sub"})
 _IN_MEMORY = frozenset(  # what XLA computes once
     {
-        *("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Const", "Conv2D", "Conv3D", "DepthwiseConv2dNative"),
-        *("Conv2DBackpropInput", "Conv3DBackpropInputV2", "Einsum", "MatMul", "Placeholder"),
-        *("ReadVariableOp", "ResourceGather", "StatelessWhile", "TensorListStack", "While"),
+        *("Const", "Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative"),
+        *("Placeholder", "ReadVariableOp", "ResourceGather", "StatelessWhile", "TensorListStack", "While"),
     }
 )
+_MATRIX_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"})
+_COMPARISONS = frozenset({"Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"})
 _MOST = 60  # operations that are followed
 
 
 def compared_maxima(values: Values, scope: Scope, op: tf.Operation) -> list[Ref]:
     """The maxima that an operation compares with what they were taken of, if that may be rounded in two ways."""
-    if op.type != "Equal":
+    if op.type not in _COMPARISONS:
         return []
     one, other = (values.origin(Ref(scope, x.name)) for x in op.inputs)
     found = (_maximum(values, *pair) for pair in ((one, other), (other, one)))
@@ -79,11 +81,19 @@ def _rounds_in_two_ways(values: Values, ref: Ref) -> bool:
             continue
         seen.add((ref, behind_sum))
         kind = ref.op.type
-        if kind in _IN_MEMORY:
+        inputs = ref.inputs()
+        if kind in _IN_MEMORY or (kind in _MATRIX_PRODUCTS and all(_ends_with_several(values, x) for x in inputs)):
             continue
-        contracted = kind in _PRODUCTS and behind_sum
+        products = _PRODUCTS | _MATRIX_PRODUCTS  # those over a single place are products of numbers to XLA
+        contracted = kind in products and behind_sum
         unrounded = kind not in _EXACT and ref.tensor.dtype.size < 4
-        if contracted or unrounded or len(seen) > _MOST or kind not in _EXACT | _PRODUCTS | _SUMS:
+        if contracted or unrounded or len(seen) > _MOST or kind not in _EXACT | _FUNCTIONS | _SUMS | products:
             return True
-        todo += [(each, behind_sum or kind in _SUMS) for each in ref.inputs()]
+        todo += [(each, behind_sum or kind in _SUMS) for each in inputs]
     return False
+
+
+def _ends_with_several(values: Values, ref: Ref) -> bool:
+    """Whether the last axis of a tensor is known to have more than one place."""
+    shape = values.shape(ref)
+    return bool(shape.rank) and (shape[-1] or 1) > 1
