@@ -29,8 +29,8 @@ class Checks:
         early: What a batch must fulfil.
         late: Names of the operations of the step that have to run plainly, for what they or functions that they call
             check is not known before.
-        beside: Names of those that run plainly, too: they make the indices for `late`, or are maxima whose gradient XLA
-            may get wrong.
+        beside: Names of those that run plainly, too: they make the indices for `late`, or are maxima of what XLA may
+            round in two ways.
     """
 
     def __init__(self, concrete, specs: Sequence[tf.TensorSpec]):

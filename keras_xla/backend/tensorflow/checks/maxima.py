@@ -19,22 +19,13 @@ _MAXIMA = frozenset(
 # Between a maximum and where it is compared, by which of their inputs.
 _HANDED_ON = {"Reshape": 0, "ExpandDims": 0, "BroadcastTo": 0, "Gather": 0, "GatherV2": 0, "SelectV2": 1}
 _FARTHEST = 8  # of these, one behind the other
+# fmt: off
 _EXACT = frozenset(
     {
-        *("Abs", "BatchToSpaceND", "BroadcastTo", "Cast", "ConcatV2", "ExpandDims", "Gather", "GatherV2", "MaxPool"),
-        *("Maximum", "Minimum", "MirrorPad", "Neg", "Pack", "Pad", "PadV2", "Relu", "Relu6", "Reshape", "ReverseV2"),
-        *(
-            "SelectV2",
-            "Slice",
-            "SpaceToBatchND",
-            "Split",
-            "SplitV",
-            "Squeeze",
-            "StridedSlice",
-            "Tile",
-            "Transpose",
-            "Unpack",
-        ),
+        "Abs", "BatchToSpaceND", "BroadcastTo", "Cast", "ConcatV2", "ExpandDims", "Gather", "GatherV2", "MaxPool",
+        "Maximum", "Minimum", "MirrorPad", "Neg", "Pack", "Pad", "PadV2", "Relu", "Relu6", "Reshape", "ReverseV2",
+        "SelectV2", "Slice", "SpaceToBatchND", "Split", "SplitV", "Squeeze", "StridedSlice", "Tile", "Transpose",
+        "Unpack",
     }
 )
 _FUNCTIONS = frozenset({"Elu", "Erf", "Exp", "Sigmoid", "Softmax", "Softplus", "Tanh"})  # one computation wherever
@@ -42,10 +33,11 @@ _PRODUCTS = frozenset({"Mul", "Square", "LeakyRelu"})
 _SUMS = frozenset({"Add", "AddV2", "AddN", "BiasAdd", "Sub"})
 _IN_MEMORY = frozenset(  # what XLA computes once
     {
-        *("Const", "Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative"),
-        *("Placeholder", "ReadVariableOp", "ResourceGather", "StatelessWhile", "TensorListStack", "While"),
+        "Const", "Conv2D", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropInputV2", "DepthwiseConv2dNative",
+        "Placeholder", "ReadVariableOp", "ResourceGather", "StatelessWhile", "TensorListStack", "While",
     }
 )
+# fmt: on
 _MATRIX_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"})
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"})
 _MOST = 60  # operations that are followed

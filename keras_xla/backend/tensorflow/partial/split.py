@@ -6,7 +6,7 @@ faster than the whole one, and draws the same dropout masks as the plain graph d
 is asked for, convolutions, which XLA on CPU is several times slower at: of an image model's training step the tower
 runs plainly, then the head with its gradients in XLA, then the tower's gradients plainly, and the update in XLA. And
 operations that check values which nobody can tell before the step: their own kernels raise what they always raise, and
-what changes variables waits for them. And maxima whose gradient XLA may get wrong; see `checks.maxima`.
+what changes variables waits for them. And maxima of what XLA may round in two ways; see `checks.maxima`.
 """
 
 from collections.abc import Callable, Collection, Sequence
