@@ -199,14 +199,20 @@ def test_sizes_of_shapes_are_known_to_xla(function):
     assert not checks_of(function, ROWS)[0].late
 
 
-def root_of(square):
+def gradient_of(function):
+    """That of a sum of what a function makes."""
+
     def gradient(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = tf.reduce_sum(tf.math.rsqrt(square(x)))
+            y = tf.reduce_sum(function(x))
         return tape.gradient(y, x)
 
     return gradient
+
+
+def root_of(square):
+    return gradient_of(lambda x: tf.math.rsqrt(square(x)))
 
 
 @pytest.mark.parametrize(
@@ -230,18 +236,6 @@ def root_of(square):
 def test_gradients_of_roots_that_may_be_of_zero_run_plainly(square, late):
     checks, _ = checks_of(root_of(square), ROWS)
     assert [checks.graph.nodes[name].op for name in checks.late] == ["RsqrtGrad"] * late
-
-
-def gradient_of(function):
-    """That of a sum of what a function makes."""
-
-    def gradient(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.reduce_sum(function(x))
-        return tape.gradient(y, x)
-
-    return gradient
 
 
 def largest(x):

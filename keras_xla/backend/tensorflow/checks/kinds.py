@@ -245,6 +245,10 @@ def _shift(values: Values, op: tf.Operation, inputs: list[Ref]) -> list[Need]:
     return [Need("within", inputs[1], 0, 8 * inputs[0].tensor.dtype.size - 1)]
 
 
+def _finite(i: int) -> Callable:
+    return lambda values, op, inputs: [Need("finite", inputs[i])] if inputs[i].tensor.dtype.is_floating else []
+
+
 def _test(test: str) -> Callable:
     return lambda values, op, inputs: [Need(test, inputs[0])]
 
@@ -255,8 +259,8 @@ FOUND: dict[str, Callable[[Values, tf.Operation, list[Ref]], list[Need]]] = {
     "CheckNumericsV2": _test("finite"),
     "SparseSoftmaxCrossEntropyWithLogits": _along(-1),
     **dict.fromkeys(("InTopK", "InTopKV2"), _along(-1)),  # False for a class that there is not; XLA gives it a score
-    "Bucketize": lambda values, op, inputs: [Need("finite", inputs[0])] if inputs[0].tensor.dtype.is_floating else [],
-    "UpperBound": lambda values, op, inputs: [Need("finite", inputs[1])] if inputs[1].tensor.dtype.is_floating else [],
+    "Bucketize": _finite(0),
+    "UpperBound": _finite(1),
     "Cast": _cast,
     **dict.fromkeys(("LeftShift", "RightShift"), _shift),
     "ScatterNd": _place_first,

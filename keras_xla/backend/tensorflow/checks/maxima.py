@@ -38,7 +38,9 @@ _IN_MEMORY = frozenset(  # what XLA computes once
     }
 )
 # fmt: on
+# In memory, too; but over a single place they are products of numbers to XLA.
 _MATRIX_PRODUCTS = frozenset({"BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "MatMul"})
+_KNOWN = _EXACT | _FUNCTIONS | _PRODUCTS | _SUMS | _MATRIX_PRODUCTS
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"})
 _MOST = 60  # operations that are followed
 
@@ -76,10 +78,9 @@ def _rounds_in_two_ways(values: Values, ref: Ref) -> bool:
         inputs = ref.inputs()
         if kind in _IN_MEMORY or (kind in _MATRIX_PRODUCTS and all(_ends_with_several(values, x) for x in inputs)):
             continue
-        products = _PRODUCTS | _MATRIX_PRODUCTS  # those over a single place are products of numbers to XLA
-        contracted = kind in products and behind_sum
+        contracted = kind in _PRODUCTS | _MATRIX_PRODUCTS and behind_sum
         unrounded = kind not in _EXACT and ref.tensor.dtype.size < 4
-        if contracted or unrounded or len(seen) > _MOST or kind not in _EXACT | _FUNCTIONS | _SUMS | products:
+        if contracted or unrounded or kind not in _KNOWN or len(seen) > _MOST:
             return True
         todo += [(each, behind_sum or kind in _SUMS) for each in inputs]
     return False
